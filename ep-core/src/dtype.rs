@@ -1,0 +1,210 @@
+//! Element types.
+//!
+//! A [`DType`] is an integer that crosses the ABI, so it is a transparent newtype and not a Rust enum:
+//! an unknown value is data to be checked, never undefined behaviour. Ids below [`DType::VENDOR_BASE`]
+//! belong to the core and never change meaning; ids from there on are handed out by the host when a
+//! provider registers a dtype of its own.
+
+use std::fmt;
+
+/// An element type. `0` is [`DType::INVALID`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[repr(transparent)]
+pub struct DType(pub u32);
+
+struct Row {
+    dtype: DType,
+    name: &'static str,
+    bits: u32,
+}
+
+macro_rules! dtypes {
+    ($($konst:ident = $id:literal, $name:literal, $bits:literal, $doc:literal;)*) => {
+        impl DType {
+            $(#[doc = $doc] pub const $konst: DType = DType($id);)*
+        }
+        const TABLE: &[Row] = &[$(Row { dtype: DType::$konst, name: $name, bits: $bits }),*];
+    };
+}
+
+dtypes! {
+    BOOL = 1, "bool", 8, "One byte, 0 or 1; any other value is invalid data.";
+    I8 = 2, "i8", 8, "8-bit two's complement integer.";
+    U8 = 3, "u8", 8, "8-bit unsigned integer.";
+    I16 = 4, "i16", 16, "16-bit two's complement integer.";
+    U16 = 5, "u16", 16, "16-bit unsigned integer.";
+    I32 = 6, "i32", 32, "32-bit two's complement integer.";
+    U32 = 7, "u32", 32, "32-bit unsigned integer.";
+    I64 = 8, "i64", 64, "64-bit two's complement integer.";
+    U64 = 9, "u64", 64, "64-bit unsigned integer.";
+    F16 = 10, "f16", 16, "IEEE 754 binary16.";
+    BF16 = 11, "bf16", 16, "The upper half of an IEEE 754 binary32.";
+    F32 = 12, "f32", 32, "IEEE 754 binary32.";
+    F64 = 13, "f64", 64, "IEEE 754 binary64.";
+    COMPLEX64 = 14, "complex64", 64, "Two `f32`: real, imaginary.";
+    COMPLEX128 = 15, "complex128", 128, "Two `f64`: real, imaginary.";
+    F8E4M3 = 16, "f8e4m3", 8, "8-bit float, 4 exponent and 3 mantissa bits.";
+    F8E5M2 = 17, "f8e5m2", 8, "8-bit float, 5 exponent and 2 mantissa bits.";
+    I4 = 18, "i4", 4, "4-bit two's complement integer, two to a byte.";
+    U4 = 19, "u4", 4, "4-bit unsigned integer, two to a byte.";
+}
+
+impl DType {
+    /// No dtype.
+    pub const INVALID: DType = DType(0);
+    /// The first id of provider-defined dtypes.
+    pub const VENDOR_BASE: u32 = 0x1_0000;
+    /// The 15 dtypes that primitives are defined over.
+    pub const ALL: [DType; 15] = [
+        DType::BOOL,
+        DType::I8,
+        DType::U8,
+        DType::I16,
+        DType::U16,
+        DType::I32,
+        DType::U32,
+        DType::I64,
+        DType::U64,
+        DType::F16,
+        DType::BF16,
+        DType::F32,
+        DType::F64,
+        DType::COMPLEX64,
+        DType::COMPLEX128,
+    ];
+    /// The 13 dtypes that are not complex.
+    pub const REAL: &'static [DType] = Self::ALL.split_at(13).0;
+    /// The floating-point dtypes: f16, bf16, f32, f64.
+    pub const FLOAT: &'static [DType] = Self::ALL.split_at(13).0.split_at(9).1;
+    /// The integer dtypes, bool excluded.
+    pub const INT: &'static [DType] = Self::ALL.split_at(9).0.split_at(1).1;
+    /// complex64 and complex128.
+    pub const COMPLEX: &'static [DType] = Self::ALL.split_at(13).1;
+
+    fn row(self) -> Option<&'static Row> {
+        TABLE.get((self.0 as usize).wrapping_sub(1))
+    }
+
+    /// Whether this id is one of the core's.
+    pub fn is_core(self) -> bool {
+        self.row().is_some()
+    }
+
+    /// The core name, such as `"f32"`; `None` for provider-defined and unknown ids.
+    pub fn name(self) -> Option<&'static str> {
+        self.row().map(|r| r.name)
+    }
+
+    /// Bits of one element; `None` for provider-defined and unknown ids.
+    pub fn bits(self) -> Option<u32> {
+        self.row().map(|r| r.bits)
+    }
+
+    /// Bytes of one element of a core dtype; `None` where elements are smaller than a byte or unknown.
+    pub fn size(self) -> Option<usize> {
+        self.bits().filter(|b| b % 8 == 0).map(|b| b as usize / 8)
+    }
+
+    /// Parses a core name (`"f32"`, `"complex64"`, ...). The error names the known ones.
+    pub fn parse(name: &str) -> Result<DType, UnknownDType> {
+        TABLE.iter().find(|r| r.name == name).map(|r| r.dtype).ok_or_else(|| UnknownDType(name.to_owned()))
+    }
+
+    /// f16, bf16, f32 or f64.
+    pub fn is_float(self) -> bool {
+        Self::FLOAT.contains(&self)
+    }
+
+    /// A signed or unsigned integer; bool is none.
+    pub fn is_int(self) -> bool {
+        Self::INT.contains(&self)
+    }
+
+    /// complex64 or complex128.
+    pub fn is_complex(self) -> bool {
+        Self::COMPLEX.contains(&self)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.pad(name),
+            None if *self == DType::INVALID => f.pad("invalid"),
+            None => write!(f, "dtype#{}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A dtype name that the core does not define.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownDType(pub String);
+
+impl fmt::Display for UnknownDType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown dtype `{}`; the core dtypes are ", self.0)?;
+        for (i, r) in TABLE.iter().enumerate() {
+            write!(f, "{}{}", if i == 0 { "" } else { ", " }, r.name)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for UnknownDType {}
+
+/// A Rust type that is the in-memory form of one dtype.
+///
+/// # Safety
+/// `DTYPE.size()` equals `size_of::<Self>()`, and every bit pattern is a valid `Self` unless
+/// [`Element::validate`] rejects it.
+pub unsafe trait Element: Copy + Send + Sync + 'static {
+    /// The dtype of this type.
+    const DTYPE: DType;
+
+    /// Whether `bytes` hold valid elements. Only `bool` can fail.
+    fn validate(bytes: &[u8]) -> bool {
+        let _ = bytes;
+        true
+    }
+}
+
+macro_rules! element {
+    ($($t:ty => $d:ident),*) => {
+        // SAFETY: each type is plain data of exactly the dtype's size, and all its bit patterns are valid.
+        $(unsafe impl Element for $t { const DTYPE: DType = DType::$d; })*
+    };
+}
+element!(i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64,
+    half::f16 => F16, half::bf16 => BF16, f32 => F32, f64 => F64);
+
+// SAFETY: one byte; `validate` rejects everything but 0 and 1.
+unsafe impl Element for bool {
+    const DTYPE: DType = DType::BOOL;
+    fn validate(bytes: &[u8]) -> bool {
+        bytes.iter().all(|&b| b <= 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_is_indexed_by_id() {
+        for (i, r) in TABLE.iter().enumerate() {
+            assert_eq!(r.dtype.0 as usize, i + 1);
+            assert_eq!(DType::parse(r.name), Ok(r.dtype));
+        }
+        assert_eq!(DType(0).name(), None);
+        assert_eq!(DType(999).name(), None);
+        assert_eq!(DType::FLOAT, [DType::F16, DType::BF16, DType::F32, DType::F64]);
+        assert_eq!(DType::INT.len(), 8);
+        assert_eq!(DType::I4.size(), None);
+    }
+}

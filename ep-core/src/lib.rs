@@ -1,0 +1,3 @@
+//! ep-core
+pub mod dtype;
+pub use dtype::DType;
