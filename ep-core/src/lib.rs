@@ -1,3 +1,6 @@
 //! ep-core
 pub mod dtype;
-pub use dtype::DType;
+pub mod error;
+pub mod parallel;
+pub use dtype::{DType, Element};
+pub use error::{Code, Error, Result};
