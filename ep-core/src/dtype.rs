@@ -105,6 +105,27 @@ impl DType {
         self.bits().filter(|b| b % 8 == 0).map(|b| b as usize / 8)
     }
 
+    /// Alignment of one element in bytes: its size, for complex dtypes that of one part, for vendor dtypes
+    /// what they were registered with.
+    #[inline]
+    pub fn alignment(self) -> usize {
+        match self {
+            DType::COMPLEX64 => 4,
+            DType::COMPLEX128 => 8,
+            d if d.0 < Self::VENDOR_BASE => d.size().unwrap_or(1),
+            d => vendor::get(d).map_or(1, |v| v.alignment as usize),
+        }
+    }
+
+    /// Bytes of one element where an upper bound is wanted: sub-byte dtypes count as 1, unknown ones as 16.
+    #[inline]
+    pub fn bytes_for_bounds(self) -> u64 {
+        match self.row() {
+            Some(r) => u64::from(r.bits.div_ceil(8)),
+            None => vendor::get(self).map_or(16, |v| u64::from(v.bits.div_ceil(8))),
+        }
+    }
+
     /// Parses a core name (`"f32"`, `"complex64"`, ...). The error names the known ones.
     pub fn parse(name: &str) -> Result<DType, UnknownDType> {
         TABLE.iter().find(|r| r.name == name).map(|r| r.dtype).ok_or_else(|| UnknownDType(name.to_owned()))
@@ -131,7 +152,10 @@ impl fmt::Display for DType {
         match self.name() {
             Some(name) => f.pad(name),
             None if *self == DType::INVALID => f.pad("invalid"),
-            None => write!(f, "dtype#{}", self.0),
+            None => match vendor::get(*self) {
+                Some(v) => f.pad(&v.name),
+                None => write!(f, "dtype#{}", self.0),
+            },
         }
     }
 }
@@ -139,6 +163,77 @@ impl fmt::Display for DType {
 impl fmt::Debug for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// Dtypes outside the core list, as this side of the boundary knows them.
+///
+/// The host hands out ids (`intern_dtype`); each loaded library keeps a copy of what it asked for, because
+/// statics are not shared between libraries.
+pub mod vendor {
+    use super::DType;
+    use crate::{Error, Result};
+    use std::sync::RwLock;
+
+    /// A dtype of a vendor.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct VendorDType {
+        /// Its id in this process.
+        pub dtype: DType,
+        /// `vendor.name`.
+        pub name: String,
+        /// Bits of one element.
+        pub bits: u32,
+        /// Alignment in bytes.
+        pub alignment: u32,
+    }
+
+    static KNOWN: RwLock<Vec<VendorDType>> = RwLock::new(Vec::new());
+
+    fn known<R>(f: impl FnOnce(&mut Vec<VendorDType>) -> R) -> R {
+        f(&mut KNOWN.write().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    /// The vendor dtype with this id, if it is known here.
+    pub fn get(dtype: DType) -> Option<VendorDType> {
+        find(|v| v.dtype == dtype)
+    }
+
+    /// The vendor dtype with this name, if it is known here.
+    pub fn by_name(name: &str) -> Option<VendorDType> {
+        find(|v| v.name == name)
+    }
+
+    fn find(f: impl Fn(&VendorDType) -> bool) -> Option<VendorDType> {
+        KNOWN.read().unwrap_or_else(std::sync::PoisonError::into_inner).iter().find(|v| f(v)).cloned()
+    }
+
+    /// Remembers a dtype that the host has given an id (providers), or gives it the next one (`None`, hosts).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a bad name, size or alignment, or when the name is known with other ones.
+    pub fn intern(id: Option<DType>, name: &str, bits: u32, alignment: u32) -> Result<DType> {
+        let valid_name = name.split_once('.').is_some_and(|(v, n)| !v.is_empty() && !n.is_empty());
+        if !valid_name || bits == 0 || bits > 4096 || !alignment.is_power_of_two() || alignment > 4096 {
+            return Err(Error::invalid(format!(
+                "dtype `{name}` with {bits} bits, alignment {alignment}: the name is `vendor.name`, bits are 1 to \
+                 4096, the alignment is a power of two up to 4096"
+            )));
+        }
+        known(|list| {
+            if let Some(v) = list.iter().find(|v| v.name == name) {
+                if (v.bits, v.alignment) == (bits, alignment) && id.is_none_or(|id| id == v.dtype) {
+                    return Ok(v.dtype);
+                }
+                return Err(Error::invalid(format!(
+                    "dtype `{name}` is already known with {} bits, alignment {}",
+                    v.bits, v.alignment
+                )));
+            }
+            let dtype = id.unwrap_or(DType(DType::VENDOR_BASE + list.len() as u32));
+            list.push(VendorDType { dtype, name: name.to_owned(), bits, alignment });
+            Ok(dtype)
+        })
     }
 }
 
@@ -194,6 +289,16 @@ unsafe impl Element for bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn vendor_dtypes_are_interned_by_name() {
+        let id = vendor::intern(None, "acme.test8", 8, 1).unwrap();
+        assert_eq!(vendor::intern(None, "acme.test8", 8, 1), Ok(id));
+        assert!(vendor::intern(None, "acme.test8", 16, 2).is_err());
+        assert!(vendor::intern(None, "noprefix", 8, 1).is_err());
+        assert!(vendor::intern(None, "a.b", 8, 3).is_err());
+        assert_eq!((id.to_string().as_str(), id.bytes_for_bounds(), id.alignment()), ("acme.test8", 1, 1));
+    }
 
     #[test]
     fn table_is_indexed_by_id() {

@@ -1,6 +1,14 @@
-//! ep-core
+//! The execution-provider contract.
+pub mod abi;
 pub mod dtype;
 pub mod error;
+pub mod hob;
+pub mod op;
 pub mod parallel;
+pub mod primitive;
+mod scalar;
+pub mod schema;
+
 pub use dtype::{DType, Element};
 pub use error::{Code, Error, Result};
+pub use scalar::Scalar;

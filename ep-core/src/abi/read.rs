@@ -1,0 +1,196 @@
+//! Reading what the other side of the boundary wrote, without trusting it.
+
+use super::types::EpStr;
+use crate::{Error, Result};
+use std::mem::size_of;
+
+/// A struct that starts with `struct_size: u64` and only ever grows at its end.
+///
+/// # Safety
+/// The type is `repr(C)`, has alignment 8, its first field is `struct_size: u64`, it has no padding, and it
+/// holds only integers, floats, raw pointers and nullable functions, so that every bit pattern that a
+/// conforming peer writes, all zero included, is a valid value.
+pub unsafe trait Growable: Copy + 'static {
+    /// The struct's name in the contract.
+    const NAME: &'static str;
+}
+
+/// Longest list that is believed; beyond it the count is taken for garbage.
+const MAX_LIST: u64 = 1 << 24;
+
+fn checked_size<T: Growable>(ptr: *const T) -> Result<usize> {
+    if ptr.is_null() {
+        return Err(Error::abi(format!("{} is null", T::NAME)));
+    }
+    if !ptr.is_aligned() {
+        return Err(Error::abi(format!("{} at {ptr:p} is not aligned to {} bytes", T::NAME, align_of::<T>())));
+    }
+    // SAFETY: not null, aligned, and the caller of the readers promises `struct_size` readable bytes, at
+    // least the eight of `struct_size` itself.
+    let size = unsafe { ptr.cast::<u64>().read() };
+    if size < 8 || size % 8 != 0 || size > 1 << 20 {
+        return Err(Error::abi(format!("{}.struct_size is {size}, which no version of it has", T::NAME)));
+    }
+    Ok(size as usize)
+}
+
+/// Copies `min(size, size_of::<T>())` bytes over a zeroed value.
+///
+/// # Safety
+/// `ptr` is readable for `size` bytes.
+unsafe fn copy_prefix<T: Growable>(ptr: *const T, size: usize) -> T {
+    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    let n = size.min(size_of::<T>());
+    // SAFETY: `ptr` is readable for `n <= size` bytes as the caller promises, and `value` has room for
+    // `n <= size_of::<T>()`; they are distinct objects. Any prefix over zeros is valid: `Growable`.
+    unsafe {
+        std::ptr::copy_nonoverlapping(ptr.cast::<u8>(), value.as_mut_ptr().cast::<u8>(), n);
+        value.assume_init()
+    }
+}
+
+/// Copies a table. A shorter one (an older peer) leaves the missing entries null; of a longer one (a newer
+/// peer) the unknown entries are not looked at.
+///
+/// # Errors
+/// `AbiMismatch` when the pointer is null or misaligned or the size impossible.
+///
+/// # Safety
+/// A non-null, aligned `ptr` is readable for eight bytes, and for as many as those say.
+pub unsafe fn read_table<T: Growable>(ptr: *const T) -> Result<T> {
+    let size = checked_size(ptr)?;
+    // SAFETY: readable for `size` bytes as the caller promises.
+    Ok(unsafe { copy_prefix(ptr, size) })
+}
+
+/// Copies a struct of data. A shorter one is completed with zeros, which mean the former behaviour; a longer
+/// one is accepted when everything that this side does not know is zero.
+///
+/// # Errors
+/// `AbiMismatch` as [`read_table`]; `Unsupported` when an unknown field is set.
+///
+/// # Safety
+/// As [`read_table`].
+#[inline]
+pub unsafe fn read_struct<T: Growable>(ptr: *const T) -> Result<T> {
+    let size = checked_size(ptr)?;
+    if size > size_of::<T>() {
+        // SAFETY: readable for `size` bytes as the caller promises.
+        let tail = unsafe {
+            std::slice::from_raw_parts(ptr.cast::<u8>().add(size_of::<T>()), size - size_of::<T>())
+        };
+        if let Some(i) = tail.iter().position(|b| *b != 0) {
+            return Err(Error::unsupported(format!(
+                "{}: a field at byte {} is set that this version does not know; leave it at its default or \
+                 use a newer version of this side",
+                T::NAME,
+                size_of::<T>() + i
+            )));
+        }
+    }
+    if size >= size_of::<T>() {
+        // SAFETY: aligned, readable for at least `size_of::<T>()` bytes; any bytes of the peer's are a valid
+        // `T`, which holds only integers, floats and nullable pointers.
+        return Ok(unsafe { ptr.read() });
+    }
+    // SAFETY: readable for `size` bytes as the caller promises.
+    Ok(unsafe { copy_prefix(ptr, size) })
+}
+
+/// The text of an [`EpStr`].
+///
+/// # Errors
+/// `InvalidArgument` when it is null with a length, absurdly long, or not UTF-8.
+///
+/// # Safety
+/// A non-null `ptr` is readable for `len` bytes, unchanged, for `'a`.
+pub unsafe fn str_of<'a>(s: EpStr) -> Result<&'a str> {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { list(s.ptr.cast::<u8>(), s.len, "text") }?;
+    std::str::from_utf8(bytes).map_err(|e| Error::invalid(format!("text is not UTF-8: {e}")))
+}
+
+/// An owned copy of an [`EpStr`]; invalid UTF-8 is replaced, an impossible pointer gives empty text.
+///
+/// # Safety
+/// A non-null `ptr` is readable for `len` bytes.
+pub unsafe fn string_of(s: EpStr) -> String {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { list(s.ptr.cast::<u8>(), s.len, "text") }.unwrap_or_default();
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// `count` values from `ptr`, as a slice. A null pointer is fine for a count of 0.
+///
+/// # Errors
+/// `InvalidArgument` for a null or misaligned pointer, or a count that cannot be true; names `what`.
+///
+/// # Safety
+/// A non-null, aligned `ptr` is readable for `count` values, unchanged, for `'a`.
+pub unsafe fn list<'a, T>(ptr: *const T, count: u64, what: &str) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if ptr.is_null() || !ptr.is_aligned() || count > MAX_LIST {
+        return Err(Error::invalid(format!("{what}: {count} entries at {ptr:p} cannot be right")));
+    }
+    // SAFETY: checked above, and the rest is the caller's promise.
+    Ok(unsafe { std::slice::from_raw_parts(ptr, count as usize) })
+}
+
+/// The error for a required function that a table lacks.
+#[cold]
+pub fn missing_entry(name: &str) -> Error {
+    Error::abi(format!("the other side does not provide {name}, which this version requires"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{EpCopy, EpStr};
+    use super::*;
+    use crate::Code;
+
+    #[repr(C, align(8))]
+    struct Raw([u64; 16]);
+
+    fn read(words: &[u64]) -> Result<EpCopy> {
+        let mut raw = Raw([0; 16]);
+        raw.0[..words.len()].copy_from_slice(words);
+        // SAFETY: `raw` is aligned and readable for 128 bytes; the tests' sizes are below that or refused.
+        unsafe { read_struct((&raw const raw).cast::<EpCopy>()) }
+    }
+
+    #[test]
+    fn shorter_is_completed_with_zeros() {
+        let copy = read(&[16, 7, 99, 99]).unwrap();
+        assert_eq!((copy.dst, copy.bytes), (7, 0));
+        assert!(copy.dst_space.ptr.is_null());
+    }
+
+    #[test]
+    fn longer_is_accepted_only_with_zeros() {
+        let n = size_of::<EpCopy>() as u64;
+        assert_eq!(read(&[n + 8, 7]).unwrap().dst, 7);
+        let mut words = [0; 10];
+        words[0] = n + 8;
+        words[n as usize / 8] = 1;
+        assert_eq!(read(&words).unwrap_err().code(), Code::Unsupported);
+    }
+
+    #[test]
+    fn impossible_sizes_and_pointers_are_refused() {
+        for size in [0, 7, 9, u64::MAX, 1 << 21] {
+            assert_eq!(read(&[size]).unwrap_err().code(), Code::AbiMismatch, "{size}");
+        }
+        // SAFETY: null and misaligned pointers are refused before they are read.
+        unsafe {
+            assert!(read_table::<EpCopy>(std::ptr::null()).is_err());
+            assert!(read_table::<EpCopy>(std::ptr::without_provenance(12)).is_err());
+            assert!(str_of(EpStr { ptr: std::ptr::null(), len: 3 }).is_err());
+            assert_eq!(str_of(EpStr::ZERO), Ok(""));
+            let bad = b"\xff\xfe";
+            assert!(str_of(EpStr { ptr: bad.as_ptr().cast(), len: 2 }).is_err());
+            assert_eq!(string_of(EpStr { ptr: bad.as_ptr().cast(), len: 2 }), "\u{fffd}\u{fffd}");
+        }
+    }
+}

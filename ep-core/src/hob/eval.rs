@@ -1,0 +1,278 @@
+//! Computing an expression, and saying why a predicate is false.
+
+use super::{BinaryOp, Expr, FactKind, Literal};
+use crate::{Error, Result, Scalar};
+use std::borrow::Cow;
+use std::fmt;
+
+/// What an expression or a fact is worth.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value<'a> {
+    /// A truth value.
+    Bool(bool),
+    /// An integer.
+    Int(i128),
+    /// A float.
+    Float(f64),
+    /// A limit that is not set: larger than every number.
+    Unbounded,
+    /// A name.
+    Text(Cow<'a, str>),
+    /// A dims argument.
+    Dims(&'a [i64]),
+}
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Bool(b) => write!(f, "{b}"),
+            Value::Int(i) => write!(f, "{i}"),
+            Value::Float(x) => write!(f, "{x:?}"),
+            Value::Unbounded => f.write_str("unbounded"),
+            Value::Text(t) => f.write_str(t),
+            Value::Dims(d) => write!(f, "{d:?}"),
+        }
+    }
+}
+
+impl From<Scalar> for Value<'_> {
+    fn from(s: Scalar) -> Self {
+        match s {
+            Scalar::None => Value::Int(0),
+            Scalar::Bool(b) => Value::Bool(b),
+            Scalar::I64(i) => Value::Int(i.into()),
+            Scalar::U64(u) => Value::Int(u.into()),
+            Scalar::F64(x) | Scalar::Complex(x, _) => Value::Float(x),
+        }
+    }
+}
+
+impl Value<'_> {
+    fn number(&self) -> Option<f64> {
+        match self {
+            Value::Int(i) => Some(*i as f64),
+            Value::Float(x) => Some(*x),
+            Value::Unbounded => Some(f64::INFINITY),
+            Value::Bool(_) | Value::Text(_) | Value::Dims(_) => None,
+        }
+    }
+
+    /// Saturating integer, for sizes and costs.
+    pub fn as_u64(&self) -> Option<u64> {
+        match self {
+            Value::Int(i) => Some((*i).clamp(0, u64::MAX.into()) as u64),
+            Value::Float(x) if *x >= 0.0 => Some(*x as u64),
+            _ => None,
+        }
+    }
+}
+
+/// Where facts come from.
+pub trait Facts {
+    /// The value of a fact, if there is one of that name.
+    fn fact(&self, kind: FactKind, name: &str) -> Option<Value<'_>>;
+}
+
+/// No facts at all.
+#[derive(Debug, Clone, Copy)]
+pub struct NoFacts;
+
+impl Facts for NoFacts {
+    fn fact(&self, _: FactKind, _: &str) -> Option<Value<'_>> {
+        None
+    }
+}
+
+/// Why a predicate is false.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The clause that is false, as written.
+    pub clause: String,
+    /// The facts in it with their values: `limit("cols") is 2048`.
+    pub actual: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "needs {}", self.clause)?;
+        if self.actual.is_empty() { Ok(()) } else { write!(f, ", but {}", self.actual) }
+    }
+}
+
+impl Expr {
+    /// Computes the expression.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown fact or operands of the wrong kind. Registration has checked both for
+    /// predicates of loaded providers.
+    pub fn eval<'a>(&'a self, facts: &'a dyn Facts) -> Result<Value<'a>> {
+        match self {
+            Expr::Literal(l) => Ok(literal(l)),
+            Expr::Fact(kind, name) => facts
+                .fact(*kind, name)
+                .ok_or_else(|| Error::invalid(format!("there is no {}({name:?})", kind.word()))),
+            Expr::Not(e) => Ok(Value::Bool(!e.holds(facts)?)),
+            Expr::In(e, values) => {
+                let x = e.eval(facts)?;
+                let mut found = false;
+                for v in values {
+                    found |= compare(BinaryOp::Eq, &x, &literal(v), self)?;
+                }
+                Ok(Value::Bool(found))
+            }
+            Expr::Binary(BinaryOp::And, a, b) => Ok(Value::Bool(a.holds(facts)? && b.holds(facts)?)),
+            Expr::Binary(BinaryOp::Or, a, b) => Ok(Value::Bool(a.holds(facts)? || b.holds(facts)?)),
+            Expr::Binary(op, a, b) => {
+                let (x, y) = (a.eval(facts)?, b.eval(facts)?);
+                if op.is_comparison() {
+                    return compare(*op, &x, &y, self).map(Value::Bool);
+                }
+                arithmetic(*op, &x, &y)
+                    .ok_or_else(|| Error::invalid(format!("`{self}` has no value for {x} and {y}")))
+            }
+        }
+    }
+
+    /// Computes a predicate.
+    ///
+    /// # Errors
+    /// As [`Expr::eval`], and when the result is no truth value.
+    pub fn holds(&self, facts: &dyn Facts) -> Result<bool> {
+        match self.eval(facts)? {
+            Value::Bool(b) => Ok(b),
+            other => Err(Error::invalid(format!("`{self}` is {other}, not true or false"))),
+        }
+    }
+
+    /// Computes a size or a cost; negative counts as 0.
+    ///
+    /// # Errors
+    /// As [`Expr::eval`], and when the result is no number.
+    pub fn amount(&self, facts: &dyn Facts) -> Result<u64> {
+        let value = self.eval(facts)?;
+        value.as_u64().ok_or_else(|| Error::invalid(format!("`{self}` is {value}, not a size")))
+    }
+
+    /// The clause that makes a predicate false; `None` if it is true.
+    ///
+    /// # Errors
+    /// As [`Expr::holds`].
+    pub fn refusal(&self, facts: &dyn Facts) -> Result<Option<Refusal>> {
+        if self.holds(facts)? {
+            return Ok(None);
+        }
+        if let Expr::Binary(BinaryOp::And, a, b) = self {
+            return match a.refusal(facts)? {
+                None => b.refusal(facts),
+                some => Ok(some),
+            };
+        }
+        let mut actual: Vec<String> = Vec::new();
+        self.facts(&mut |kind, name| {
+            if let Some(v) = facts.fact(kind, name) {
+                let text = format!("{}({name:?}) is {v}", kind.word());
+                if !actual.contains(&text) {
+                    actual.push(text);
+                }
+            }
+        });
+        Ok(Some(Refusal { clause: self.to_string(), actual: actual.join(" and ") }))
+    }
+}
+
+fn literal(l: &Literal) -> Value<'_> {
+    match l {
+        Literal::Scalar(s) => (*s).into(),
+        Literal::Text(t) => Value::Text(Cow::Borrowed(t)),
+    }
+}
+
+fn compare(op: BinaryOp, x: &Value<'_>, y: &Value<'_>, whole: &Expr) -> Result<bool> {
+    use std::cmp::Ordering::{Equal, Greater, Less};
+    let wrong = || Error::invalid(format!("`{whole}` compares {x} with {y}, which are of different kinds"));
+    let order = match (x, y) {
+        (Value::Int(a), Value::Int(b)) => Some(a.cmp(b)),
+        (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
+        (Value::Text(a), Value::Text(b)) => Some(a.cmp(b)),
+        _ => x.number().ok_or_else(wrong)?.partial_cmp(&y.number().ok_or_else(wrong)?),
+    };
+    Ok(match op {
+        BinaryOp::Eq => order == Some(Equal),
+        BinaryOp::Ne => order != Some(Equal),
+        BinaryOp::Lt => order == Some(Less),
+        BinaryOp::Le => matches!(order, Some(Less | Equal)),
+        BinaryOp::Gt => order == Some(Greater),
+        _ => matches!(order, Some(Greater | Equal)),
+    })
+}
+
+fn arithmetic<'a>(op: BinaryOp, x: &Value<'_>, y: &Value<'_>) -> Option<Value<'a>> {
+    if let (BinaryOp::Broadcast, Value::Dims(a), Value::Dims(b)) = (op, x, y) {
+        let n = crate::op::broadcast(a.as_ptr(), a.len() as i64, b.as_ptr(), b.len() as i64);
+        return Some(Value::Int(n.into()));
+    }
+    if let (Value::Int(a), Value::Int(b)) = (x, y) {
+        return Some(Value::Int(match op {
+            BinaryOp::Add => a.saturating_add(*b),
+            BinaryOp::Sub => a.saturating_sub(*b),
+            BinaryOp::Mul => a.saturating_mul(*b),
+            BinaryOp::Div => a.checked_div_euclid(*b)?,
+            BinaryOp::Max => *a.max(b),
+            BinaryOp::Min => *a.min(b),
+            _ => return None,
+        }));
+    }
+    let (a, b) = (x.number()?, y.number()?);
+    Some(Value::Float(match op {
+        BinaryOp::Add => a + b,
+        BinaryOp::Sub => a - b,
+        BinaryOp::Mul => a * b,
+        BinaryOp::Div => a / b,
+        BinaryOp::Max => a.max(b),
+        BinaryOp::Min => a.min(b),
+        _ => return None,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::hob::{attr, dtype, limit};
+
+    struct Some3;
+    impl Facts for Some3 {
+        fn fact(&self, kind: FactKind, name: &str) -> Option<Value<'_>> {
+            Some(match (kind, name) {
+                (FactKind::DType, "src") => Value::Text("f32".into()),
+                (FactKind::Limit, "cols") => Value::Int(2048),
+                (FactKind::Limit, "rows") => Value::Unbounded,
+                (FactKind::Attr, "nan") => Value::Float(f64::NAN),
+                _ => return None,
+            })
+        }
+    }
+
+    #[test]
+    fn comparisons() {
+        let yes = |e: Expr| assert_eq!(e.holds(&Some3), Ok(true), "{e}");
+        yes(dtype("src").eq(DType::F32));
+        yes(dtype("src").is_in([DType::F16, DType::F32]));
+        yes(!dtype("src").is_in([DType::F64]));
+        yes(limit("cols").le(2048) & limit("cols").gt(2047.5));
+        yes(limit("rows").gt(u64::MAX) & limit("rows").ne(5));
+        yes(attr("nan").ne(0.0) & !attr("nan").eq(0.0) & !attr("nan").lt(0.0) & !attr("nan").ge(0.0));
+        yes(limit("cols").lt(1) | limit("cols").eq(2048));
+        assert!(dtype("src").lt(3).holds(&Some3).is_err());
+        assert!(dtype("dst").eq(DType::F32).holds(&Some3).is_err());
+        assert!(limit("cols").holds(&Some3).is_err());
+    }
+
+    #[test]
+    fn the_false_clause_is_named_with_the_value() {
+        let p = dtype("src").eq(DType::F32) & (limit("cols").le(1024) & limit("cols").ge(1));
+        let r = p.refusal(&Some3).unwrap().unwrap();
+        assert_eq!(r.to_string(), r#"needs limit("cols") <= 1024, but limit("cols") is 2048"#);
+        assert_eq!(dtype("src").eq(DType::F32).refusal(&Some3), Ok(None));
+    }
+}

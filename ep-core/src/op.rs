@@ -1,0 +1,284 @@
+//! What the generated files in [`crate::primitive`] are made of: the [`Op`] trait and the checks that every
+//! launch makes.
+
+pub use crate::abi::Growable;
+use crate::abi::{EP_SCALAR_NONE, EpOpSchema, EpScalar};
+use crate::dtype::DType;
+use crate::schema::Schema;
+use crate::{Error, Result, Scalar};
+
+/// The largest rank of a tensor argument.
+pub const MAX_DIMS: usize = 8;
+
+/// A primitive interface as a type: [`crate::primitive::Softmax`] and its like.
+pub trait Op: Send + Sync + Sized + 'static {
+    /// The op's name: `softmax`.
+    const NAME: &'static str;
+    /// The version of its schema.
+    const VERSION: u32;
+    /// What is fixed at creation.
+    type Desc: Growable + Send + Sync + std::fmt::Debug;
+    /// What may change per launch.
+    type Args: Growable + std::fmt::Debug;
+    /// One [`OperandUse`] for each operand.
+    type Uses: AsRef<[OperandUse]>;
+
+    /// The schema as it crosses the ABI.
+    fn raw_schema() -> &'static EpOpSchema;
+
+    /// The schema, decoded.
+    fn schema() -> &'static Schema {
+        crate::schema::core_schema(Self::NAME).expect("every core op is in the table of core schemas")
+    }
+
+    /// Checks everything about a launch but its addresses: sizes, dims, scalars, limits.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the field, its value and what is allowed.
+    fn check(desc: &Self::Desc, args: &Self::Args) -> Result<()>;
+
+    /// Which memory a launch touches. Only meaningful after [`Op::check`].
+    fn uses(desc: &Self::Desc, args: &Self::Args) -> Self::Uses;
+
+    /// Sets the address of operand `index`.
+    fn bind(args: &mut Self::Args, index: usize, address: u64);
+
+    /// Bit i: operand `index` may be exactly the memory of operand i.
+    fn in_place(index: usize) -> u64;
+}
+
+/// A safe launch: sizes, and a buffer for each operand. `R` and `W` are the host's types for memory that is
+/// read and written.
+pub trait Call<R, W> {
+    /// The op.
+    type Op: Op;
+    /// The buffers, one for each operand in order.
+    type Slots: IntoIterator<Item = Slot<R, W>>;
+    /// Arguments with all addresses 0, and the buffers.
+    fn split(self) -> (<Self::Op as Op>::Args, Self::Slots);
+}
+
+/// A buffer for an operand.
+#[derive(Debug, Clone, Copy)]
+pub enum Slot<R, W> {
+    /// The launch reads it.
+    Read(R),
+    /// The launch writes it.
+    Write(W),
+}
+
+/// What a launch does with one operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OperandUse {
+    /// Where; 0 when not yet bound.
+    pub address: u64,
+    /// How much from there on.
+    pub bytes: u64,
+    /// The element type; `None` for plain bytes.
+    pub dtype: Option<DType>,
+    /// Whether the old content matters.
+    pub reads: bool,
+    /// Whether the content changes.
+    pub writes: bool,
+    /// False when a scalar stands in for it.
+    pub present: bool,
+}
+
+impl OperandUse {
+    /// Computes the bytes of `count` elements; a dtype of unknown size counts as 16 bytes an element.
+    #[inline]
+    pub fn new(
+        address: u64,
+        dtype: Option<DType>,
+        count: u64,
+        reads: bool,
+        writes: bool,
+        present: bool,
+    ) -> OperandUse {
+        let size = dtype.map_or(1, |d| d.bytes_for_bounds());
+        let bytes = if present { count.saturating_mul(size) } else { 0 };
+        OperandUse { address, bytes, dtype, reads, writes, present }
+    }
+
+    /// Checks the address: not null if anything is accessed, aligned, not wrapping around.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    #[inline]
+    pub fn check_address(&self, alignment: u64, index: usize, names: impl FnOnce() -> String) -> Result<()> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        let align = if alignment != 0 { alignment } else { self.dtype.map_or(1, |d| d.alignment() as u64) };
+        if self.address == 0 || self.address % align != 0 || self.address.checked_add(self.bytes).is_none() {
+            return Err(bad_address(self, align, index, &names()));
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn bad_address(u: &OperandUse, align: u64, index: usize, name: &str) -> Error {
+    Error::invalid(format!(
+        "operand {index} (`{name}`): address {:#x} for {} bytes must not be null, must be a multiple of {align} \
+         and must not wrap around",
+        u.address, u.bytes
+    ))
+}
+
+/// Launch flags: none are defined yet.
+#[inline]
+pub fn no_flags(flags: u64) -> Result<()> {
+    if flags == 0 { Ok(()) } else { Err(unknown_flags(flags)) }
+}
+
+#[cold]
+fn unknown_flags(flags: u64) -> Error {
+    Error::unsupported(format!("launch flags {flags:#x} are not known to this version"))
+}
+
+/// A size must not be negative.
+#[inline]
+pub fn size(name: &str, value: i64) -> Result<()> {
+    if value >= 0 { Ok(()) } else { Err(negative(name, value)) }
+}
+
+#[cold]
+fn negative(name: &str, value: i64) -> Error {
+    Error::invalid(format!("`{name}` is {value}; it must not be negative"))
+}
+
+/// Dimensions: a readable pointer, rank at most [`MAX_DIMS`], no negative entry.
+///
+/// # Safety
+/// A non-null, aligned `values` is readable for `len` values.
+#[inline]
+pub unsafe fn dims(name: &str, values: *const i64, len: i64) -> Result<()> {
+    if !(0..=MAX_DIMS as i64).contains(&len) || (len > 0 && (values.is_null() || !values.is_aligned())) {
+        return Err(bad_rank(name, values, len));
+    }
+    for i in 0..len as usize {
+        // SAFETY: non-null, aligned, and readable for `len` values as the caller promises.
+        let value = unsafe { *values.add(i) };
+        if value < 0 {
+            return Err(negative(&format!("{name}[{i}]"), value));
+        }
+    }
+    Ok(())
+}
+
+#[cold]
+fn bad_rank(name: &str, values: *const i64, len: i64) -> Error {
+    Error::invalid(format!("`{name}`: rank {len} at {values:p}; the rank is 0 to {MAX_DIMS} and the pointer valid"))
+}
+
+/// A scalar must be of a known kind.
+#[inline]
+pub fn scalar(name: &str, value: &EpScalar) -> Result<()> {
+    if value.kind <= crate::abi::EP_SCALAR_COMPLEX && value.reserved == 0 {
+        Ok(())
+    } else {
+        Err(bad_scalar(name, value))
+    }
+}
+
+#[cold]
+fn bad_scalar(name: &str, value: &EpScalar) -> Error {
+    Error::invalid(format!("`{name}` is a scalar of unknown kind {} (or its reserved bytes are set)", value.kind))
+}
+
+/// A limit of the descriptor (0: none) must be kept.
+#[inline]
+pub fn limit(name: &str, max: u64, value: u64) -> Result<()> {
+    if max == 0 || value <= max { Ok(()) } else { Err(over_limit(name, max, value)) }
+}
+
+#[cold]
+fn over_limit(name: &str, max: u64, value: u64) -> Error {
+    Error::invalid(format!("`{name}` is {value}, but the primitive was created with the limit max_{name} = {max}"))
+}
+
+/// A checked size as a count.
+#[inline]
+pub fn count(size: i64) -> u64 {
+    size as u64
+}
+
+/// Elements of a shape, saturating.
+#[inline]
+pub fn prod(dims: *const i64, len: i64) -> u64 {
+    (0..len as usize).fold(1u64, |n, i| {
+        // SAFETY: called on dims that `dims` has checked, in the same launch.
+        n.saturating_mul(unsafe { *dims.add(i) } as u64)
+    })
+}
+
+/// Elements of the NumPy broadcast of two shapes, saturating. Incompatible dimensions count as the larger
+/// one, for bounds; the kernel reports them.
+#[inline]
+pub fn broadcast(a: *const i64, a_len: i64, b: *const i64, b_len: i64) -> u64 {
+    let rank = a_len.max(b_len);
+    (1..=rank).fold(1u64, |n, i| {
+        // SAFETY: called on dims that `dims` has checked, in the same launch; `i` counts from the last one.
+        let x = if i <= a_len { unsafe { *a.add((a_len - i) as usize) } } else { 1 };
+        // SAFETY: as above.
+        let y = if i <= b_len { unsafe { *b.add((b_len - i) as usize) } } else { 1 };
+        n.saturating_mul(broadcast_dim(x, y) as u64)
+    })
+}
+
+/// One dimension of a broadcast: 1 gives way to the other, 0 included.
+#[inline]
+pub fn broadcast_dim(x: i64, y: i64) -> i64 {
+    if x == 1 {
+        y
+    } else if y == 1 {
+        x
+    } else {
+        x.max(y)
+    }
+}
+
+/// Whether a factor such as beta is absent or zero, so that what it multiplies is not read.
+#[inline]
+pub fn is_zero(s: &EpScalar) -> bool {
+    s.kind == EP_SCALAR_NONE
+        || Scalar::try_from(*s).is_ok_and(|s| s.as_f64() == 0.0 && s.im() == 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_saturate_and_zero_wins() {
+        let big = [1 << 40, 1 << 40, 0];
+        assert_eq!(prod(big.as_ptr(), 2), u64::MAX);
+        assert_eq!(prod(big.as_ptr(), 3), 0);
+        let (a, b) = ([2, 1, 3], [4, 3]);
+        assert_eq!(broadcast(a.as_ptr(), 3, b.as_ptr(), 2), 24);
+        assert_eq!(broadcast([0].as_ptr(), 1, [1].as_ptr(), 1), 0);
+        assert_eq!(broadcast(a.as_ptr(), 0, b.as_ptr(), 0), 1);
+    }
+
+    #[test]
+    fn a_negative_zero_factor_is_zero_and_nan_is_not() {
+        assert!(is_zero(&Scalar::None.into()) && is_zero(&Scalar::F64(-0.0).into()));
+        assert!(!is_zero(&Scalar::F64(f64::NAN).into()) && !is_zero(&Scalar::Complex(0.0, 1.0).into()));
+    }
+
+    #[test]
+    fn addresses() {
+        let u = |address, bytes| OperandUse {
+            address,
+            bytes,
+            dtype: Some(DType::F32),
+            reads: true,
+            writes: false,
+            present: true,
+        };
+        let ok = |u: OperandUse, align| u.check_address(align, 0, || "x".into()).is_ok();
+        assert!(ok(u(0, 0), 0) && ok(u(4, 4), 0) && ok(u(64, 4), 64));
+        assert!(!ok(u(0, 4), 0) && !ok(u(2, 4), 0) && !ok(u(4, 4), 64) && !ok(u(u64::MAX - 3, 8), 0));
+    }
+}

@@ -1,0 +1,252 @@
+//! Op schemas, decoded: what a request and a launch of an op consist of, as data.
+//!
+//! Core ops and vendor ops take the same path: a schema crosses the ABI as `EpOpSchema` and is decoded and
+//! checked here. Everything generic is driven by it: registration, keys, `query`, the dynamic API, the
+//! conformance kit, the tables in the docs.
+
+mod decode;
+mod request;
+
+pub use decode::decode_schema;
+pub use request::{ArgsFacts, DescFacts, Key, MAX_STRUCT};
+
+use crate::hob::{Expr, Facts};
+use crate::{DType, Result, primitive};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+/// One op.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schema {
+    /// `softmax`, or `vendor.name`.
+    pub name: String,
+    /// Rises when existing fields change their meaning.
+    pub version: u32,
+    /// Whether equal input gives bit-equal output.
+    pub deterministic: bool,
+    /// One sentence.
+    pub summary: String,
+    /// The written contract.
+    pub contract: String,
+    /// Fields of the descriptor.
+    pub desc: Vec<DescField>,
+    /// Bytes of the descriptor.
+    pub desc_size: usize,
+    /// Fields of the arguments.
+    pub args: Vec<ArgField>,
+    /// Bytes of the arguments.
+    pub args_size: usize,
+    /// The buffers.
+    pub operands: Vec<Operand>,
+    /// Arithmetic operations of a launch.
+    pub flops: Option<Expr>,
+}
+
+/// A field of a descriptor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DescField {
+    /// Its name. The struct member of a limit is called `max_<name>`.
+    pub name: String,
+    /// One sentence.
+    pub doc: String,
+    /// What it is.
+    pub kind: DescKind,
+    /// Byte offset in the descriptor.
+    pub offset: usize,
+}
+
+/// What a descriptor field is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum DescKind {
+    /// An enum (u32) that is part of the key; the names of values 0, 1, ...
+    Selector(Vec<String>),
+    /// A dtype (u32), part of the key.
+    DType,
+    /// A number (f64) with its default.
+    Attr(f64),
+    /// A bound (u64, 0 = none) on an expression over the arguments.
+    Limit(Expr),
+}
+
+/// A field of an argument struct.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArgField {
+    /// Its name.
+    pub name: String,
+    /// One sentence.
+    pub doc: String,
+    /// What it is.
+    pub kind: ArgKind,
+    /// Byte offset in the arguments.
+    pub offset: usize,
+}
+
+/// What an argument field is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ArgKind {
+    /// A non-negative i64.
+    Size,
+    /// A pointer to i64 values; the index of the field with their number.
+    Dims {
+        /// Index of the size field.
+        length: usize,
+    },
+    /// A device address (u64).
+    Address,
+    /// An `EpScalar`.
+    Scalar,
+}
+
+/// A buffer that an op reads or writes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Operand {
+    /// Its name.
+    pub name: String,
+    /// Index of its dtype among the descriptor's fields; `None`: counted in bytes.
+    pub dtype: Option<usize>,
+    /// Whether it is read.
+    pub reads: bool,
+    /// Whether it is written.
+    pub writes: bool,
+    /// Index of its address among the arguments.
+    pub arg: usize,
+    /// Index of a scalar argument: of a read operand, one that stands in for it; of a read-write operand, the
+    /// factor without which it is not read.
+    pub scalar: Option<usize>,
+    /// Bit i: may be exactly the memory of operand i.
+    pub in_place: u64,
+    /// Elements (bytes without a dtype).
+    pub count: Expr,
+}
+
+impl Schema {
+    /// The selectors, in order, with their values' names.
+    pub fn selectors(&self) -> impl Iterator<Item = (&DescField, &[String])> {
+        self.desc.iter().filter_map(|f| match &f.kind {
+            DescKind::Selector(choices) => Some((f, choices.as_slice())),
+            _ => None,
+        })
+    }
+
+    /// The dtype fields, in order.
+    pub fn dtypes(&self) -> impl Iterator<Item = &DescField> {
+        self.desc.iter().filter(|f| f.kind == DescKind::DType)
+    }
+
+    /// The descriptor field of this name.
+    pub fn desc_field(&self, name: &str) -> Option<&DescField> {
+        self.desc.iter().find(|f| f.name == name)
+    }
+
+    /// The argument of this name.
+    pub fn arg_field(&self, name: &str) -> Option<&ArgField> {
+        self.args.iter().find(|f| f.name == name)
+    }
+
+    /// Bytes that a launch reads and writes: the figure that bandwidth is computed from.
+    ///
+    /// # Errors
+    /// When the arguments do not fit the schema.
+    pub fn bytes(&self, dtypes: &dyn Fn(usize) -> DType, args: &dyn Facts) -> Result<u64> {
+        let mut total = 0u64;
+        for x in &self.operands {
+            let size = x.dtype.map_or(1, |d| dtypes(d).bytes_for_bounds());
+            let passes = u64::from(x.reads) + u64::from(x.writes);
+            total = total.saturating_add(x.count.amount(args)?.saturating_mul(size * passes));
+        }
+        Ok(total)
+    }
+
+    /// Arithmetic operations of a launch; 0 where the schema does not say.
+    ///
+    /// # Errors
+    /// When the arguments do not fit the schema.
+    pub fn flops(&self, args: &dyn Facts) -> Result<u64> {
+        self.flops.as_ref().map_or(Ok(0), |f| f.amount(args))
+    }
+
+    /// The first way in which two views of one op disagree: one side may know more fields at the end, nothing
+    /// else. `None` when they fit.
+    pub fn conflict(&self, other: &Schema) -> Option<String> {
+        if self.version != other.version {
+            return Some(format!("schema version {} here and {} there", self.version, other.version));
+        }
+        let desc = self.desc.iter().zip(&other.desc).find_map(|(a, b)| {
+            let same = a.name == b.name && a.offset == b.offset && desc_kinds_fit(&a.kind, &b.kind);
+            (!same).then(|| format!("descriptor field `{}` here is `{}` there", a.name, b.name))
+        });
+        let args = || {
+            self.args.iter().zip(&other.args).find_map(|(a, b)| {
+                let same = (&a.name, a.offset, a.kind) == (&b.name, b.offset, b.kind);
+                (!same).then(|| format!("argument `{}` here is `{}` there", a.name, b.name))
+            })
+        };
+        let operands = || {
+            let differs = self.operands.len() != other.operands.len()
+                || self.operands.iter().zip(&other.operands).any(|(a, b)| {
+                    (&a.name, a.dtype, a.reads, a.writes, a.arg) != (&b.name, b.dtype, b.reads, b.writes, b.arg)
+                });
+            differs.then(|| "different operands".to_owned())
+        };
+        desc.or_else(args).or_else(operands)
+    }
+}
+
+/// Enums may have grown at the end; everything else is equal.
+fn desc_kinds_fit(a: &DescKind, b: &DescKind) -> bool {
+    match (a, b) {
+        (DescKind::Selector(x), DescKind::Selector(y)) => x.iter().zip(y).all(|(x, y)| x == y),
+        (DescKind::Attr(x), DescKind::Attr(y)) => x.to_bits() == y.to_bits(),
+        (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b),
+    }
+}
+
+static CORE: LazyLock<HashMap<String, Arc<Schema>>> = LazyLock::new(|| {
+    primitive::core_schemas()
+        .into_iter()
+        .map(|raw| {
+            // SAFETY: generated static data.
+            let schema = unsafe { decode_schema(raw) }.expect("the generated schemas are valid");
+            (schema.name.clone(), Arc::new(schema))
+        })
+        .collect()
+});
+
+/// The core op of this name.
+pub fn core_schema(name: &str) -> Option<&'static Schema> {
+    CORE.get(name).map(|s| &**s)
+}
+
+/// All core ops, shared.
+pub fn core_schemas() -> impl Iterator<Item = Arc<Schema>> {
+    CORE.values().cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn core_schemas_decode_and_agree_with_themselves() {
+        assert_eq!(CORE.len(), primitive::core_schemas().len());
+        for s in CORE.values() {
+            assert_eq!(s.conflict(s), None, "{}", s.name);
+            assert!(!s.contract.is_empty());
+        }
+    }
+
+    #[test]
+    fn conflicts_are_found() {
+        let s = core_schema("softmax").unwrap();
+        let mut longer = s.clone();
+        longer.desc.push(DescField { name: "x".into(), doc: String::new(), kind: DescKind::Attr(0.0), offset: 32 });
+        assert_eq!(s.conflict(&longer), None);
+        assert_eq!(longer.conflict(s), None);
+        let mut swapped = s.clone();
+        swapped.args.swap(0, 1);
+        assert!(s.conflict(&swapped).unwrap().contains("`rows`"));
+        let mut newer = s.clone();
+        newer.version = 2;
+        assert!(s.conflict(&newer).unwrap().contains("version"));
+    }
+}

@@ -1,0 +1,185 @@
+//! Descriptors and arguments as bytes, read by their schema.
+
+use super::{ArgKind, DescKind, Schema};
+use crate::abi::EpScalar;
+use crate::hob::{FactKind, Facts, Value};
+use crate::{DType, Error, Result, Scalar};
+use std::borrow::Cow;
+
+/// Largest descriptor or argument struct.
+pub const MAX_STRUCT: usize = 4096;
+
+/// What a request is looked up by: selector values and dtypes, in the schema's order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// One value for each selector.
+    pub selectors: Vec<u32>,
+    /// One dtype for each dtype field.
+    pub dtypes: Vec<DType>,
+}
+
+fn read<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    // A field beyond the end is one that the writer does not know: zero, which means its default.
+    bytes.get(offset..offset + N).map_or([0; N], |b| b.try_into().expect("N bytes"))
+}
+
+fn read_u32(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_ne_bytes(read(bytes, offset))
+}
+
+fn read_u64(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_ne_bytes(read(bytes, offset))
+}
+
+impl Schema {
+    /// The key of a descriptor.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a selector value without a name or no dtype.
+    pub fn key(&self, desc: &[u8]) -> Result<Key> {
+        let mut key = Key { selectors: Vec::new(), dtypes: Vec::new() };
+        for f in &self.desc {
+            match &f.kind {
+                DescKind::Selector(choices) => {
+                    let v = read_u32(desc, f.offset);
+                    if v as usize >= choices.len() {
+                        return Err(Error::invalid(format!(
+                            "{}: selector `{}` is {v}; it has the values 0 to {}",
+                            self.name,
+                            f.name,
+                            choices.len() - 1
+                        )));
+                    }
+                    key.selectors.push(v);
+                }
+                DescKind::DType => {
+                    let d = DType(read_u32(desc, f.offset));
+                    if d == DType::INVALID {
+                        return Err(Error::invalid(format!("{}: dtype `{}` is not set", self.name, f.name)));
+                    }
+                    key.dtypes.push(d);
+                }
+                DescKind::Attr(_) | DescKind::Limit(_) => {}
+            }
+        }
+        Ok(key)
+    }
+
+    /// The name of the first field that `desc` sets and a peer with `known` bytes of this struct does not
+    /// know.
+    pub fn unknown_to(&self, desc: &[u8], known: usize) -> Option<&str> {
+        let set = |from: usize, len: usize| desc.iter().skip(from).take(len).any(|b| *b != 0);
+        let size = |k: &DescKind| if matches!(k, DescKind::Selector(_) | DescKind::DType) { 4 } else { 8 };
+        let field = self.desc.iter().find(|f| f.offset >= known && set(f.offset, size(&f.kind)));
+        field.map(|f| f.name.as_str()).or_else(|| set(known, usize::MAX).then_some("(an unnamed field)"))
+    }
+}
+
+/// The facts of a request: its descriptor, and the device's attributes.
+pub struct DescFacts<'a> {
+    /// The op.
+    pub schema: &'a Schema,
+    /// The descriptor.
+    pub desc: &'a [u8],
+    /// The device's attributes by name.
+    pub device: &'a [(String, Value<'static>)],
+}
+
+impl Facts for DescFacts<'_> {
+    fn fact(&self, kind: FactKind, name: &str) -> Option<Value<'_>> {
+        if kind == FactKind::Device {
+            return self.device.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+        }
+        if (kind, name) == (FactKind::Limit, "alignment") {
+            return Some(Value::Int(read_u64(self.desc, 8).into()));
+        }
+        let f = self.schema.desc_field(name)?;
+        Some(match (kind, &f.kind) {
+            (FactKind::Selector, DescKind::Selector(choices)) => {
+                Value::Text(Cow::Borrowed(choices.get(read_u32(self.desc, f.offset) as usize)?))
+            }
+            (FactKind::DType, DescKind::DType) => {
+                Value::Text(DType(read_u32(self.desc, f.offset)).to_string().into())
+            }
+            (FactKind::Attr, DescKind::Attr(_)) => {
+                Value::Float(f64::from_bits(read_u64(self.desc, f.offset)))
+            }
+            (FactKind::Limit, DescKind::Limit(_)) => match read_u64(self.desc, f.offset) {
+                0 => Value::Unbounded,
+                n => Value::Int(n.into()),
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// The facts of a launch: its arguments.
+pub struct ArgsFacts<'a> {
+    schema: &'a Schema,
+    args: &'a [u8],
+}
+
+impl<'a> ArgsFacts<'a> {
+    /// Facts from an argument struct.
+    ///
+    /// # Safety
+    /// Each dims pointer in `args` is null or readable for as many values as its length field says.
+    pub unsafe fn new(schema: &'a Schema, args: &'a [u8]) -> Self {
+        ArgsFacts { schema, args }
+    }
+
+    /// A size argument by index.
+    pub fn size(&self, index: usize) -> i64 {
+        read_u64(self.args, self.schema.args[index].offset) as i64
+    }
+
+    /// A scalar argument by index.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a malformed scalar.
+    pub fn scalar(&self, index: usize) -> Result<Scalar> {
+        let at = self.schema.args[index].offset;
+        let raw = EpScalar {
+            kind: read_u32(self.args, at),
+            reserved: read_u32(self.args, at + 4),
+            re: read_u64(self.args, at + 8),
+            im: read_u64(self.args, at + 16),
+        };
+        Scalar::try_from(raw)
+    }
+
+    /// A dims argument by index.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an impossible rank or a null pointer.
+    pub fn dims(&self, index: usize) -> Result<&'a [i64]> {
+        let f = &self.schema.args[index];
+        let ArgKind::Dims { length } = f.kind else {
+            return Err(Error::invalid(format!("`{}` is not a dims argument", f.name)));
+        };
+        let ptr = std::ptr::with_exposed_provenance(read_u64(self.args, f.offset) as usize);
+        let len = self.size(length);
+        // SAFETY: as the maker of `self` promised; `dims` checks null, alignment and rank.
+        unsafe { crate::op::dims(&f.name, ptr, len) }?;
+        if len == 0 {
+            return Ok(&[]);
+        }
+        // SAFETY: checked to be non-null and aligned; readable as the maker promised.
+        Ok(unsafe { std::slice::from_raw_parts(ptr, len as usize) })
+    }
+}
+
+impl Facts for ArgsFacts<'_> {
+    fn fact(&self, kind: FactKind, name: &str) -> Option<Value<'_>> {
+        let i = self.schema.args.iter().position(|a| a.name == name)?;
+        match (kind, self.schema.args[i].kind) {
+            (FactKind::Arg, ArgKind::Size) => Some(Value::Int(self.size(i).max(0).into())),
+            (FactKind::Arg, ArgKind::Dims { .. }) => self.dims(i).ok().map(Value::Dims),
+            (FactKind::Prod, ArgKind::Dims { .. }) => {
+                let dims = self.dims(i).ok()?;
+                Some(Value::Int(crate::op::prod(dims.as_ptr(), dims.len() as i64).into()))
+            }
+            _ => None,
+        }
+    }
+}
