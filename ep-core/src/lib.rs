@@ -6,6 +6,7 @@ pub mod hob;
 pub mod op;
 pub mod parallel;
 pub mod primitive;
+pub mod provider;
 mod scalar;
 pub mod schema;
 

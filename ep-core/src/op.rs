@@ -169,7 +169,9 @@ pub unsafe fn dims(name: &str, values: *const i64, len: i64) -> Result<()> {
 
 #[cold]
 fn bad_rank(name: &str, values: *const i64, len: i64) -> Error {
-    Error::invalid(format!("`{name}`: rank {len} at {values:p}; the rank is 0 to {MAX_DIMS} and the pointer valid"))
+    Error::invalid(format!(
+        "`{name}`: rank {len} at {values:p}; the rank is 0 to {MAX_DIMS} and the pointer valid"
+    ))
 }
 
 /// A scalar must be of a known kind.
@@ -184,7 +186,10 @@ pub fn scalar(name: &str, value: &EpScalar) -> Result<()> {
 
 #[cold]
 fn bad_scalar(name: &str, value: &EpScalar) -> Error {
-    Error::invalid(format!("`{name}` is a scalar of unknown kind {} (or its reserved bytes are set)", value.kind))
+    Error::invalid(format!(
+        "`{name}` is a scalar of unknown kind {} (or its reserved bytes are set)",
+        value.kind
+    ))
 }
 
 /// A limit of the descriptor (0: none) must be kept.
@@ -195,7 +200,9 @@ pub fn limit(name: &str, max: u64, value: u64) -> Result<()> {
 
 #[cold]
 fn over_limit(name: &str, max: u64, value: u64) -> Error {
-    Error::invalid(format!("`{name}` is {value}, but the primitive was created with the limit max_{name} = {max}"))
+    Error::invalid(format!(
+        "`{name}` is {value}, but the primitive was created with the limit max_{name} = {max}"
+    ))
 }
 
 /// A checked size as a count.
@@ -242,8 +249,7 @@ pub fn broadcast_dim(x: i64, y: i64) -> i64 {
 /// Whether a factor such as beta is absent or zero, so that what it multiplies is not read.
 #[inline]
 pub fn is_zero(s: &EpScalar) -> bool {
-    s.kind == EP_SCALAR_NONE
-        || Scalar::try_from(*s).is_ok_and(|s| s.as_f64() == 0.0 && s.im() == 0.0)
+    s.kind == EP_SCALAR_NONE || Scalar::try_from(*s).is_ok_and(|s| s.as_f64() == 0.0 && s.im() == 0.0)
 }
 
 #[cfg(test)]

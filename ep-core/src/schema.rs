@@ -184,7 +184,8 @@ impl Schema {
         let operands = || {
             let differs = self.operands.len() != other.operands.len()
                 || self.operands.iter().zip(&other.operands).any(|(a, b)| {
-                    (&a.name, a.dtype, a.reads, a.writes, a.arg) != (&b.name, b.dtype, b.reads, b.writes, b.arg)
+                    (&a.name, a.dtype, a.reads, a.writes, a.arg)
+                        != (&b.name, b.dtype, b.reads, b.writes, b.arg)
                 });
             differs.then(|| "different operands".to_owned())
         };
@@ -239,7 +240,12 @@ mod tests {
     fn conflicts_are_found() {
         let s = core_schema("softmax").unwrap();
         let mut longer = s.clone();
-        longer.desc.push(DescField { name: "x".into(), doc: String::new(), kind: DescKind::Attr(0.0), offset: 32 });
+        longer.desc.push(DescField {
+            name: "x".into(),
+            doc: String::new(),
+            kind: DescKind::Attr(0.0),
+            offset: 32,
+        });
         assert_eq!(s.conflict(&longer), None);
         assert_eq!(longer.conflict(s), None);
         let mut swapped = s.clone();

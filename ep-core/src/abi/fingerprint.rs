@@ -39,7 +39,10 @@ impl fmt::Display for Mismatch {
 pub unsafe fn compare(ours: &EpTableInfo, theirs: &EpTableInfo) -> Result<Option<Mismatch>> {
     // SAFETY: ours is generated static data; theirs as the caller promises.
     let (a, b) = unsafe {
-        (list(ours.prefixes, ours.count, "fingerprints")?, list(theirs.prefixes, theirs.count, "fingerprints")?)
+        (
+            list(ours.prefixes, ours.count, "fingerprints")?,
+            list(theirs.prefixes, theirs.count, "fingerprints")?,
+        )
     };
     let Some(index) = a.iter().zip(b).position(|(x, y)| x != y) else { return Ok(None) };
     // SAFETY: as above; `index` is below both counts.

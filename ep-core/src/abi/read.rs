@@ -23,7 +23,11 @@ fn checked_size<T: Growable>(ptr: *const T) -> Result<usize> {
         return Err(Error::abi(format!("{} is null", T::NAME)));
     }
     if !ptr.is_aligned() {
-        return Err(Error::abi(format!("{} at {ptr:p} is not aligned to {} bytes", T::NAME, align_of::<T>())));
+        return Err(Error::abi(format!(
+            "{} at {ptr:p} is not aligned to {} bytes",
+            T::NAME,
+            align_of::<T>()
+        )));
     }
     // SAFETY: not null, aligned, and the caller of the readers promises `struct_size` readable bytes, at
     // least the eight of `struct_size` itself.

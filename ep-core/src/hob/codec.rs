@@ -82,7 +82,9 @@ impl Encoded {
 /// A non-null `nodes` is readable for `count` nodes, and their texts are readable.
 pub unsafe fn decode(nodes: *const EpExprNode, count: u64) -> Result<Option<Expr>> {
     if count > MAX_NODES {
-        return Err(Error::invalid(format!("an expression of {count} nodes; at most {MAX_NODES} are accepted")));
+        return Err(Error::invalid(format!(
+            "an expression of {count} nodes; at most {MAX_NODES} are accepted"
+        )));
     }
     let mut stack: Vec<(Expr, usize)> = Vec::new();
     // SAFETY: as the caller promises.
@@ -164,7 +166,10 @@ mod tests {
         assert!(decode_slice(&[not]).is_err());
         assert!(decode_slice(&[one, one]).is_err());
         assert!(decode_slice(&[EpExprNode { op: 999, ..EpExprNode::ZERO }]).is_err());
-        assert!(decode_slice(&[one, EpExprNode { op: abi::EP_EXPR_IN, count: u32::MAX, ..EpExprNode::ZERO }]).is_err());
+        assert!(
+            decode_slice(&[one, EpExprNode { op: abi::EP_EXPR_IN, count: u32::MAX, ..EpExprNode::ZERO }])
+                .is_err()
+        );
         let mut deep = vec![one];
         deep.extend(vec![not; 300]);
         assert!(decode_slice(&deep).is_err());

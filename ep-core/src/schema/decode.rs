@@ -3,8 +3,8 @@
 use super::{ArgField, ArgKind, DescField, DescKind, MAX_STRUCT, Operand, Schema};
 use crate::abi::{
     EP_ACCESS_READ, EP_ACCESS_WRITE, EP_FIELD_ADDRESS, EP_FIELD_ATTR, EP_FIELD_DIMS, EP_FIELD_DTYPE,
-    EP_FIELD_LIMIT, EP_FIELD_SCALAR, EP_FIELD_SELECTOR, EP_FIELD_SIZE, EP_NO_INDEX, EP_OP_DETERMINISTIC, EpField,
-    EpOpSchema, EpOperand, list, read_struct, str_of,
+    EP_FIELD_LIMIT, EP_FIELD_SCALAR, EP_FIELD_SELECTOR, EP_FIELD_SIZE, EP_NO_INDEX, EP_OP_DETERMINISTIC,
+    EpField, EpOpSchema, EpOperand, list, read_struct, str_of,
 };
 use crate::hob::{Expr, FactKind, decode};
 use crate::{Error, Result, Scalar};
@@ -169,7 +169,9 @@ unsafe fn arg_field(f: &EpField, all: &[EpField]) -> Result<ArgField> {
         EP_FIELD_DIMS => {
             let length = f.link as usize;
             if all.get(length).is_none_or(|l| l.kind != EP_FIELD_SIZE) {
-                return Err(Error::invalid(format!("dims `{name}` has no size field {length} for its length")));
+                return Err(Error::invalid(format!(
+                    "dims `{name}` has no size field {length} for its length"
+                )));
             }
             (ArgKind::Dims { length }, 8)
         }

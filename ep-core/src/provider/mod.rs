@@ -1,0 +1,147 @@
+//! What a vendor implements, and how it becomes a plugin.
+//!
+//! A provider in Rust is four small types and their kernels:
+//!
+//! | trait | is | must |
+//! |---|---|---|
+//! | [`Provider`] | an instance, made from config | list devices, register factories |
+//! | [`Device`] | an open device | make streams, events, allocators |
+//! | [`Stream`] | a queue of work | keep order, be used by one thread at a time |
+//! | [`Event`] | a point in that work | count as done until first recorded |
+//! | [`Allocator`] | a source of memory | return addresses that kernels accept |
+//! | [`Kernel`] | a primitive, ready to launch | be immutable |
+//!
+//! [`inline`] has ready-made device, stream, event and allocator for kernels that compute on the calling
+//! thread with host memory, which leaves a provider and its kernels to write. [`export_provider!`] makes the
+//! one exported symbol. The vendor's code sees checked, typed arguments; errors and panics become statuses;
+//! no line of it touches the binary contract.
+//!
+//! # What may be relied on
+//! - Descriptors and sizes have been checked, addresses are non-null and aligned where anything is accessed.
+//! - A stream is never used by two threads at once. Everything else may be.
+//! - Objects are destroyed before the device, devices before the provider.
+//! - Whether the memory behind an address is really there and of that size is the caller's promise.
+
+mod device;
+mod export;
+mod factory;
+pub(crate) mod fork;
+mod host;
+pub mod inline;
+mod log;
+mod table;
+
+pub use device::{
+    Allocator, Attribute, CopyRequest, Device, DeviceInfo, Event, ForeignStreams, MemoryKind, MemoryStats,
+    Stream, StreamOptions, Timing,
+};
+pub use export::query;
+pub use factory::{Factory, Kernel, Registrar};
+pub use host::{Host, Options};
+
+use crate::Result;
+use crate::abi::EpInterface;
+
+/// The signature of the one symbol that a plugin exports.
+pub type QueryFn =
+    unsafe extern "C" fn(u32, u32, *mut *const crate::abi::EpPlugin) -> *const crate::abi::EpStatus;
+
+/// A provider instance.
+pub trait Provider: Send + Sync + Sized + 'static {
+    /// Its devices.
+    type Device: Device;
+    /// The provider's id: lower-case letters, digits, `-`, `_`, `.`.
+    const NAME: &'static str;
+    /// Its own version.
+    const VERSION: &'static str;
+    /// Who made it.
+    const VENDOR: &'static str = "";
+    /// Whether its objects keep working in a forked child. If not, every call there says `Unavailable`.
+    const FORK_SAFE: bool = false;
+
+    /// Starts an instance. `host` stays usable until the instance is dropped.
+    ///
+    /// # Errors
+    /// Bad options (name the option and what is allowed), or a missing driver.
+    fn create(host: Host, options: &Options) -> Result<Self>;
+
+    /// How many devices there are.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason when none can be used: no driver, no permission.
+    fn device_count(&self) -> Result<u32>;
+
+    /// Opens device `index`, below [`Provider::device_count`].
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    fn open_device(&self, index: u32) -> Result<Self::Device>;
+
+    /// Registers everything that the provider can do.
+    ///
+    /// # Errors
+    /// Those of [`Registrar::add`].
+    fn register(&self, registrar: &mut Registrar<'_, Self>) -> Result<()>;
+
+    /// An optional interface by name and version.
+    fn interface(&self, name: &str, version: u32) -> Option<&'static EpInterface> {
+        let _ = (name, version);
+        None
+    }
+}
+
+/// Makes a crate a plugin: defines the exported `ep_plugin_query` for a [`Provider`].
+///
+/// Put it in a crate of type `cdylib`, once. Does not compile with `panic = "abort"`, because panics could
+/// not be turned into statuses then.
+///
+/// ```ignore
+/// ep_core::export_provider!(my_crate::MyProvider);
+/// ```
+#[macro_export]
+macro_rules! export_provider {
+    ($provider:ty) => {
+        #[cfg(panic = "abort")]
+        compile_error!(
+            "a provider cannot be built with panic = \"abort\": panics in it could not be reported to the host"
+        );
+
+        /// The plugin's entry point (docs/abi.md, rule 2).
+        ///
+        /// # Safety
+        /// `out` is null or valid for a write.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn ep_plugin_query(
+            host_major: u32,
+            host_minor: u32,
+            out: *mut *const $crate::abi::EpPlugin,
+        ) -> *const $crate::abi::EpStatus {
+            // SAFETY: as the caller promises.
+            unsafe { $crate::provider::query::<$provider>(host_major, host_minor, out) }
+        }
+
+        $crate::__export_layout!();
+    };
+}
+
+/// Exports the type layout for `abi_stable` hosts; nothing without the feature.
+#[doc(hidden)]
+#[macro_export]
+#[cfg(not(feature = "abi_stable"))]
+macro_rules! __export_layout {
+    () => {};
+}
+
+/// Exports the type layout for `abi_stable` hosts.
+#[doc(hidden)]
+#[macro_export]
+#[cfg(feature = "abi_stable")]
+macro_rules! __export_layout {
+    () => {
+        /// The layout of the contract's types as this plugin was compiled with them.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn ep_plugin_layout() -> &'static $crate::abi::layout::TypeLayout {
+            $crate::abi::layout::plugin_layout()
+        }
+    };
+}
