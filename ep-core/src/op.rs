@@ -35,10 +35,16 @@ pub trait Op: Send + Sync + Sized + 'static {
     ///
     /// # Errors
     /// `InvalidArgument` that names the field, its value and what is allowed.
-    fn check(desc: &Self::Desc, args: &Self::Args) -> Result<()>;
+    ///
+    /// # Safety
+    /// Each non-null dims pointer in `args` is readable for as many values as its length field says.
+    unsafe fn check(desc: &Self::Desc, args: &Self::Args) -> Result<()>;
 
-    /// Which memory a launch touches. Only meaningful after [`Op::check`].
-    fn uses(desc: &Self::Desc, args: &Self::Args) -> Self::Uses;
+    /// Which memory a launch touches.
+    ///
+    /// # Safety
+    /// [`Op::check`] has passed on the same arguments.
+    unsafe fn uses(desc: &Self::Desc, args: &Self::Args) -> Self::Uses;
 
     /// Sets the address of operand `index`.
     fn bind(args: &mut Self::Args, index: usize, address: u64);
@@ -110,7 +116,7 @@ impl OperandUse {
             return Ok(());
         }
         let align = if alignment != 0 { alignment } else { self.dtype.map_or(1, |d| d.alignment() as u64) };
-        if self.address == 0 || self.address % align != 0 || self.address.checked_add(self.bytes).is_none() {
+        if self.address == 0 || !self.address.is_multiple_of(align) || self.address.checked_add(self.bytes).is_none() {
             return Err(bad_address(self, align, index, &names()));
         }
         Ok(())
@@ -150,21 +156,35 @@ fn negative(name: &str, value: i64) -> Error {
 
 /// Dimensions: a readable pointer, rank at most [`MAX_DIMS`], no negative entry.
 ///
+/// # Errors
+/// `InvalidArgument`.
+///
 /// # Safety
-/// A non-null, aligned `values` is readable for `len` values.
+/// A non-null, aligned `values` is readable for `len` values for `'a`.
 #[inline]
-pub unsafe fn dims(name: &str, values: *const i64, len: i64) -> Result<()> {
+pub unsafe fn dims<'a>(name: &str, values: *const i64, len: i64) -> Result<&'a [i64]> {
     if !(0..=MAX_DIMS as i64).contains(&len) || (len > 0 && (values.is_null() || !values.is_aligned())) {
         return Err(bad_rank(name, values, len));
     }
-    for i in 0..len as usize {
-        // SAFETY: non-null, aligned, and readable for `len` values as the caller promises.
-        let value = unsafe { *values.add(i) };
-        if value < 0 {
-            return Err(negative(&format!("{name}[{i}]"), value));
-        }
+    // SAFETY: the pointer has just been checked, and the rest is the caller's promise.
+    let slice = unsafe { view(values, len) };
+    match slice.iter().position(|v| *v < 0) {
+        None => Ok(slice),
+        Some(i) => Err(negative(&format!("{name}[{i}]"), slice[i])),
     }
-    Ok(())
+}
+
+/// Dimensions that [`dims`] has checked.
+///
+/// # Safety
+/// `len` is not negative; if it is not 0, `values` is aligned and readable for `len` values for `'a`.
+#[inline]
+pub unsafe fn view<'a>(values: *const i64, len: i64) -> &'a [i64] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(values, len as usize) }
 }
 
 #[cold]
@@ -213,25 +233,16 @@ pub fn count(size: i64) -> u64 {
 
 /// Elements of a shape, saturating.
 #[inline]
-pub fn prod(dims: *const i64, len: i64) -> u64 {
-    (0..len as usize).fold(1u64, |n, i| {
-        // SAFETY: called on dims that `dims` has checked, in the same launch.
-        n.saturating_mul(unsafe { *dims.add(i) } as u64)
-    })
+pub fn prod(dims: &[i64]) -> u64 {
+    dims.iter().fold(1u64, |n, d| n.saturating_mul(*d as u64))
 }
 
 /// Elements of the NumPy broadcast of two shapes, saturating. Incompatible dimensions count as the larger
 /// one, for bounds; the kernel reports them.
 #[inline]
-pub fn broadcast(a: *const i64, a_len: i64, b: *const i64, b_len: i64) -> u64 {
-    let rank = a_len.max(b_len);
-    (1..=rank).fold(1u64, |n, i| {
-        // SAFETY: called on dims that `dims` has checked, in the same launch; `i` counts from the last one.
-        let x = if i <= a_len { unsafe { *a.add((a_len - i) as usize) } } else { 1 };
-        // SAFETY: as above.
-        let y = if i <= b_len { unsafe { *b.add((b_len - i) as usize) } } else { 1 };
-        n.saturating_mul(broadcast_dim(x, y) as u64)
-    })
+pub fn broadcast(a: &[i64], b: &[i64]) -> u64 {
+    let at = |dims: &[i64], from_end: usize| dims.len().checked_sub(from_end).map_or(1, |i| dims[i]);
+    (1..=a.len().max(b.len())).fold(1u64, |n, i| n.saturating_mul(broadcast_dim(at(a, i), at(b, i)) as u64))
 }
 
 /// One dimension of a broadcast: 1 gives way to the other, 0 included.
@@ -259,12 +270,11 @@ mod tests {
     #[test]
     fn counts_saturate_and_zero_wins() {
         let big = [1 << 40, 1 << 40, 0];
-        assert_eq!(prod(big.as_ptr(), 2), u64::MAX);
-        assert_eq!(prod(big.as_ptr(), 3), 0);
-        let (a, b) = ([2, 1, 3], [4, 3]);
-        assert_eq!(broadcast(a.as_ptr(), 3, b.as_ptr(), 2), 24);
-        assert_eq!(broadcast([0].as_ptr(), 1, [1].as_ptr(), 1), 0);
-        assert_eq!(broadcast(a.as_ptr(), 0, b.as_ptr(), 0), 1);
+        assert_eq!(prod(&big[..2]), u64::MAX);
+        assert_eq!(prod(&big), 0);
+        assert_eq!(broadcast(&[2, 1, 3], &[4, 3]), 24);
+        assert_eq!(broadcast(&[0], &[1]), 0);
+        assert_eq!(broadcast(&[], &[]), 1);
     }
 
     #[test]

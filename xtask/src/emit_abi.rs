@@ -20,15 +20,19 @@ pub fn rust_type(ty: &str) -> String {
     }
 }
 
-fn function_type(f: &Field) -> String {
+fn function_type(abi: &Abi, f: &Field) -> String {
+    function_with(f, |ty| arg_type(abi, ty))
+}
+
+fn function_with(f: &Field, spell: impl Fn(&str) -> String) -> String {
     let args = f.args.as_deref().unwrap_or_default();
-    let args: Vec<_> = args.iter().map(|[n, t]| format!("{n}: {}", arg_type(t))).collect();
+    let args: Vec<_> = args.iter().map(|[n, t]| format!("{n}: {}", spell(t))).collect();
     format!("unsafe extern \"C\" fn({}){}", args.join(", "), returns(f))
 }
 
 /// Callbacks are nullable in structs and arguments.
-fn arg_type(ty: &str) -> String {
-    if ty == "EpTask" { "Option<EpTask>".into() } else { rust_type(ty) }
+fn arg_type(abi: &Abi, ty: &str) -> String {
+    if abi.is_callback(ty) { format!("Option<{ty}>") } else { rust_type(ty) }
 }
 
 fn returns(f: &Field) -> String {
@@ -47,15 +51,29 @@ fn doc(out: &mut String, indent: &str, text: &str) {
 
 /// `types.rs`: constants, opaque objects, structs and raw tables.
 pub fn types(abi: &Abi) -> String {
-    let mut o = format!("{HEAD}//! The binary contract: structs, raw tables, constants.\n\nuse std::ffi::{{c_char, c_void}};\nuse std::mem::{{offset_of, size_of}};\n\n");
+    let mut o = format!(
+        "{HEAD}//! The binary contract: structs, raw tables, constants.\n\nuse std::ffi::{{c_char, c_void}};\nuse std::mem::{{offset_of, size_of}};\n\n"
+    );
     writeln!(o, "/// The ABI's major version.\npub const ABI_MAJOR: u32 = {};", abi.major).unwrap();
-    writeln!(o, "/// The ABI's minor version. Before 1.0 both sides need the same.\npub const ABI_MINOR: u32 = {};", abi.minor).unwrap();
-    writeln!(o, "/// A hash over the whole contract.\npub const ABI_FINGERPRINT: u64 = {:#018x};", abi.fingerprint()).unwrap();
-    writeln!(o, "/// \"No field\" where an index is asked for.\npub const EP_NO_INDEX: u32 = u32::MAX;\n").unwrap();
+    writeln!(
+        o,
+        "/// The ABI's minor version. Before 1.0 both sides need the same.\npub const ABI_MINOR: u32 = {};",
+        abi.minor
+    )
+    .unwrap();
+    writeln!(
+        o,
+        "/// A hash over the whole contract.\npub const ABI_FINGERPRINT: u64 = {:#018x};",
+        abi.fingerprint()
+    )
+    .unwrap();
+    writeln!(o, "/// \"No field\" where an index is asked for.\npub const EP_NO_INDEX: u32 = u32::MAX;\n")
+        .unwrap();
     for group in &abi.constants {
-        for (name, value) in &group.values {
-            let ty = if group.prefix == "EP_CODE" { "i32" } else { "u32" };
-            writeln!(o, "/// {} See `docs/abi.md`.\npub const {}_{name}: {ty} = {value};", group.doc.lines().next().unwrap_or(""), group.prefix).unwrap();
+        let ty = if group.is_signed() { "i32" } else { "u32" };
+        for (name, value) in group.sorted() {
+            doc(&mut o, "", &group.doc);
+            writeln!(o, "pub const {}_{name}: {ty} = {value};", group.prefix).unwrap();
         }
         o.push('\n');
     }
@@ -66,25 +84,72 @@ pub fn types(abi: &Abi) -> String {
     for c in &abi.callback {
         doc(&mut o, "", &c.doc);
         let args: Vec<_> = c.args.iter().map(|[n, t]| format!("{n}: {}", rust_type(t))).collect();
-        writeln!(o, "pub type {} = unsafe extern \"C\" fn({}) -> *const EpStatus;\n", c.name, args.join(", ")).unwrap();
+        let ty = format!("unsafe extern \"C\" fn({}) -> *const EpStatus", args.join(", "));
+        writeln!(o, "pub type {} = {ty};\n", c.name).unwrap();
+        layout_only(&mut o, &c.name, &c.name, &ty);
     }
     for s in &abi.structs {
         emit_struct(&mut o, abi, &s.name, &s.doc, s.frozen);
     }
     for t in &abi.tables {
         emit_struct(&mut o, abi, &t.name, &t.doc, false);
+        if let Some(name) = &t.interface {
+            writeln!(o, "impl {} {{\n    /// The name that `get_interface` knows it by.\n    pub const INTERFACE: &'static str = \"{name}\";\n}}\n", t.name).unwrap();
+        }
     }
+    all_tables(&mut o, abi);
     o
+}
+
+/// A root that reaches every struct by value, for `abi_stable`'s check.
+fn all_tables(o: &mut String, abi: &Abi) {
+    writeln!(o, "/// Every struct and table once, so that one layout check covers them all. Never crosses the boundary.\n#[cfg(feature = \"abi_stable\")]\n#[repr(C)]\n#[derive(abi_stable::StableAbi)]\n#[allow(dead_code, reason = \"only its layout is read\")]\npub(super) struct EveryTable {{").unwrap();
+    for name in abi.growable() {
+        writeln!(o, "    {}: {name},", snake(&name)).unwrap();
+    }
+    writeln!(o, "}}").unwrap();
+}
+
+/// A stand-in for a nullable function, because `abi_stable` cannot describe functions that take functions.
+fn layout_only(o: &mut String, what: &str, name: &str, function: &str) {
+    writeln!(o, "/// [`{what}`] as `abi_stable` sees it: it cannot describe a function that takes a function.\n#[cfg(feature = \"abi_stable\")]\n#[repr(transparent)]\n#[derive(abi_stable::StableAbi)]\n#[allow(dead_code, reason = \"only its layout is read\")]\nstruct {name}Layout(Option<{function}>);\n").unwrap();
+}
+
+/// For a function that takes a callback: an alias that hides the function from `abi_stable`'s derive, and
+/// the stand-in that the derive looks at instead. Returns the alias.
+fn function_with_callback(o: &mut String, abi: &Abi, owner: &str, f: &Field) -> Option<String> {
+    let args = f.args.as_deref()?;
+    args.iter().find(|[_, t]| abi.is_callback(t))?;
+    let alias =
+        format!("{owner}{}", f.name.split('_').map(|w| w[..1].to_uppercase() + &w[1..]).collect::<String>());
+    let what = format!("{owner}::{}", f.name);
+    writeln!(o, "/// The type of [`{what}`].\npub type {alias} = {};\n", function_type(abi, f)).unwrap();
+    let spelled =
+        function_with(f, |ty| if abi.is_callback(ty) { format!("{ty}Layout") } else { rust_type(ty) });
+    layout_only(o, &what, &alias, &spelled);
+    Some(alias)
 }
 
 fn emit_struct(o: &mut String, abi: &Abi, name: &str, text: &str, frozen: bool) {
     let fields = abi.fields_of(name);
     let layout = abi.layout(name, &fields);
+    let aliases: Vec<_> = fields.iter().map(|f| function_with_callback(o, abi, name, f)).collect();
     doc(o, "", text);
     writeln!(o, "#[repr(C)]\n#[derive(Clone, Copy, Debug)]\n#[cfg_attr(feature = \"abi_stable\", derive(abi_stable::StableAbi))]\npub struct {name} {{").unwrap();
-    for f in &fields {
+    for (f, alias) in fields.iter().zip(&aliases) {
         doc(o, "    ", &f.doc);
-        let ty = if f.is_function() { format!("Option<{}>", function_type(f)) } else { arg_type(f.ty.as_deref().unwrap()) };
+        let ty = match (alias, &f.ty) {
+            (Some(alias), _) => {
+                writeln!(
+                    o,
+                    "    #[cfg_attr(feature = \"abi_stable\", sabi(unsafe_change_type = {alias}Layout))]"
+                )
+                .unwrap();
+                format!("Option<{alias}>")
+            }
+            (None, Some(ty)) => arg_type(abi, ty),
+            (None, None) => format!("Option<{}>", function_type(abi, f)),
+        };
         writeln!(o, "    pub {}: {ty},", raw_name(&f.name)).unwrap();
     }
     writeln!(o, "}}\n").unwrap();
@@ -106,35 +171,53 @@ fn emit_struct(o: &mut String, abi: &Abi, name: &str, text: &str, frozen: bool) 
     }
 }
 
-fn raw_name(name: &str) -> String {
+pub fn raw_name(name: &str) -> String {
     if name == "self" { "this".into() } else { name.into() }
 }
 
 /// `tables.rs`: for each table a copy whose every function can be called.
 pub fn tables(abi: &Abi) -> String {
-    let mut o = format!("{HEAD}//! Tables as they are used: copied once, checked, every function callable. A function that the other\n//! side lacks answers `Unsupported`, so callers test nothing.\n\nuse super::types::*;\nuse super::{{missing_entry, missing_status, read_table}};\nuse crate::Result;\nuse std::ffi::c_void;\n\n");
+    let mut o = format!(
+        "{HEAD}//! Tables as they are used: copied once, checked, every function callable. A function that the other\n//! side lacks answers `Unsupported`, so callers test nothing.\n\nuse super::types::*;\nuse super::{{missing_entry, missing_status, read_table}};\nuse crate::Result;\nuse std::ffi::c_void;\n\n"
+    );
     let skip = ["EpPlugin", "EpInterface"];
     for t in abi.tables.iter().filter(|t| !skip.contains(&t.name.as_str())) {
-        emit_table(&mut o, t);
+        emit_table(&mut o, abi, t);
     }
     o
 }
 
-fn emit_table(o: &mut String, t: &Table) {
+fn emit_table(o: &mut String, abi: &Abi, t: &Table) {
     let name = t.name.strip_prefix("Ep").unwrap();
-    let name = if name.ends_with("Table") || name.ends_with("Interface") { name.to_owned() } else { format!("{name}Table") };
-    writeln!(o, "/// [`{}`] with every function callable.\n#[derive(Clone, Copy, Debug)]\npub struct {name} {{", t.name).unwrap();
+    let name = if name.ends_with("Table") || name.ends_with("Interface") {
+        name.to_owned()
+    } else {
+        format!("{name}Table")
+    };
+    writeln!(
+        o,
+        "/// [`{}`] with every function callable.\n#[derive(Clone, Copy, Debug)]\npub struct {name} {{",
+        t.name
+    )
+    .unwrap();
     for f in &t.functions {
         doc(o, "    ", &f.doc);
-        let ty = if f.is_function() { function_type(f) } else { rust_type(f.ty.as_deref().unwrap()) };
+        let ty = if f.is_function() { function_type(abi, f) } else { rust_type(f.ty.as_deref().unwrap()) };
         writeln!(o, "    pub {}: {ty},", f.name).unwrap();
         if f.optional {
-            writeln!(o, "    /// Whether the other side has `{}`.\n    pub has_{}: bool,", f.name, f.name).unwrap();
+            writeln!(o, "    /// Whether the other side has `{}`.\n    pub has_{}: bool,", f.name, f.name)
+                .unwrap();
         }
     }
     writeln!(o, "}}\n").unwrap();
     for f in t.functions.iter().filter(|f| f.optional) {
-        let args: Vec<_> = f.args.as_deref().unwrap_or_default().iter().map(|[_, ty]| format!("_: {}", arg_type(ty))).collect();
+        let args: Vec<_> = f
+            .args
+            .as_deref()
+            .unwrap_or_default()
+            .iter()
+            .map(|[_, ty]| format!("_: {}", arg_type(abi, ty)))
+            .collect();
         writeln!(o, "unsafe extern \"C\" fn {}({}) -> *const EpStatus {{\n    static STATUS: EpStatus = missing_status(\"{}.{} is not provided\");\n    &STATUS\n}}\n", stub(&t.name, &f.name), args.join(", "), t.name, f.name).unwrap();
     }
     writeln!(o, "impl {name} {{\n    /// Copies and checks a table of the other side.\n    ///\n    /// # Errors\n    /// `AbiMismatch` when `table` is null, misaligned, too short, or lacks a required function.\n    ///\n    /// # Safety\n    /// `table` is null or points to a live `{}` of at least its `struct_size` bytes.\n    pub unsafe fn load(table: *const {}) -> Result<{name}> {{", t.name, t.name).unwrap();
@@ -144,7 +227,12 @@ fn emit_table(o: &mut String, t: &Table) {
         if !f.is_function() {
             writeln!(o, "            {n}: t.{n},").unwrap();
         } else if f.optional {
-            writeln!(o, "            {n}: t.{n}.unwrap_or({}),\n            has_{n}: t.{n}.is_some(),", stub(&t.name, n)).unwrap();
+            writeln!(
+                o,
+                "            {n}: t.{n}.unwrap_or({}),\n            has_{n}: t.{n}.is_some(),",
+                stub(&t.name, n)
+            )
+            .unwrap();
         } else {
             writeln!(o, "            {n}: t.{n}.ok_or_else(|| missing_entry(\"{}.{n}\"))?,", t.name).unwrap();
         }
@@ -153,19 +241,26 @@ fn emit_table(o: &mut String, t: &Table) {
 }
 
 fn stub(table: &str, function: &str) -> String {
+    format!("no_{}_{function}", snake(table))
+}
+
+/// `device_table` for `EpDeviceTable`.
+pub fn snake(name: &str) -> String {
     let mut snake = String::new();
-    for c in table.trim_start_matches("Ep").chars() {
+    for c in name.trim_start_matches("Ep").chars() {
         if c.is_uppercase() && !snake.is_empty() {
             snake.push('_');
         }
         snake.extend(c.to_lowercase());
     }
-    format!("no_{snake}_{function}")
+    snake
 }
 
 /// `fingerprints.rs`: how this side sees each growable struct and table.
 pub fn fingerprints(abi: &Abi) -> String {
-    let mut o = format!("{HEAD}//! How this side of the boundary sees each growable struct and table (rule 4 of `docs/abi.md`).\n\nuse super::text;\nuse super::types::{{EpStr, EpTableInfo}};\n\n");
+    let mut o = format!(
+        "{HEAD}//! How this side of the boundary sees each growable struct and table (rule 4 of `docs/abi.md`).\n\nuse super::text;\nuse super::types::{{EpStr, EpTableInfo}};\n\n"
+    );
     let names = abi.growable();
     writeln!(o, "/// Every growable struct and table.\npub static INFOS: &[EpTableInfo] = &[").unwrap();
     for name in &names {
@@ -179,7 +274,14 @@ pub fn fingerprints(abi: &Abi) -> String {
         writeln!(o, "/// [`{name}`](super::types::{name}) as this side sees it.\npub static {upper}_INFO: EpTableInfo = {upper};\nconst {upper}: EpTableInfo = {{").unwrap();
         let texts: Vec<_> = layout.fields.iter().map(|p| format!("text(\"{}\")", p.field.name)).collect();
         let prints: Vec<_> = layout.prefixes.iter().map(|p| format!("{p:#018x}")).collect();
-        writeln!(o, "    static FIELDS: [EpStr; {n}] = [{}];\n    static PREFIXES: [u64; {n}] = [{}];", texts.join(", "), prints.join(", "), n = texts.len()).unwrap();
+        writeln!(
+            o,
+            "    static FIELDS: [EpStr; {n}] = [{}];\n    static PREFIXES: [u64; {n}] = [{}];",
+            texts.join(", "),
+            prints.join(", "),
+            n = texts.len()
+        )
+        .unwrap();
         writeln!(o, "    EpTableInfo {{ name: text(\"{name}\"), fields: &raw const FIELDS as *const EpStr, prefixes: &raw const PREFIXES as *const u64, count: {} }}\n}};\n", texts.len()).unwrap();
     }
     o

@@ -23,19 +23,18 @@ impl Expr {
         e
     }
 
-    /// Rust code that computes it as a saturating `u64` from a value `args`; `len` names the length field
-    /// of a dims argument.
-    pub fn rust(&self, len: &dyn Fn(&str) -> String) -> String {
+    /// Rust code that computes it as a saturating `u64` from a value `args` and slices named like the dims.
+    pub fn rust(&self) -> String {
         match self {
             Expr::Number(n) => format!("{n}"),
             Expr::Arg(a) => format!("count(args.{a})"),
-            Expr::Prod(d) => format!("prod(args.{d}, args.{})", len(d)),
-            Expr::Broadcast(a, b) => format!("broadcast(args.{a}, args.{}, args.{b}, args.{})", len(a), len(b)),
-            Expr::Max(a, b) => format!("({}).max({})", a.rust(len), b.rust(len)),
-            Expr::Add(a, b) => format!("({}).saturating_add({})", a.rust(len), b.rust(len)),
+            Expr::Prod(d) => format!("prod({d})"),
+            Expr::Broadcast(a, b) => format!("broadcast({a}, {b})"),
+            Expr::Max(a, b) => format!("({}).max({})", a.rust(), b.rust()),
+            Expr::Add(a, b) => format!("({}).saturating_add({})", a.rust(), b.rust()),
             Expr::Mul(a, b) => match **a {
-                Expr::Number(n) => format!("({}).saturating_mul({n})", b.rust(len)),
-                _ => format!("{}.saturating_mul({})", a.rust(len), b.rust(len)),
+                Expr::Number(n) => format!("({}).saturating_mul({n})", b.rust()),
+                _ => format!("{}.saturating_mul({})", a.rust(), b.rust()),
             },
         }
     }

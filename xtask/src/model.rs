@@ -162,7 +162,6 @@ pub struct Operand {
 /// A field with its place.
 pub struct Placed<'a> {
     pub field: &'a Field,
-    pub canonical: String,
     pub offset: u64,
     pub size: u64,
 }
@@ -186,10 +185,32 @@ impl Field {
         self.args.is_some()
     }
 
-    fn signature(&self) -> String {
-        let args = self.args.as_deref().unwrap_or_default();
-        let args: Vec<_> = args.iter().map(|[_, t]| t.clone()).collect();
-        format!("fn({})->{}", args.join(","), self.returns.as_deref().unwrap_or("status"))
+    /// A data field.
+    pub fn data(name: &str, ty: &str, doc: &str) -> Field {
+        Field {
+            name: name.into(),
+            doc: doc.into(),
+            ty: Some(ty.into()),
+            args: None,
+            returns: None,
+            optional: false,
+        }
+    }
+}
+
+impl Constants {
+    /// Names and values in the order of the values.
+    pub fn sorted(&self) -> Vec<(&str, i64)> {
+        let value =
+            |v: &toml::Value| v.as_integer().unwrap_or_else(|| panic!("{}: integers only", self.prefix));
+        let mut rows: Vec<_> = self.values.iter().map(|(n, v)| (n.as_str(), value(v))).collect();
+        rows.sort_by_key(|(_, v)| *v);
+        rows
+    }
+
+    /// Status codes are signed, everything else is not.
+    pub fn is_signed(&self) -> bool {
+        self.prefix == "EP_CODE"
     }
 }
 
@@ -203,10 +224,28 @@ impl Abi {
         with_head(&table.functions)
     }
 
+    pub fn is_callback(&self, ty: &str) -> bool {
+        self.callback.iter().any(|c| c.name == ty)
+    }
+
+    /// Whether a type is part of the description's language.
+    pub fn is_known(&self, ty: &str) -> bool {
+        let base = base_type(ty);
+        let words = ["u8", "u32", "u64", "i32", "i64", "f64"];
+        let names = |n: &String| n == base;
+        words.contains(&base)
+            || (base != ty && ["char", "void"].contains(&base))
+            || base == "[u8; 16]"
+            || self.is_callback(base)
+            || self.structs.iter().any(|s| names(&s.name) && (s.frozen || base != ty))
+            || (base != ty && self.tables.iter().any(|t| names(&t.name)))
+            || (base != ty && self.opaque.iter().any(|x| names(&x.name)))
+    }
+
     /// (size, alignment) of a type.
     fn extent(&self, ty: &str) -> (u64, u64) {
         match ty {
-            _ if ty.starts_with('*') || self.callback.iter().any(|c| c.name == ty) => (8, 8),
+            _ if ty.starts_with('*') || self.is_callback(ty) => (8, 8),
             "u8" | "char" => (1, 1),
             "u32" | "i32" => (4, 4),
             "u64" | "i64" | "f64" => (8, 8),
@@ -227,14 +266,26 @@ impl Abi {
         if f.is_function() { (8, 8) } else { self.extent(f.ty.as_deref().expect("type or args")) }
     }
 
-    /// The text of a field's type that goes into fingerprints; frozen structs are folded in.
+    /// The text of a field's type that goes into fingerprints; frozen structs and callbacks are folded in,
+    /// because a peer that sees them differently sees this field differently.
     fn canonical(&self, f: &Field, owner: &str) -> String {
-        if f.is_function() {
-            return f.signature();
+        match &f.args {
+            Some(args) => self.signature(args, f.returns.as_deref(), owner),
+            None => self.canonical_type(f.ty.as_deref().expect("type or args"), owner),
         }
-        let ty = f.ty.as_deref().expect("type or args");
-        let base = ty.trim_start_matches("*const ").trim_start_matches("*mut ");
-        match self.structs.iter().find(|s| s.name == base && s.frozen && s.name != owner) {
+    }
+
+    fn signature(&self, args: &[[String; 2]], returns: Option<&str>, owner: &str) -> String {
+        let args: Vec<_> = args.iter().map(|[_, t]| self.canonical_type(t, owner)).collect();
+        let returns = returns.unwrap_or("*const EpStatus");
+        format!("fn({})->{}", args.join(","), self.canonical_type(returns, owner))
+    }
+
+    fn canonical_type(&self, ty: &str, owner: &str) -> String {
+        if let Some(c) = self.callback.iter().find(|c| c.name == ty) {
+            return self.signature(&c.args, None, owner);
+        }
+        match self.structs.iter().find(|s| s.name == base_type(ty) && s.frozen && s.name != owner) {
             Some(s) => {
                 let fields = self.fields_of(&s.name);
                 let print = self.layout(&s.name, &fields).prefixes.last().copied().unwrap_or_default();
@@ -256,7 +307,7 @@ impl Abi {
             let canonical = self.canonical(field, name);
             hash = fnv(hash, format!("{}:{canonical}@{offset}+{size};", field.name).as_bytes());
             prefixes.push(hash);
-            placed.push(Placed { field, canonical, offset, size });
+            placed.push(Placed { field, offset, size });
             offset += size;
             align_max = align_max.max(align);
         }
@@ -270,28 +321,82 @@ impl Abi {
         structs.chain(self.tables.iter().map(|t| t.name.clone())).collect()
     }
 
-    /// One hash over the whole contract, shown by `ep --version`.
+    /// One hash over the whole contract, shown by `ep --version`: every struct and table, every constant and
+    /// selector value, and the shape of every op. Docs do not count.
     pub fn fingerprint(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325;
-        for name in self.growable() {
-            let fields = self.fields_of(&name);
-            hash = fnv(hash, name.as_bytes());
-            hash = fnv(hash, &self.layout(&name, &fields).prefixes.last().copied().unwrap_or(0).to_le_bytes());
+        let names = self.structs.iter().map(|s| &s.name).chain(self.tables.iter().map(|t| &t.name));
+        for name in names {
+            let fields = self.fields_of(name);
+            let print = self.layout(name, &fields).prefixes.last().copied().unwrap_or_default();
+            hash = fnv(hash, format!("{name}#{print:016x};").as_bytes());
         }
-        hash
+        for group in &self.constants {
+            for (name, value) in group.sorted() {
+                hash = fnv(hash, format!("{}_{name}={value};", group.prefix).as_bytes());
+            }
+        }
+        for (name, values) in &self.enums {
+            hash = fnv(hash, format!("{name}={};", values.join(",")).as_bytes());
+        }
+        self.ops.iter().fold(hash, |hash, op| fnv(hash, op.shape().as_bytes()))
+    }
+
+    /// The two structs of an op as C sees them.
+    pub fn op_structs(&self, op: &Op) -> [OpStruct; 2] {
+        let t = op.type_name();
+        let (desc, args) = (op.desc_fields(), op.arg_fields());
+        let place = |name: &str, fields: &[Field], slots: &[Slot], size: u64| {
+            let layout = self.layout(name, fields);
+            assert_eq!(layout.size, size, "{name}");
+            for s in slots {
+                let found = layout.fields.iter().find(|p| p.field.name == s.name).map(|p| (p.offset, p.size));
+                assert_eq!(found, Some((s.offset, s.size)), "{name}.{}", s.name);
+            }
+        };
+        let [desc_name, args_name] = [format!("Ep{t}Desc"), format!("Ep{t}Args")];
+        let (slots, size, _) = op.desc_layout();
+        place(&desc_name, &desc, &slots, size);
+        let (slots, size) = op.args_layout();
+        place(&args_name, &args, &slots, size);
+        [
+            OpStruct {
+                name: desc_name,
+                doc: format!("What is fixed when a `{}` is created.", op.name),
+                fields: desc,
+            },
+            OpStruct {
+                name: args_name,
+                doc: format!("What may change with each launch of a `{}`.", op.name),
+                fields: args,
+            },
+        ]
     }
 }
 
+/// One of an op's two structs.
+pub struct OpStruct {
+    pub name: String,
+    pub doc: String,
+    pub fields: Vec<Field>,
+}
+
+/// A type without its pointers.
+pub fn base_type(mut ty: &str) -> &str {
+    while let Some(rest) = ty.strip_prefix("*const ").or_else(|| ty.strip_prefix("*mut ")) {
+        ty = rest;
+    }
+    ty
+}
+
 fn with_head(fields: &[Field]) -> Vec<Field> {
-    let head = Field {
-        name: "struct_size".into(),
-        doc: "Bytes of this struct as its maker knows it.".into(),
-        ty: Some("u64".into()),
-        args: None,
-        returns: None,
-        optional: false,
-    };
+    let head = Field::data("struct_size", "u64", "Bytes of this struct as its maker knows it.");
     std::iter::once(head).chain(fields.iter().cloned()).collect()
+}
+
+/// What the constants of a selector's values begin with in C.
+pub fn enum_prefix(name: &str) -> String {
+    format!("EP_{}", name.to_uppercase())
 }
 
 /// One field of an op's struct with its place.
@@ -346,15 +451,99 @@ impl Op {
         (slots, offset)
     }
 
+    /// The descriptor struct's fields: head, explicit padding and all.
+    fn desc_fields(&self) -> Vec<Field> {
+        let (slots, size, padded) = self.desc_layout();
+        let pad = || Field::data("reserved", "u32", "Zero.");
+        let mut fields = vec![
+            Field::data("struct_size", "u64", "Bytes of this struct."),
+            Field::data(
+                "alignment",
+                "u64",
+                "Every address will be a multiple of this; 0: of its element's alignment.",
+            ),
+        ];
+        let mut at = 16;
+        for (f, s) in self.desc.iter().zip(&slots) {
+            if s.offset != at {
+                fields.push(pad());
+            }
+            let (ty, note) = match f.kind {
+                DescKind::Selector => {
+                    ("u32", format!(" One of {}_*.", enum_prefix(f.choices.as_deref().expect("enum"))))
+                }
+                DescKind::Dtype => ("u32", " One of EP_DTYPE_*.".to_owned()),
+                DescKind::Attr => ("f64", String::new()),
+                DescKind::Limit => ("u64", " 0: unbounded.".to_owned()),
+            };
+            fields.push(Field::data(&s.name, ty, &format!("{}{note}", f.doc)));
+            at = s.offset + s.size;
+        }
+        if at != size {
+            fields.push(pad());
+        }
+        assert_eq!(fields.iter().any(|f| f.name == "reserved"), padded, "{}", self.name);
+        fields
+    }
+
+    /// The argument struct's fields, head included.
+    fn arg_fields(&self) -> Vec<Field> {
+        let mut fields = vec![
+            Field::data("struct_size", "u64", "Bytes of this struct."),
+            Field::data("flags", "u64", "Zero."),
+            Field::data("workspace", "u64", "Address of scratch memory, or 0."),
+            Field::data("workspace_bytes", "u64", "Bytes of scratch memory."),
+        ];
+        for f in &self.arg {
+            let (ty, note) = match f.kind {
+                ArgKind::Size => ("i64", String::new()),
+                ArgKind::Dims => {
+                    ("*const i64", format!(" `{}` values.", f.length.as_deref().expect("length")))
+                }
+                ArgKind::Address => ("u64", " A device address.".to_owned()),
+                ArgKind::Scalar => ("EpScalar", String::new()),
+            };
+            fields.push(Field::data(&f.name, ty, &format!("{}{note}", f.doc)));
+        }
+        fields
+    }
+
+    /// Everything about the op that a peer can disagree on, as text for the fingerprint.
+    fn shape(&self) -> String {
+        use std::fmt::Write;
+        let mut s = format!("{}@{}:{}:{:?};", self.name, self.version, self.deterministic, self.flops);
+        for f in &self.desc {
+            write!(s, "{}:{:?}:{:?}:{:?};", f.name, f.kind, f.choices, f.bounds).expect("text");
+        }
+        for f in &self.arg {
+            write!(s, "{}:{:?}:{:?};", f.name, f.kind, f.length).expect("text");
+        }
+        for x in &self.operand {
+            let Operand { name, dtype, access, count, scalar, read_if, in_place } = x;
+            write!(s, "{name}:{dtype:?}:{access:?}:{count}:{scalar:?}:{read_if:?}:{in_place:?};")
+                .expect("text");
+        }
+        s
+    }
+
     pub fn arg_index(&self, name: &str) -> usize {
-        self.arg.iter().position(|a| a.name == name).unwrap_or_else(|| panic!("{}: no argument {name}", self.name))
+        self.arg
+            .iter()
+            .position(|a| a.name == name)
+            .unwrap_or_else(|| panic!("{}: no argument {name}", self.name))
     }
 
     pub fn desc_index(&self, name: &str) -> usize {
-        self.desc.iter().position(|a| a.name == name).unwrap_or_else(|| panic!("{}: no field {name}", self.name))
+        self.desc
+            .iter()
+            .position(|a| a.name == name)
+            .unwrap_or_else(|| panic!("{}: no field {name}", self.name))
     }
 
     pub fn operand_index(&self, name: &str) -> usize {
-        self.operand.iter().position(|a| a.name == name).unwrap_or_else(|| panic!("{}: no operand {name}", self.name))
+        self.operand
+            .iter()
+            .position(|a| a.name == name)
+            .unwrap_or_else(|| panic!("{}: no operand {name}", self.name))
     }
 }

@@ -268,8 +268,8 @@ const EPFACTORYINFO: EpTableInfo = {
         0x335e84efec74cdfc,
         0xbf699d3f5c0e639b,
         0xa9afbf10398207fb,
-        0xe887a1d97aa70f3f,
-        0x01326437a56fa8d3,
+        0x0e856fa0b4302d25,
+        0x5579c3fd5637ce17,
     ];
     EpTableInfo {
         name: text("EpFactoryInfo"),
@@ -285,7 +285,7 @@ const EPPRIMITIVETABLE: EpTableInfo = {
     static FIELDS: [EpStr; 5] =
         [text("struct_size"), text("destroy"), text("launch"), text("workspace_size"), text("describe")];
     static PREFIXES: [u64; 5] =
-        [0xdf2752d8d281837d, 0xf83b271a0ca9c557, 0x1950ffdd7883e77f, 0x11549d334277e866, 0xa4a61f15c4d2495e];
+        [0xdf2752d8d281837d, 0xf83b271a0ca9c557, 0x25a3a2de2bbd1215, 0x5138dd16bcbdafb2, 0xac92e90710f2d512];
     EpTableInfo {
         name: text("EpPrimitiveTable"),
         fields: &raw const FIELDS as *const EpStr,
@@ -299,7 +299,7 @@ pub static EPEVENTTABLE_INFO: EpTableInfo = EPEVENTTABLE;
 const EPEVENTTABLE: EpTableInfo = {
     static FIELDS: [EpStr; 4] = [text("struct_size"), text("destroy"), text("query"), text("sync")];
     static PREFIXES: [u64; 4] =
-        [0xdf2752d8d281837d, 0x95ec12bfe171511a, 0x0ae7dcd8bac835a6, 0x0e4142f57a2f5324];
+        [0xdf2752d8d281837d, 0x95ec12bfe171511a, 0x6ef324596200b4ac, 0x5b8d97b7881c6744];
     EpTableInfo {
         name: text("EpEventTable"),
         fields: &raw const FIELDS as *const EpStr,
@@ -323,11 +323,11 @@ const EPALLOCATORTABLE: EpTableInfo = {
     static PREFIXES: [u64; 7] = [
         0xdf2752d8d281837d,
         0xc2b4e3a115090f83,
-        0x193a95a7383b9318,
-        0xbd9c3b2fd10af6f6,
-        0x47ce62f34501345b,
-        0xc25dccc252120b7b,
-        0x451f874e52d0475b,
+        0x6d4d5537663f2cda,
+        0x7e336aa6722242ea,
+        0x6740eeba6843e495,
+        0x886876a703f8660f,
+        0x1cb911154220b321,
     ];
     EpTableInfo {
         name: text("EpAllocatorTable"),
@@ -353,12 +353,12 @@ const EPSTREAMTABLE: EpTableInfo = {
     static PREFIXES: [u64; 8] = [
         0xdf2752d8d281837d,
         0x566609e4e2154eb2,
-        0xb81e91b857954f93,
-        0xfd25c9f1b7721642,
-        0xdd4d8650e0164e1a,
-        0x6ed54d583e147a49,
-        0x104cf2f7e00f1e00,
-        0xe4205682ed2e99cf,
+        0x54f82b764369d3a9,
+        0x4e1051b117b9b226,
+        0xc5882b45ed977bdc,
+        0x2cb1d25936755f11,
+        0x70ea5249219e40fe,
+        0x530feb0fdda6c789,
     ];
     EpTableInfo {
         name: text("EpStreamTable"),
@@ -383,11 +383,11 @@ const EPDEVICETABLE: EpTableInfo = {
     static PREFIXES: [u64; 7] = [
         0xdf2752d8d281837d,
         0xc0136e27c4fac518,
-        0xd74ab5e23f6648f1,
-        0x4eab17547e74601e,
-        0x1e97148ec959e003,
-        0x0183f06bbe608af8,
-        0x502968be6dec9574,
+        0xb6d7a6f53750969b,
+        0xf98f2514fae3528a,
+        0x71b582377a00f91d,
+        0x644684f20a40854c,
+        0xebb98e1d7185e8b0,
     ];
     EpTableInfo {
         name: text("EpDeviceTable"),
@@ -403,7 +403,7 @@ const EPREGISTRAR: EpTableInfo = {
     static FIELDS: [EpStr; 4] =
         [text("struct_size"), text("context"), text("add_schema"), text("add_factory")];
     static PREFIXES: [u64; 4] =
-        [0xdf2752d8d281837d, 0x62af15d62781667c, 0xe769c9cbcd63ccee, 0x4955f7921c011408];
+        [0xdf2752d8d281837d, 0x62af15d62781667c, 0xbef52ab496f66e24, 0xa96b69ecb00fa614];
     EpTableInfo {
         name: text("EpRegistrar"),
         fields: &raw const FIELDS as *const EpStr,
@@ -426,10 +426,10 @@ const EPPROVIDERTABLE: EpTableInfo = {
     static PREFIXES: [u64; 6] = [
         0xdf2752d8d281837d,
         0xc5c16f25e3eb62db,
-        0x50977580f57385e4,
-        0xcdb3397c23620044,
-        0x8736d36969e7d04f,
-        0x46571c87385f9478,
+        0x4fdbf68f57d81276,
+        0xe764e5b85fae7a64,
+        0x0af2c881c3636bf5,
+        0x1353691394fc8f2a,
     ];
     EpTableInfo {
         name: text("EpProviderTable"),
@@ -460,11 +460,11 @@ const EPHOSTSERVICES: EpTableInfo = {
         0x11ca77cb00cbfb51,
         0xb533b5d7788e2fd1,
         0x7f7c545126653a03,
-        0x93eef587fea40e94,
-        0x7c1cc590a7074e9c,
-        0x1f84de5e85e7c413,
-        0xa91495339d2673b3,
-        0x4e0a87d470e8c664,
+        0x3286497220e38a70,
+        0x468f5e99e6fa97b0,
+        0x50987d5404fd4c55,
+        0x4d3ac3e6e30ee5d3,
+        0x49e138b3b5a8d420,
     ];
     EpTableInfo {
         name: text("EpHostServices"),
@@ -491,7 +491,7 @@ const EPINTERFACE: EpTableInfo = {
 pub static EPTIMINGINTERFACE_INFO: EpTableInfo = EPTIMINGINTERFACE;
 const EPTIMINGINTERFACE: EpTableInfo = {
     static FIELDS: [EpStr; 3] = [text("struct_size"), text("info"), text("elapsed")];
-    static PREFIXES: [u64; 3] = [0xdf2752d8d281837d, 0xcd8810c558e95d77, 0x8217b0a496822e77];
+    static PREFIXES: [u64; 3] = [0xdf2752d8d281837d, 0xcd8810c558e95d77, 0xb174b1bcab463d5d];
     EpTableInfo {
         name: text("EpTimingInterface"),
         fields: &raw const FIELDS as *const EpStr,
@@ -505,7 +505,7 @@ pub static EPFOREIGNSTREAMINTERFACE_INFO: EpTableInfo = EPFOREIGNSTREAMINTERFACE
 const EPFOREIGNSTREAMINTERFACE: EpTableInfo = {
     static FIELDS: [EpStr; 4] = [text("struct_size"), text("info"), text("native"), text("adopt")];
     static PREFIXES: [u64; 4] =
-        [0xdf2752d8d281837d, 0xcd8810c558e95d77, 0xc4bca913bf49e0e1, 0x0272111f264e0008];
+        [0xdf2752d8d281837d, 0xcd8810c558e95d77, 0xabb8b17f4b9c1b1d, 0x69ab3c17ec3e4022];
     EpTableInfo {
         name: text("EpForeignStreamInterface"),
         fields: &raw const FIELDS as *const EpStr,
@@ -549,7 +549,7 @@ const EPPLUGIN: EpTableInfo = {
         0xb31820be0c0bb577,
         0x2af57c3db913bb6b,
         0x791683fc22325a76,
-        0xe114b8f022b378e0,
+        0x73a4ab4aa6ca3ee6,
     ];
     EpTableInfo {
         name: text("EpPlugin"),

@@ -10,146 +10,146 @@ pub const ABI_MAJOR: u32 = 0;
 /// The ABI's minor version. Before 1.0 both sides need the same.
 pub const ABI_MINOR: u32 = 1;
 /// A hash over the whole contract.
-pub const ABI_FINGERPRINT: u64 = 0x8acbbbad0ea903a7;
+pub const ABI_FINGERPRINT: u64 = 0x64e61878942a4948;
 /// "No field" where an index is asked for.
 pub const EP_NO_INDEX: u32 = u32::MAX;
 
-/// Status codes. See `docs/abi.md`.
-pub const EP_CODE_ABI_MISMATCH: i32 = 9;
-/// Status codes. See `docs/abi.md`.
-pub const EP_CODE_DEVICE_LOST: i32 = 6;
-/// Status codes. See `docs/abi.md`.
-pub const EP_CODE_INTERNAL: i32 = 7;
-/// Status codes. See `docs/abi.md`.
+/// Status codes.
 pub const EP_CODE_INVALID_ARGUMENT: i32 = 1;
-/// Status codes. See `docs/abi.md`.
+/// Status codes.
 pub const EP_CODE_NOT_FOUND: i32 = 2;
-/// Status codes. See `docs/abi.md`.
-pub const EP_CODE_OUT_OF_MEMORY: i32 = 5;
-/// Status codes. See `docs/abi.md`.
-pub const EP_CODE_PANIC: i32 = 8;
-/// Status codes. See `docs/abi.md`.
-pub const EP_CODE_REFUSED: i32 = 10;
-/// Status codes. See `docs/abi.md`.
-pub const EP_CODE_UNAVAILABLE: i32 = 4;
-/// Status codes. See `docs/abi.md`.
+/// Status codes.
 pub const EP_CODE_UNSUPPORTED: i32 = 3;
+/// Status codes.
+pub const EP_CODE_UNAVAILABLE: i32 = 4;
+/// Status codes.
+pub const EP_CODE_OUT_OF_MEMORY: i32 = 5;
+/// Status codes.
+pub const EP_CODE_DEVICE_LOST: i32 = 6;
+/// Status codes.
+pub const EP_CODE_INTERNAL: i32 = 7;
+/// Status codes.
+pub const EP_CODE_PANIC: i32 = 8;
+/// Status codes.
+pub const EP_CODE_ABI_MISMATCH: i32 = 9;
+/// Status codes.
+pub const EP_CODE_REFUSED: i32 = 10;
 
-/// Kinds of EpScalar. See `docs/abi.md`.
-pub const EP_SCALAR_BOOL: u32 = 1;
-/// Kinds of EpScalar. See `docs/abi.md`.
-pub const EP_SCALAR_COMPLEX: u32 = 5;
-/// Kinds of EpScalar. See `docs/abi.md`.
-pub const EP_SCALAR_F64: u32 = 4;
-/// Kinds of EpScalar. See `docs/abi.md`.
-pub const EP_SCALAR_I64: u32 = 2;
-/// Kinds of EpScalar. See `docs/abi.md`.
+/// Kinds of EpScalar.
 pub const EP_SCALAR_NONE: u32 = 0;
-/// Kinds of EpScalar. See `docs/abi.md`.
+/// Kinds of EpScalar.
+pub const EP_SCALAR_BOOL: u32 = 1;
+/// Kinds of EpScalar.
+pub const EP_SCALAR_I64: u32 = 2;
+/// Kinds of EpScalar.
 pub const EP_SCALAR_U64: u32 = 3;
+/// Kinds of EpScalar.
+pub const EP_SCALAR_F64: u32 = 4;
+/// Kinds of EpScalar.
+pub const EP_SCALAR_COMPLEX: u32 = 5;
 
-/// Log levels. See `docs/abi.md`.
-pub const EP_LEVEL_DEBUG: u32 = 4;
-/// Log levels. See `docs/abi.md`.
+/// Log levels.
 pub const EP_LEVEL_ERROR: u32 = 1;
-/// Log levels. See `docs/abi.md`.
-pub const EP_LEVEL_INFO: u32 = 3;
-/// Log levels. See `docs/abi.md`.
-pub const EP_LEVEL_TRACE: u32 = 5;
-/// Log levels. See `docs/abi.md`.
+/// Log levels.
 pub const EP_LEVEL_WARN: u32 = 2;
+/// Log levels.
+pub const EP_LEVEL_INFO: u32 = 3;
+/// Log levels.
+pub const EP_LEVEL_DEBUG: u32 = 4;
+/// Log levels.
+pub const EP_LEVEL_TRACE: u32 = 5;
 
-/// Kinds of allocators. See `docs/abi.md`.
+/// Kinds of allocators.
 pub const EP_MEMORY_DEVICE: u32 = 0;
-/// Kinds of allocators. See `docs/abi.md`.
+/// Kinds of allocators.
 pub const EP_MEMORY_PINNED_HOST: u32 = 1;
 
-/// Bits of EpDeviceInfo.flags. See `docs/abi.md`.
+/// Bits of EpDeviceInfo.flags.
 pub const EP_DEVICE_INLINE: u32 = 1;
 
-/// Bits of EpPlugin.flags. See `docs/abi.md`.
+/// Bits of EpPlugin.flags.
 pub const EP_PLUGIN_FORK_SAFE: u32 = 1;
 
-/// Bits of EpOpSchema.flags. See `docs/abi.md`.
+/// Bits of EpOpSchema.flags.
 pub const EP_OP_DETERMINISTIC: u32 = 1;
 
-/// Bits of EpFactoryInfo.flags. See `docs/abi.md`.
+/// Bits of EpFactoryInfo.flags.
 pub const EP_FACTORY_CAPTURABLE: u32 = 1;
 
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. See `docs/abi.md`.
-pub const EP_FIELD_ADDRESS: u32 = 7;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. See `docs/abi.md`.
-pub const EP_FIELD_ATTR: u32 = 3;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. See `docs/abi.md`.
-pub const EP_FIELD_DIMS: u32 = 6;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. See `docs/abi.md`.
-pub const EP_FIELD_DTYPE: u32 = 2;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. See `docs/abi.md`.
-pub const EP_FIELD_LIMIT: u32 = 4;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. See `docs/abi.md`.
-pub const EP_FIELD_SCALAR: u32 = 8;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. See `docs/abi.md`.
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
 pub const EP_FIELD_SELECTOR: u32 = 1;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. See `docs/abi.md`.
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+pub const EP_FIELD_DTYPE: u32 = 2;
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+pub const EP_FIELD_ATTR: u32 = 3;
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+pub const EP_FIELD_LIMIT: u32 = 4;
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
 pub const EP_FIELD_SIZE: u32 = 5;
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+pub const EP_FIELD_DIMS: u32 = 6;
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+pub const EP_FIELD_ADDRESS: u32 = 7;
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+pub const EP_FIELD_SCALAR: u32 = 8;
 
-/// Bits of EpOperand.access. See `docs/abi.md`.
+/// Bits of EpOperand.access.
 pub const EP_ACCESS_READ: u32 = 1;
-/// Bits of EpOperand.access. See `docs/abi.md`.
+/// Bits of EpOperand.access.
 pub const EP_ACCESS_WRITE: u32 = 2;
 
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_ADD: u32 = 26;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_AND: u32 = 23;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_ARG: u32 = 8;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_ATTR: u32 = 4;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_BROADCAST: u32 = 10;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_CONST: u32 = 1;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_DEVICE: u32 = 7;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_DIV: u32 = 29;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_DTYPE: u32 = 3;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_EQ: u32 = 16;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_GE: u32 = 21;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_GT: u32 = 20;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_IN: u32 = 22;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_LE: u32 = 19;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_LIMIT: u32 = 5;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_LT: u32 = 18;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_MAX: u32 = 30;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_MIN: u32 = 31;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_MUL: u32 = 28;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_NE: u32 = 17;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_NOT: u32 = 25;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_OR: u32 = 24;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_PROD: u32 = 9;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_SELECTOR: u32 = 6;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
-pub const EP_EXPR_SUB: u32 = 27;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity. See `docs/abi.md`.
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_TEXT: u32 = 2;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_DTYPE: u32 = 3;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_ATTR: u32 = 4;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_LIMIT: u32 = 5;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_SELECTOR: u32 = 6;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_DEVICE: u32 = 7;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_ARG: u32 = 8;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_PROD: u32 = 9;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_BROADCAST: u32 = 10;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_EQ: u32 = 16;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_NE: u32 = 17;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_LT: u32 = 18;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_LE: u32 = 19;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_GT: u32 = 20;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_GE: u32 = 21;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_IN: u32 = 22;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_AND: u32 = 23;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_OR: u32 = 24;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_NOT: u32 = 25;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_ADD: u32 = 26;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_SUB: u32 = 27;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_MUL: u32 = 28;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_DIV: u32 = 29;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_MAX: u32 = 30;
+/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_MIN: u32 = 31;
 
 /// A provider instance, made by `create_provider`.
 #[repr(C)]
@@ -209,6 +209,13 @@ pub struct EpPrimitive {
 
 /// One chunk `begin..end` of a parallel loop.
 pub type EpTask = unsafe extern "C" fn(user: *mut c_void, begin: u64, end: u64) -> *const EpStatus;
+
+/// [`EpTask`] as `abi_stable` sees it: it cannot describe a function that takes a function.
+#[cfg(feature = "abi_stable")]
+#[repr(transparent)]
+#[derive(abi_stable::StableAbi)]
+#[allow(dead_code, reason = "only its layout is read")]
+struct EpTaskLayout(Option<unsafe extern "C" fn(user: *mut c_void, begin: u64, end: u64) -> *const EpStatus>);
 
 /// UTF-8 text, not terminated. Borrowed: valid as long as the function that hands it over says.
 #[repr(C)]
@@ -1508,6 +1515,34 @@ unsafe impl super::Growable for EpProviderTable {
     const NAME: &'static str = "EpProviderTable";
 }
 
+/// The type of [`EpHostServices::parallel_for`].
+pub type EpHostServicesParallelFor = unsafe extern "C" fn(
+    context: *mut c_void,
+    n: u64,
+    grain: u64,
+    max_threads: u32,
+    task: Option<EpTask>,
+    user: *mut c_void,
+) -> *const EpStatus;
+
+/// [`EpHostServices::parallel_for`] as `abi_stable` sees it: it cannot describe a function that takes a function.
+#[cfg(feature = "abi_stable")]
+#[repr(transparent)]
+#[derive(abi_stable::StableAbi)]
+#[allow(dead_code, reason = "only its layout is read")]
+struct EpHostServicesParallelForLayout(
+    Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            n: u64,
+            grain: u64,
+            max_threads: u32,
+            task: EpTaskLayout,
+            user: *mut c_void,
+        ) -> *const EpStatus,
+    >,
+);
+
 /// What the host does for a provider instance. Valid until the instance is destroyed. Any thread.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1528,16 +1563,8 @@ pub struct EpHostServices {
     /// Threads that `parallel_for` can use, the caller included.
     pub num_threads: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
     /// Runs `task` over chunks of `0..n` (rule 9) and returns when all have ended. The first error wins; `task`'s statuses are released by the host.
-    pub parallel_for: Option<
-        unsafe extern "C" fn(
-            context: *mut c_void,
-            n: u64,
-            grain: u64,
-            max_threads: u32,
-            task: Option<EpTask>,
-            user: *mut c_void,
-        ) -> *const EpStatus,
-    >,
+    #[cfg_attr(feature = "abi_stable", sabi(unsafe_change_type = EpHostServicesParallelForLayout))]
+    pub parallel_for: Option<EpHostServicesParallelFor>,
     /// The id of a vendor dtype; the same name always gets the same id in one process.
     pub intern_dtype: Option<
         unsafe extern "C" fn(
@@ -1670,6 +1697,11 @@ unsafe impl super::Growable for EpTimingInterface {
     const NAME: &'static str = "EpTimingInterface";
 }
 
+impl EpTimingInterface {
+    /// The name that `get_interface` knows it by.
+    pub const INTERFACE: &'static str = "ep.timing";
+}
+
 /// Device interface `ep.foreign_stream`, version 1: native streams of the platform.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1720,6 +1752,11 @@ impl EpForeignStreamInterface {
 // SAFETY: `repr(C)`, `struct_size` first, all-zero is valid, checked by the assertions above.
 unsafe impl super::Growable for EpForeignStreamInterface {
     const NAME: &'static str = "EpForeignStreamInterface";
+}
+
+impl EpForeignStreamInterface {
+    /// The name that `get_interface` knows it by.
+    pub const INTERFACE: &'static str = "ep.foreign_stream";
 }
 
 /// What a plugin is. Static: valid as long as the library is mapped.
@@ -1802,4 +1839,33 @@ impl EpPlugin {
 // SAFETY: `repr(C)`, `struct_size` first, all-zero is valid, checked by the assertions above.
 unsafe impl super::Growable for EpPlugin {
     const NAME: &'static str = "EpPlugin";
+}
+
+/// Every struct and table once, so that one layout check covers them all. Never crosses the boundary.
+#[cfg(feature = "abi_stable")]
+#[repr(C)]
+#[derive(abi_stable::StableAbi)]
+#[allow(dead_code, reason = "only its layout is read")]
+pub(super) struct EveryTable {
+    provider_options: EpProviderOptions,
+    device_info: EpDeviceInfo,
+    stream_options: EpStreamOptions,
+    alloc_request: EpAllocRequest,
+    memory_stats: EpMemoryStats,
+    copy: EpCopy,
+    dtype_info: EpDtypeInfo,
+    op_schema: EpOpSchema,
+    factory_info: EpFactoryInfo,
+    primitive_table: EpPrimitiveTable,
+    event_table: EpEventTable,
+    allocator_table: EpAllocatorTable,
+    stream_table: EpStreamTable,
+    device_table: EpDeviceTable,
+    registrar: EpRegistrar,
+    provider_table: EpProviderTable,
+    host_services: EpHostServices,
+    interface: EpInterface,
+    timing_interface: EpTimingInterface,
+    foreign_stream_interface: EpForeignStreamInterface,
+    plugin: EpPlugin,
 }

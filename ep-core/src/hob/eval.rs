@@ -208,7 +208,7 @@ fn compare(op: BinaryOp, x: &Value<'_>, y: &Value<'_>, whole: &Expr) -> Result<b
 
 fn arithmetic<'a>(op: BinaryOp, x: &Value<'_>, y: &Value<'_>) -> Option<Value<'a>> {
     if let (BinaryOp::Broadcast, Value::Dims(a), Value::Dims(b)) = (op, x, y) {
-        let n = crate::op::broadcast(a.as_ptr(), a.len() as i64, b.as_ptr(), b.len() as i64);
+        let n = crate::op::broadcast(a, b);
         return Some(Value::Int(n.into()));
     }
     if let (Value::Int(a), Value::Int(b)) = (x, y) {

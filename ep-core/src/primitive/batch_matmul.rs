@@ -200,7 +200,7 @@ impl Op for BatchMatmul {
     }
 
     #[inline]
-    fn check(_desc: &BatchMatmulDesc, args: &BatchMatmulArgs) -> Result<()> {
+    unsafe fn check(_desc: &BatchMatmulDesc, args: &BatchMatmulArgs) -> Result<()> {
         no_flags(args.flags)?;
         size("batch", args.batch)?;
         size("m", args.m)?;
@@ -212,7 +212,7 @@ impl Op for BatchMatmul {
     }
 
     #[inline]
-    fn uses(desc: &BatchMatmulDesc, args: &BatchMatmulArgs) -> [OperandUse; 3] {
+    unsafe fn uses(desc: &BatchMatmulDesc, args: &BatchMatmulArgs) -> [OperandUse; 3] {
         [
             OperandUse::new(
                 args.a,
@@ -242,11 +242,7 @@ impl Op for BatchMatmul {
     }
 
     fn bind(args: &mut BatchMatmulArgs, index: usize, address: u64) {
-        match index {
-            0 => args.a = address,
-            1 => args.b = address,
-            _ => args.c = address,
-        }
+        *[&mut args.a, &mut args.b, &mut args.c][index] = address;
     }
 
     fn in_place(index: usize) -> u64 {

@@ -240,13 +240,16 @@ impl Op for BroadcastElementwiseBinary {
     }
 
     #[inline]
-    fn check(desc: &BroadcastElementwiseBinaryDesc, args: &BroadcastElementwiseBinaryArgs) -> Result<()> {
+    unsafe fn check(
+        desc: &BroadcastElementwiseBinaryDesc,
+        args: &BroadcastElementwiseBinaryArgs,
+    ) -> Result<()> {
         no_flags(args.flags)?;
         size("num_src0_dims", args.num_src0_dims)?;
-        // SAFETY: the caller of a launch promises that a non-null pointer has that many values.
+        // SAFETY: readable for that many values, as the caller promises.
         unsafe { dims("src0_dims", args.src0_dims, args.num_src0_dims) }?;
         size("num_src1_dims", args.num_src1_dims)?;
-        // SAFETY: the caller of a launch promises that a non-null pointer has that many values.
+        // SAFETY: readable for that many values, as the caller promises.
         unsafe { dims("src1_dims", args.src1_dims, args.num_src1_dims) }?;
         scalar("scalar0", &args.scalar0)?;
         scalar("scalar1", &args.scalar1)?;
@@ -255,12 +258,19 @@ impl Op for BroadcastElementwiseBinary {
     }
 
     #[inline]
-    fn uses(desc: &BroadcastElementwiseBinaryDesc, args: &BroadcastElementwiseBinaryArgs) -> [OperandUse; 3] {
+    unsafe fn uses(
+        desc: &BroadcastElementwiseBinaryDesc,
+        args: &BroadcastElementwiseBinaryArgs,
+    ) -> [OperandUse; 3] {
+        // SAFETY: checked and readable, as the caller promises.
+        let src0_dims = unsafe { view(args.src0_dims, args.num_src0_dims) };
+        // SAFETY: checked and readable, as the caller promises.
+        let src1_dims = unsafe { view(args.src1_dims, args.num_src1_dims) };
         [
             OperandUse::new(
                 args.src0,
                 Some(desc.src),
-                prod(args.src0_dims, args.num_src0_dims),
+                prod(src0_dims),
                 true,
                 false,
                 args.scalar0.kind == EP_SCALAR_NONE,
@@ -268,28 +278,17 @@ impl Op for BroadcastElementwiseBinary {
             OperandUse::new(
                 args.src1,
                 Some(desc.src),
-                prod(args.src1_dims, args.num_src1_dims),
+                prod(src1_dims),
                 true,
                 false,
                 args.scalar1.kind == EP_SCALAR_NONE,
             ),
-            OperandUse::new(
-                args.dst,
-                Some(desc.dst),
-                broadcast(args.src0_dims, args.num_src0_dims, args.src1_dims, args.num_src1_dims),
-                false,
-                true,
-                true,
-            ),
+            OperandUse::new(args.dst, Some(desc.dst), broadcast(src0_dims, src1_dims), false, true, true),
         ]
     }
 
     fn bind(args: &mut BroadcastElementwiseBinaryArgs, index: usize, address: u64) {
-        match index {
-            0 => args.src0 = address,
-            1 => args.src1 = address,
-            _ => args.dst = address,
-        }
+        *[&mut args.src0, &mut args.src1, &mut args.dst][index] = address;
     }
 
     fn in_place(index: usize) -> u64 {

@@ -140,14 +140,14 @@ impl Op for Cast {
     }
 
     #[inline]
-    fn check(_desc: &CastDesc, args: &CastArgs) -> Result<()> {
+    unsafe fn check(_desc: &CastDesc, args: &CastArgs) -> Result<()> {
         no_flags(args.flags)?;
         size("count", args.count)?;
         Ok(())
     }
 
     #[inline]
-    fn uses(desc: &CastDesc, args: &CastArgs) -> [OperandUse; 2] {
+    unsafe fn uses(desc: &CastDesc, args: &CastArgs) -> [OperandUse; 2] {
         [
             OperandUse::new(args.src, Some(desc.src), count(args.count), true, false, true),
             OperandUse::new(args.dst, Some(desc.dst), count(args.count), false, true, true),
@@ -155,10 +155,7 @@ impl Op for Cast {
     }
 
     fn bind(args: &mut CastArgs, index: usize, address: u64) {
-        match index {
-            0 => args.src = address,
-            _ => args.dst = address,
-        }
+        *[&mut args.src, &mut args.dst][index] = address;
     }
 
     fn in_place(index: usize) -> u64 {

@@ -174,14 +174,14 @@ impl Op for ElementwiseUnary {
     }
 
     #[inline]
-    fn check(_desc: &ElementwiseUnaryDesc, args: &ElementwiseUnaryArgs) -> Result<()> {
+    unsafe fn check(_desc: &ElementwiseUnaryDesc, args: &ElementwiseUnaryArgs) -> Result<()> {
         no_flags(args.flags)?;
         size("count", args.count)?;
         Ok(())
     }
 
     #[inline]
-    fn uses(desc: &ElementwiseUnaryDesc, args: &ElementwiseUnaryArgs) -> [OperandUse; 2] {
+    unsafe fn uses(desc: &ElementwiseUnaryDesc, args: &ElementwiseUnaryArgs) -> [OperandUse; 2] {
         [
             OperandUse::new(args.src, Some(desc.src), count(args.count), true, false, true),
             OperandUse::new(args.dst, Some(desc.dst), count(args.count), false, true, true),
@@ -189,10 +189,7 @@ impl Op for ElementwiseUnary {
     }
 
     fn bind(args: &mut ElementwiseUnaryArgs, index: usize, address: u64) {
-        match index {
-            0 => args.src = address,
-            _ => args.dst = address,
-        }
+        *[&mut args.src, &mut args.dst][index] = address;
     }
 
     fn in_place(index: usize) -> u64 {

@@ -137,7 +137,7 @@ impl Op for Fill {
     }
 
     #[inline]
-    fn check(_desc: &FillDesc, args: &FillArgs) -> Result<()> {
+    unsafe fn check(_desc: &FillDesc, args: &FillArgs) -> Result<()> {
         no_flags(args.flags)?;
         size("count", args.count)?;
         scalar("value", &args.value)?;
@@ -145,14 +145,12 @@ impl Op for Fill {
     }
 
     #[inline]
-    fn uses(desc: &FillDesc, args: &FillArgs) -> [OperandUse; 1] {
+    unsafe fn uses(desc: &FillDesc, args: &FillArgs) -> [OperandUse; 1] {
         [OperandUse::new(args.dst, Some(desc.data), count(args.count), false, true, true)]
     }
 
     fn bind(args: &mut FillArgs, index: usize, address: u64) {
-        match index {
-            _ => args.dst = address,
-        }
+        *[&mut args.dst][index] = address;
     }
 
     fn in_place(index: usize) -> u64 {

@@ -156,7 +156,7 @@ impl Op for LogSoftmax {
     }
 
     #[inline]
-    fn check(desc: &LogSoftmaxDesc, args: &LogSoftmaxArgs) -> Result<()> {
+    unsafe fn check(desc: &LogSoftmaxDesc, args: &LogSoftmaxArgs) -> Result<()> {
         no_flags(args.flags)?;
         size("rows", args.rows)?;
         size("cols", args.cols)?;
@@ -165,7 +165,7 @@ impl Op for LogSoftmax {
     }
 
     #[inline]
-    fn uses(desc: &LogSoftmaxDesc, args: &LogSoftmaxArgs) -> [OperandUse; 2] {
+    unsafe fn uses(desc: &LogSoftmaxDesc, args: &LogSoftmaxArgs) -> [OperandUse; 2] {
         [
             OperandUse::new(
                 args.src,
@@ -187,10 +187,7 @@ impl Op for LogSoftmax {
     }
 
     fn bind(args: &mut LogSoftmaxArgs, index: usize, address: u64) {
-        match index {
-            0 => args.src = address,
-            _ => args.dst = address,
-        }
+        *[&mut args.src, &mut args.dst][index] = address;
     }
 
     fn in_place(index: usize) -> u64 {

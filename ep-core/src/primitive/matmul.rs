@@ -184,7 +184,7 @@ impl Op for Matmul {
     }
 
     #[inline]
-    fn check(_desc: &MatmulDesc, args: &MatmulArgs) -> Result<()> {
+    unsafe fn check(_desc: &MatmulDesc, args: &MatmulArgs) -> Result<()> {
         no_flags(args.flags)?;
         size("m", args.m)?;
         size("n", args.n)?;
@@ -195,7 +195,7 @@ impl Op for Matmul {
     }
 
     #[inline]
-    fn uses(desc: &MatmulDesc, args: &MatmulArgs) -> [OperandUse; 3] {
+    unsafe fn uses(desc: &MatmulDesc, args: &MatmulArgs) -> [OperandUse; 3] {
         [
             OperandUse::new(
                 args.a,
@@ -225,11 +225,7 @@ impl Op for Matmul {
     }
 
     fn bind(args: &mut MatmulArgs, index: usize, address: u64) {
-        match index {
-            0 => args.a = address,
-            1 => args.b = address,
-            _ => args.c = address,
-        }
+        *[&mut args.a, &mut args.b, &mut args.c][index] = address;
     }
 
     fn in_place(index: usize) -> u64 {

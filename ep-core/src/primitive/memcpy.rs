@@ -136,14 +136,14 @@ impl Op for Memcpy {
     }
 
     #[inline]
-    fn check(_desc: &MemcpyDesc, args: &MemcpyArgs) -> Result<()> {
+    unsafe fn check(_desc: &MemcpyDesc, args: &MemcpyArgs) -> Result<()> {
         no_flags(args.flags)?;
         size("bytes", args.bytes)?;
         Ok(())
     }
 
     #[inline]
-    fn uses(_desc: &MemcpyDesc, args: &MemcpyArgs) -> [OperandUse; 2] {
+    unsafe fn uses(_desc: &MemcpyDesc, args: &MemcpyArgs) -> [OperandUse; 2] {
         [
             OperandUse::new(args.src, None, count(args.bytes), true, false, true),
             OperandUse::new(args.dst, None, count(args.bytes), false, true, true),
@@ -151,10 +151,7 @@ impl Op for Memcpy {
     }
 
     fn bind(args: &mut MemcpyArgs, index: usize, address: u64) {
-        match index {
-            0 => args.src = address,
-            _ => args.dst = address,
-        }
+        *[&mut args.src, &mut args.dst][index] = address;
     }
 
     fn in_place(index: usize) -> u64 {

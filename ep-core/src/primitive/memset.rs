@@ -23,6 +23,12 @@ const _: () = {
     assert!(size_of::<MemsetDesc>() == 16);
 };
 
+impl Default for MemsetDesc {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl MemsetDesc {
     /// A descriptor with every attribute at its default and every limit unbounded.
     pub const fn new() -> Self {
@@ -131,7 +137,7 @@ impl Op for Memset {
     }
 
     #[inline]
-    fn check(_desc: &MemsetDesc, args: &MemsetArgs) -> Result<()> {
+    unsafe fn check(_desc: &MemsetDesc, args: &MemsetArgs) -> Result<()> {
         no_flags(args.flags)?;
         size("bytes", args.bytes)?;
         scalar("value", &args.value)?;
@@ -139,14 +145,12 @@ impl Op for Memset {
     }
 
     #[inline]
-    fn uses(_desc: &MemsetDesc, args: &MemsetArgs) -> [OperandUse; 1] {
+    unsafe fn uses(_desc: &MemsetDesc, args: &MemsetArgs) -> [OperandUse; 1] {
         [OperandUse::new(args.dst, None, count(args.bytes), false, true, true)]
     }
 
     fn bind(args: &mut MemsetArgs, index: usize, address: u64) {
-        match index {
-            _ => args.dst = address,
-        }
+        *[&mut args.dst][index] = address;
     }
 
     fn in_place(index: usize) -> u64 {

@@ -164,30 +164,29 @@ impl Op for Permute {
     }
 
     #[inline]
-    fn check(desc: &PermuteDesc, args: &PermuteArgs) -> Result<()> {
+    unsafe fn check(desc: &PermuteDesc, args: &PermuteArgs) -> Result<()> {
         no_flags(args.flags)?;
         size("num_dims", args.num_dims)?;
-        // SAFETY: the caller of a launch promises that a non-null pointer has that many values.
+        // SAFETY: readable for that many values, as the caller promises.
         unsafe { dims("src_dims", args.src_dims, args.num_dims) }?;
-        // SAFETY: the caller of a launch promises that a non-null pointer has that many values.
+        // SAFETY: readable for that many values, as the caller promises.
         unsafe { dims("permutation", args.permutation, args.num_dims) }?;
         limit("num_dims", desc.max_num_dims, count(args.num_dims))?;
         Ok(())
     }
 
     #[inline]
-    fn uses(desc: &PermuteDesc, args: &PermuteArgs) -> [OperandUse; 2] {
+    unsafe fn uses(desc: &PermuteDesc, args: &PermuteArgs) -> [OperandUse; 2] {
+        // SAFETY: checked and readable, as the caller promises.
+        let src_dims = unsafe { view(args.src_dims, args.num_dims) };
         [
-            OperandUse::new(args.src, Some(desc.data), prod(args.src_dims, args.num_dims), true, false, true),
-            OperandUse::new(args.dst, Some(desc.data), prod(args.src_dims, args.num_dims), false, true, true),
+            OperandUse::new(args.src, Some(desc.data), prod(src_dims), true, false, true),
+            OperandUse::new(args.dst, Some(desc.data), prod(src_dims), false, true, true),
         ]
     }
 
     fn bind(args: &mut PermuteArgs, index: usize, address: u64) {
-        match index {
-            0 => args.src = address,
-            _ => args.dst = address,
-        }
+        *[&mut args.src, &mut args.dst][index] = address;
     }
 
     fn in_place(index: usize) -> u64 {

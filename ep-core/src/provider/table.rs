@@ -654,19 +654,26 @@ unsafe extern "C" fn primitive_launch<P: Provider, O: Op, K: Kernel<O, P::Device
                 read_struct(args.cast::<O::Args>())?,
             )
         };
-        check_launch::<O>(&built.desc, &args)?;
+        // SAFETY: the host promises readable dims with every launch.
+        unsafe { check_launch::<O>(&built.desc, &args) }?;
         // SAFETY: launching is unsafe for the host, which promises valid memory (rule 11).
         unsafe { built.kernel.launch(stream, &args) }
     })
 }
 
 /// Everything that can be checked about a launch without knowing the memory.
+///
+/// # Safety
+/// As [`Op::check`].
 #[inline]
-fn check_launch<O: Op>(desc: &O::Desc, args: &O::Args) -> Result<()> {
-    O::check(desc, args)?;
+unsafe fn check_launch<O: Op>(desc: &O::Desc, args: &O::Args) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe { O::check(desc, args) }?;
     // SAFETY: every descriptor starts with `struct_size` and `alignment` (both u64).
     let alignment = unsafe { std::ptr::from_ref(desc).cast::<u64>().add(1).read() };
-    for (i, u) in O::uses(desc, args).as_ref().iter().enumerate() {
+    // SAFETY: just checked.
+    let uses = unsafe { O::uses(desc, args) };
+    for (i, u) in uses.as_ref().iter().enumerate() {
         u.check_address(alignment, i, || O::schema().operands[i].name.clone())?;
     }
     Ok(())
@@ -681,7 +688,8 @@ unsafe extern "C" fn primitive_workspace<P: Provider, O: Op, K: Kernel<O, P::Dev
         // SAFETY: a live primitive of ours and the op's argument struct.
         let (built, args) =
             unsafe { (object::<Built<O, K>, _>(primitive)?, read_struct(args.cast::<O::Args>())?) };
-        O::check(&built.desc, &args)?;
+        // SAFETY: the host promises readable dims.
+        unsafe { O::check(&built.desc, &args) }?;
         // SAFETY: the out-pointer is the host's.
         unsafe { give(out, built.kernel.workspace_size(&args)?) }
     })

@@ -215,11 +215,10 @@ fn check_names(e: &Expr, args: &[ArgField]) -> Result<()> {
     let mut wrong = None;
     e.facts(&mut |kind, name| {
         let found = args.iter().find(|a| a.name == name).map(|a| a.kind);
-        let fits = match (kind, found) {
-            (FactKind::Arg, Some(ArgKind::Size | ArgKind::Dims { .. })) => true,
-            (FactKind::Prod, Some(ArgKind::Dims { .. })) => true,
-            _ => false,
-        };
+        let fits = matches!(
+            (kind, found),
+            (FactKind::Arg, Some(ArgKind::Size | ArgKind::Dims { .. })) | (FactKind::Prod, Some(ArgKind::Dims { .. }))
+        );
         if !fits {
             wrong = Some(format!("{}({name:?})", kind.word()));
         }

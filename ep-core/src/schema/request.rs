@@ -160,12 +160,7 @@ impl<'a> ArgsFacts<'a> {
         let ptr = std::ptr::with_exposed_provenance(read_u64(self.args, f.offset) as usize);
         let len = self.size(length);
         // SAFETY: as the maker of `self` promised; `dims` checks null, alignment and rank.
-        unsafe { crate::op::dims(&f.name, ptr, len) }?;
-        if len == 0 {
-            return Ok(&[]);
-        }
-        // SAFETY: checked to be non-null and aligned; readable as the maker promised.
-        Ok(unsafe { std::slice::from_raw_parts(ptr, len as usize) })
+        unsafe { crate::op::dims(&f.name, ptr, len) }
     }
 }
 
@@ -176,8 +171,7 @@ impl Facts for ArgsFacts<'_> {
             (FactKind::Arg, ArgKind::Size) => Some(Value::Int(self.size(i).max(0).into())),
             (FactKind::Arg, ArgKind::Dims { .. }) => self.dims(i).ok().map(Value::Dims),
             (FactKind::Prod, ArgKind::Dims { .. }) => {
-                let dims = self.dims(i).ok()?;
-                Some(Value::Int(crate::op::prod(dims.as_ptr(), dims.len() as i64).into()))
+                Some(Value::Int(crate::op::prod(self.dims(i).ok()?).into()))
             }
             _ => None,
         }

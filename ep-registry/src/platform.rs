@@ -1,0 +1,194 @@
+//! What differs between operating systems, behind one set of functions.
+//!
+//! Linux is the tested platform. Elsewhere the functions answer "unknown" and the checks that need them
+//! are skipped; what a file then holds is found out by the loader of that system.
+
+use std::ffi::{CStr, OsString};
+use std::fs::{File, Metadata};
+use std::io::ErrorKind;
+use std::path::Path;
+
+use ep_core::{Error, Result};
+
+/// Opens a regular file for reading.
+///
+/// Opening never waits: a pipe or a device is refused before and again after it is opened, and on Unix it
+/// is opened without blocking, in case the path changed in between.
+///
+/// # Errors
+/// `NotFound` where nothing is there, `InvalidArgument` for a folder, pipe, device or socket,
+/// `Unavailable` where reading is not permitted or fails.
+pub(crate) fn open_regular(path: &Path) -> Result<(File, Metadata)> {
+    let shown = path.display();
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => Error::not_found(format!(
+            "{shown}: there is no such file; check the path, or build or install it"
+        )),
+        ErrorKind::PermissionDenied => Error::unavailable(format!(
+            "{shown}: this user may not read the file; give it read permission, and search permission on each folder above it"
+        )),
+        _ => Error::unavailable(format!("{shown}: cannot be opened: {error}")),
+    };
+    let regular = |metadata: &Metadata| {
+        if metadata.is_file() {
+            return Ok(());
+        }
+        let found = if metadata.is_dir() { "a folder" } else { "a pipe, socket or device" };
+        Err(Error::invalid(format!("{shown}: is {found}, not a regular file; name the file itself")))
+    };
+    regular(&std::fs::metadata(path).map_err(failed)?)?;
+    let file = sys::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    regular(&metadata)?;
+    Ok((file, metadata))
+}
+
+/// An environment variable, or `None` where the process runs with more rights than the user who started
+/// it (set-uid, set-gid, file capabilities): that user's variables must not pick what is loaded.
+pub(crate) fn env_var(name: &str) -> Option<OsString> {
+    if sys::privileged() { None } else { std::env::var_os(name).filter(|value| !value.is_empty()) }
+}
+
+/// Whether a symbol is present among the libraries that the process has already loaded; `None` where this
+/// cannot be asked.
+pub(crate) fn process_has_symbol(name: &CStr) -> Option<bool> {
+    sys::process_has_symbol(name)
+}
+
+/// The user that this process acts as; `None` where files have no numeric owners.
+pub(crate) fn effective_user() -> Option<u32> {
+    sys::effective_user()
+}
+
+/// Who owns a file and who may change it; `None` where the system has no such notion.
+pub(crate) fn ownership(metadata: &Metadata) -> Option<Ownership> {
+    sys::ownership(metadata)
+}
+
+/// Owner and write permission of a file or folder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ownership {
+    /// Numeric user id.
+    pub(crate) owner: u32,
+    /// Whether every user may write.
+    pub(crate) world_writable: bool,
+    /// On a folder: only the owner of an entry may rename or delete it.
+    pub(crate) sticky: bool,
+}
+
+/// Identifies a file and its state: it differs after the file was replaced or written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// The file itself, whatever it is called: device and inode number.
+    pub(crate) id: (u64, u64),
+    len: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// The stamp of a file. Where the system has no inode numbers and change times, those are zero and only
+/// length and modification time tell.
+pub(crate) fn stamp(metadata: &Metadata) -> Stamp {
+    sys::stamp(metadata)
+}
+
+#[cfg(unix)]
+mod sys {
+    use super::{Ownership, Stamp};
+    use std::ffi::CStr;
+    use std::fs::{File, Metadata, OpenOptions};
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    use std::path::Path;
+
+    pub(super) fn open(path: &Path) -> std::io::Result<File> {
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) fn privileged() -> bool {
+        // SAFETY: getauxval has no preconditions; it reads the vector that the kernel gave this process.
+        unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(super) fn privileged() -> bool {
+        // SAFETY: none of these have preconditions, and none can fail.
+        unsafe { libc::getuid() != libc::geteuid() || libc::getgid() != libc::getegid() }
+    }
+
+    pub(super) fn process_has_symbol(name: &CStr) -> Option<bool> {
+        // SAFETY: `name` is nul-terminated and outlives the call; the address is compared, never used.
+        Some(unsafe { !libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).is_null() })
+    }
+
+    pub(super) fn effective_user() -> Option<u32> {
+        // SAFETY: geteuid has no preconditions and cannot fail.
+        Some(unsafe { libc::geteuid() })
+    }
+
+    pub(super) fn ownership(metadata: &Metadata) -> Option<Ownership> {
+        let mode = metadata.mode();
+        Some(Ownership {
+            owner: metadata.uid(),
+            world_writable: mode & 0o002 != 0,
+            sticky: mode & 0o1000 != 0,
+        })
+    }
+
+    pub(super) fn stamp(metadata: &Metadata) -> Stamp {
+        Stamp {
+            id: (metadata.dev(), metadata.ino()),
+            len: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod sys {
+    use super::{Ownership, Stamp};
+    use std::ffi::CStr;
+    use std::fs::{File, Metadata};
+    use std::path::Path;
+    use std::time::UNIX_EPOCH;
+
+    pub(super) fn open(path: &Path) -> std::io::Result<File> {
+        File::open(path)
+    }
+
+    pub(super) fn privileged() -> bool {
+        false
+    }
+
+    pub(super) fn process_has_symbol(_: &CStr) -> Option<bool> {
+        None
+    }
+
+    pub(super) fn effective_user() -> Option<u32> {
+        None
+    }
+
+    pub(super) fn ownership(_: &Metadata) -> Option<Ownership> {
+        None
+    }
+
+    pub(super) fn stamp(metadata: &Metadata) -> Stamp {
+        let since_epoch = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let modified = since_epoch.map_or((0, 0), |t| (t.as_secs() as i64, i64::from(t.subsec_nanos())));
+        Stamp { id: (0, 0), len: metadata.len(), modified, changed: (0, 0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_variable_counts_as_unset() {
+        // Cargo sets both for tests; the second is empty as this crate names no homepage.
+        assert_eq!(env_var("CARGO_PKG_NAME"), Some("ep-registry".into()));
+        assert_eq!(std::env::var_os("CARGO_PKG_HOMEPAGE"), Some("".into()));
+        assert_eq!(env_var("CARGO_PKG_HOMEPAGE"), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! One call: how its range is cut, and running the pieces.
+
+use ep_core::parallel::Task;
+use ep_core::{Error, Result};
+use parking_lot::Mutex;
+use std::any::Any;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Chunks per thread where the grain allows: a thread that is late or slow leaves a quarter of its share
+/// to the others at a time.
+const CHUNKS_PER_THREAD: usize = 4;
+
+/// Grains of at least this many elements are cut at its multiples: 64 one-byte elements fill the widest
+/// vector register and a cache line.
+const UNIT: usize = 64;
+
+/// How `0..n` is cut; the module [`super`] has the formula.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    n: usize,
+    unit: usize,
+    chunks: usize,
+    /// Units per chunk.
+    share: usize,
+    /// How many chunks, from the first, have one unit more.
+    longer: usize,
+}
+
+impl Plan {
+    pub(super) fn new(n: usize, grain: usize, width: usize) -> Plan {
+        let grain = grain.max(1);
+        let unit = if grain >= UNIT { UNIT } else { 1 };
+        let units = n / unit;
+        let chunks = match width {
+            0 | 1 => 1,
+            _ => (units / grain.div_ceil(unit)).clamp(1, CHUNKS_PER_THREAD * width),
+        };
+        let chunks = if chunks > width { chunks - chunks % width } else { chunks };
+        let chunks = if n == 0 { 0 } else { chunks };
+        Plan { n, unit, chunks, share: units / chunks.max(1), longer: units % chunks.max(1) }
+    }
+
+    pub(super) fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    pub(super) fn chunk(&self, index: usize) -> Range<usize> {
+        let begin = |i: usize| (i * self.share + i.min(self.longer)) * self.unit;
+        let end = if index + 1 == self.chunks { self.n } else { begin(index + 1) };
+        begin(index)..end
+    }
+}
+
+/// A call in progress. Lives on its caller's stack; [`super::board`] lends it to workers.
+pub(super) struct Job<'a> {
+    task: &'a Task<'a>,
+    plan: Plan,
+    /// The next chunk to run; every thread that works on the job takes from here.
+    next: AtomicUsize,
+    error: Mutex<Option<Error>>,
+    abandoned: AtomicBool,
+}
+
+impl<'a> Job<'a> {
+    pub(super) fn new(plan: Plan, task: &'a Task<'a>) -> Job<'a> {
+        Job {
+            task,
+            plan,
+            next: AtomicUsize::new(0),
+            error: Mutex::new(None),
+            abandoned: AtomicBool::new(false),
+        }
+    }
+
+    /// Runs chunks until none is left. Never unwinds.
+    pub(super) fn work(&self) {
+        loop {
+            // Relaxed: only the numbers matter here. The data behind them is ordered by the board, which
+            // a thread passes before its first chunk and after its last.
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            if index >= self.plan.chunks {
+                return;
+            }
+            let range = self.plan.chunk(index);
+            let outcome = catch_unwind(AssertUnwindSafe(|| (self.task)(range.clone())));
+            if let Err(error) = outcome.unwrap_or_else(|payload| {
+                Err(Error::panic(format!("a parallel task panicked on {range:?}: {}", message_of(payload))))
+            }) {
+                self.fail(error);
+            }
+        }
+    }
+
+    fn fail(&self, error: Error) {
+        self.next.store(self.plan.chunks, Ordering::Relaxed);
+        // Someone else holds the lock only to record an error that came first. Not waiting for them keeps
+        // a forked child going if that someone stayed in the parent.
+        if let Some(mut first) = self.error.try_lock() {
+            first.get_or_insert(error);
+        }
+    }
+
+    /// Records that a worker has begun a chunk that will never end, because this is a forked child.
+    pub(super) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn into_result(self) -> Result<()> {
+        if self.abandoned.into_inner() {
+            return Err(Error::unavailable(
+                "the process forked inside a parallel task; the chunks that other threads were running are not \
+                 finished in the child",
+            ));
+        }
+        self.error.into_inner().map_or(Ok(()), Err)
+    }
+}
+
+/// What a panic said.
+fn message_of(payload: Box<dyn Any + Send>) -> String {
+    let payload = match payload.downcast::<&'static str>() {
+        Ok(text) => return (*text).to_owned(),
+        Err(payload) => payload,
+    };
+    match payload.downcast::<String>() {
+        Ok(text) => *text,
+        Err(other) => {
+            // Dropping a value of an unknown type may panic too. Its own payload is leaked: somewhere the
+            // chain has to end.
+            if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(other))) {
+                std::mem::forget(second);
+            }
+            "(the panic carried no text)".to_owned()
+        }
+    }
+}
