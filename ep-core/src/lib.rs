@@ -2,6 +2,7 @@
 pub mod abi;
 pub mod dtype;
 pub mod error;
+pub mod handle;
 pub mod hob;
 pub mod op;
 pub mod parallel;

@@ -116,7 +116,10 @@ impl OperandUse {
             return Ok(());
         }
         let align = if alignment != 0 { alignment } else { self.dtype.map_or(1, |d| d.alignment() as u64) };
-        if self.address == 0 || !self.address.is_multiple_of(align) || self.address.checked_add(self.bytes).is_none() {
+        if self.address == 0
+            || !self.address.is_multiple_of(align)
+            || self.address.checked_add(self.bytes).is_none()
+        {
             return Err(bad_address(self, align, index, &names()));
         }
         Ok(())

@@ -1,1 +1,5 @@
-//! Placeholder.
+//! The CPU execution provider.
+
+pub mod alloc;
+pub mod isa;
+pub mod kernels;

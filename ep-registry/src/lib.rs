@@ -1,11 +1,51 @@
-//! Placeholder.
+//! The host side: from a config file to primitives running on devices.
+//!
+//! ```text
+//! config -> discovery -> trust, ELF check -> library -> plugin (ep_core::handle) -> devices, registry
+//!                                                                |
+//! request (typed or by name) -> selection -> primitive -> launch on a stream with buffers
+//! ```
+//!
+//! Start at [`Runtime`]. One bad provider does not stop the others: [`Runtime::report`] tells what happened
+//! to each, [`Runtime::query`] what is there, [`Runtime::explain`] why a request gets what it gets.
+//!
+//! # Safe and raw
+//! [`Primitive::launch`] takes [`Buffer`]s and checks everything; safe code can neither free, reuse nor read
+//! memory that a stream still works on. [`Primitive::launch_raw`] takes addresses. Both assume that providers
+//! keep the contract: loading one is trusting its code.
 
+mod buffer;
+mod cache;
 pub mod config;
+mod device;
 pub mod discovery;
 mod document;
+mod dynamic;
 pub mod elf_check;
 mod elf_image;
+mod event;
+pub mod library;
 pub mod manifest;
+mod memory;
 mod platform;
 pub mod pool;
+mod primitive;
+pub mod query;
+pub mod registry;
+pub mod report;
+mod runtime;
+pub mod select;
+mod services;
+mod stream;
+mod transfer;
 pub mod trust;
+
+pub use buffer::{Buffer, InPlace, NoMemory, Read, View, ViewMut};
+pub use device::{Device, Member};
+pub use dynamic::{DynArgs, DynPrimitive, Request};
+pub use event::Event;
+pub use primitive::Primitive;
+pub use report::{LoadReport, Status};
+pub use runtime::{Builder, Runtime};
+pub use stream::Stream;
+pub use transfer::{MapRead, MapWrite};

@@ -110,23 +110,16 @@ pub fn header(abi: &Abi) -> String {
         .unwrap();
     writeln!(o, "#define EP_ABI_MAJOR UINT32_C({})\n#define EP_ABI_MINOR UINT32_C({})", abi.major, abi.minor)
         .unwrap();
-    writeln!(o, "#define EP_ABI_FINGERPRINT UINT64_C({:#018x})\n", abi.fingerprint()).unwrap();
-    writeln!(
-        o,
-        "/* Checks the place of one field; undefined again at the end. */\n#define EP_LAYOUT_(type, field, offset, \
-         bytes) \\\n  EP_STATIC_ASSERT(offsetof(type, field) == (offset), #type \".\" #field \": offset\"); \\\n  \
-         EP_STATIC_ASSERT(sizeof(((const type *)0)->field) == (bytes), #type \".\" #field \": size\")"
-    )
-    .unwrap();
+    writeln!(o, "#define EP_ABI_FINGERPRINT UINT64_C({:#018x})", abi.fingerprint()).unwrap();
+    let mut checks = String::new();
     declarations(&mut o, abi);
-    chapters(&mut o, abi);
+    chapters(&mut o, &mut checks, abi);
     title(&mut o, "The entry point");
     o.push_str(ENTRY);
     title(&mut o, "Helpers");
     o.push_str(HELPERS);
     helper_macros(&mut o, abi);
-    infos(&mut o, abi);
-    title(&mut o, "The ops' descriptors and arguments");
+    title(&mut o, "The ops' selectors, descriptors and arguments");
     selectors(&mut o, abi);
     for op in &abi.ops {
         comment(
@@ -137,13 +130,28 @@ pub fn header(abi: &Abi) -> String {
         o.push('\n');
         for s in abi.op_structs(op) {
             writeln!(o, "typedef struct {0} {0};", s.name).unwrap();
-            structure(&mut o, abi, &s.name, &s.doc, &s.fields);
+            structure(&mut o, &mut checks, abi, &s.name, &s.doc, &s.fields);
         }
     }
+    title(&mut o, "How this header sees the structs");
+    infos(&mut o, abi);
+    title(&mut o, "Layout checks");
+    o.push_str(LAYOUT_MACRO);
+    o.push_str(&checks);
+    o.push_str("#undef EP_LAYOUT_\n");
     schema::schemas(&mut o, abi);
-    o.push_str("\n#undef EP_LAYOUT_\n\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n");
+    o.push_str("\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n");
+    while o.contains("\n\n\n") {
+        o = o.replace("\n\n\n", "\n\n");
+    }
     o
 }
+
+const LAYOUT_MACRO: &str = "\
+#define EP_LAYOUT_(type, field, offset, bytes) \\
+  EP_STATIC_ASSERT(offsetof(type, field) == (offset), #type \".\" #field \": offset\"); \\
+  EP_STATIC_ASSERT(sizeof(((const type *)0)->field) == (bytes), #type \".\" #field \": size\")
+";
 
 fn title(o: &mut String, text: &str) {
     writeln!(o, "\n/* {} {text} */\n", "=".repeat(100 - text.len())).unwrap();
@@ -236,7 +244,7 @@ fn declarations(o: &mut String, abi: &Abi) {
     }
 }
 
-fn chapters(o: &mut String, abi: &Abi) {
+fn chapters(o: &mut String, checks: &mut String, abi: &Abi) {
     let mut constants: Vec<&Constants> = abi.constants.iter().collect();
     let mut names: Vec<&str> = abi
         .structs
@@ -253,11 +261,11 @@ fn chapters(o: &mut String, abi: &Abi) {
         }
         for member in *members {
             let at = names.iter().position(|n| n == member);
-            described(o, abi, names.remove(at.unwrap_or_else(|| panic!("no struct {member}"))));
+            described(o, checks, abi, names.remove(at.unwrap_or_else(|| panic!("no struct {member}"))));
         }
         if i == last {
             constants.iter().for_each(|c| group(o, c));
-            names.iter().for_each(|n| described(o, abi, n));
+            names.iter().for_each(|n| described(o, checks, abi, n));
         }
     }
 }
@@ -272,12 +280,12 @@ fn group(o: &mut String, constants: &Constants) {
 }
 
 /// A struct or table with what its kind means for the reader.
-fn described(o: &mut String, abi: &Abi, name: &str) {
+fn described(o: &mut String, checks: &mut String, abi: &Abi, name: &str) {
     let (text, note) = if let Some(s) = abi.structs.iter().find(|s| s.name == name) {
         let note = match (s.frozen, s.out) {
             (true, _) => "Frozen.",
             (false, true) => "Growable. Filled by the callee, as far as the caller's `struct_size` reaches.",
-            (false, false) => "Growable. Read by the callee; not kept after the call.",
+            (false, false) => "Growable. Read by the callee, which does not keep the struct after the call.",
         };
         (&s.doc, note)
     } else {
@@ -288,10 +296,10 @@ fn described(o: &mut String, abi: &Abi, name: &str) {
         }
         (&t.doc, "Growable. A table: constant while the other side may use it.")
     };
-    structure(o, abi, name, &format!("{text}\n{note}"), &abi.fields_of(name));
+    structure(o, checks, abi, name, &format!("{text}\n{note}"), &abi.fields_of(name));
 }
 
-fn structure(o: &mut String, abi: &Abi, name: &str, text: &str, fields: &[Field]) {
+fn structure(o: &mut String, checks: &mut String, abi: &Abi, name: &str, text: &str, fields: &[Field]) {
     comment(o, "", text);
     writeln!(o, "struct {name} {{").unwrap();
     for f in fields {
@@ -305,19 +313,41 @@ fn structure(o: &mut String, abi: &Abi, name: &str, text: &str, fields: &[Field]
         };
         let optional = if f.optional { " Optional." } else { "" };
         comment(o, "  ", &format!("{}{optional}", f.doc));
-        writeln!(o, "  {declaration};").unwrap();
+        writeln!(o, "{}", member(&declaration)).unwrap();
     }
-    writeln!(o, "}};").unwrap();
+    writeln!(o, "}};\n").unwrap();
     let layout = abi.layout(name, fields);
     for p in &layout.fields {
-        writeln!(o, "EP_LAYOUT_({name}, {}, {}, {});", p.field.name, p.offset, p.size).unwrap();
+        writeln!(checks, "EP_LAYOUT_({name}, {}, {}, {});", p.field.name, p.offset, p.size).unwrap();
     }
-    writeln!(o, "EP_STATIC_ASSERT(sizeof({name}) == {}, \"{name}: size\");\n", layout.size).unwrap();
+    writeln!(checks, "EP_STATIC_ASSERT(sizeof({name}) == {}, \"{name}: size\");", layout.size).unwrap();
+}
+
+/// A declaration in a struct, broken between parameters where it is long.
+fn member(declaration: &str) -> String {
+    let mut line = String::from(" ");
+    let mut out = String::new();
+    for word in declaration.split_inclusive(", ") {
+        if line.len() + word.trim_end().len() > 108 {
+            out.push_str(line.trim_end());
+            line = String::from("\n     ");
+        }
+        if line.trim().is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    format!("{out}{line};")
 }
 
 /// A braced initialiser of a struct of the description, whatever the order of its fields; fields that `values`
 /// does not name are zero.
 fn init(abi: &Abi, name: &str, values: &[(&str, String)]) -> String {
+    format!("{{{}}}", items(abi, name, values).join(", "))
+}
+
+/// What stands between the braces.
+fn items(abi: &Abi, name: &str, values: &[(&str, String)]) -> Vec<String> {
     let value = |f: &Field| -> String {
         if let Some((_, v)) = values.iter().find(|(n, _)| *n == f.name) {
             return v.clone();
@@ -330,8 +360,38 @@ fn init(abi: &Abi, name: &str, values: &[(&str, String)]) -> String {
             _ => "NULL".into(),
         }
     };
-    let items: Vec<_> = abi.fields_of(name).iter().map(value).collect();
-    format!("{{{}}}", items.join(", "))
+    abi.fields_of(name).iter().map(value).collect()
+}
+
+/// What vendors write predicates with, and the schemas below are written with.
+fn node_macros(o: &mut String, abi: &Abi) {
+    let node = |values: &[(&str, &str)]| {
+        let values: Vec<_> = values.iter().map(|(n, v)| (*n, (*v).to_owned())).collect();
+        init(abi, "EpExprNode", &values)
+    };
+    let integer = init(
+        abi,
+        "EpScalar",
+        &[("kind", "EP_SCALAR_I64".into()), ("re", "(uint64_t)(int64_t)(number)".into())],
+    );
+    comment(
+        o,
+        "",
+        "Initialise an EpExprNode: a fact by its name, an integer, a text, an operation, and membership in the \
+         `n` values before it. `limit(\"cols\") <= 1024` is\n  {EP_NODE_FACT(EP_EXPR_LIMIT, \"cols\"), \
+         EP_NODE_I64(1024), EP_NODE_OP(EP_EXPR_LE)}",
+    );
+    let rows = [
+        ("FACT(fact, name)", node(&[("op", "(fact)"), ("text", "EP_STR(name)")])),
+        ("I64(number)", node(&[("op", "EP_EXPR_CONST"), ("value", &integer)])),
+        ("TEXT(literal)", node(&[("op", "EP_EXPR_TEXT"), ("text", "EP_STR(literal)")])),
+        ("OP(operation)", node(&[("op", "(operation)")])),
+        ("IN(n)", node(&[("op", "EP_EXPR_IN"), ("count", "(n)")])),
+    ];
+    for (name, body) in rows {
+        writeln!(o, "#define EP_NODE_{name} {body}").unwrap();
+    }
+    o.push('\n');
 }
 
 fn helper_macros(o: &mut String, abi: &Abi) {
@@ -347,6 +407,7 @@ fn helper_macros(o: &mut String, abi: &Abi) {
             ("release", "ep_status_keep".into()),
         ],
     );
+    node_macros(o, abi);
     comment(
         o,
         "",
@@ -356,57 +417,54 @@ fn helper_macros(o: &mut String, abi: &Abi) {
         .unwrap();
 }
 
-/// `ep_abi_infos`.
+/// `EP_ABI_INFOS` and what belongs to it.
 fn infos(o: &mut String, abi: &Abi) {
     let names = abi.growable();
-    comment(
-        o,
-        "",
-        "How this header sees every growable struct and table: for `EpPlugin.infos` and `num_infos`, and for \
-         `info` of an optional interface. Static data.",
-    );
-    writeln!(o, "static inline const EpTableInfo *ep_abi_infos(uint64_t *count) {{").unwrap();
     let mut rows = Vec::new();
     for name in &names {
         let fields = abi.fields_of(name);
         let layout = abi.layout(name, &fields);
-        let (id, n) = (snake(name), fields.len());
         let texts: Vec<_> = fields.iter().map(|f| format!("EP_STR(\"{}\")", f.name)).collect();
         let prints: Vec<_> = layout.prefixes.iter().map(|p| format!("UINT64_C({p:#018x})")).collect();
-        writeln!(o, "  static const EpStr {id}_fields[] = {{{}}};", wrapped(&texts)).unwrap();
-        writeln!(o, "  static const uint64_t {id}_prefixes[] = {{{}}};", wrapped(&prints)).unwrap();
+        writeln!(o, "EP_UNUSED_ static const EpStr {name}_fields_[] = {{{}}};", wrapped(&texts)).unwrap();
+        writeln!(o, "EP_UNUSED_ static const uint64_t {name}_prefixes_[] = {{{}}};", wrapped(&prints))
+            .unwrap();
         let row = [
             ("name", format!("EP_STR(\"{name}\")")),
-            ("fields", format!("{id}_fields")),
-            ("prefixes", format!("{id}_prefixes")),
-            ("count", n.to_string()),
+            ("fields", format!("{name}_fields_")),
+            ("prefixes", format!("{name}_prefixes_")),
+            ("count", fields.len().to_string()),
         ];
         rows.push(init(abi, "EpTableInfo", &row));
     }
-    writeln!(o, "  static const EpTableInfo infos[] = {{{}}};", wrapped(&rows)).unwrap();
-    writeln!(o, "  *count = {};\n  return infos;\n}}\n", names.len()).unwrap();
-    comment(o, "", "The entry of `ep_abi_infos` for the struct `name`, or NULL.");
-    writeln!(
-        o,
-        "static inline const EpTableInfo *ep_abi_info(const char *name) {{\n  uint64_t count, i;\n  const EpTableInfo \
-         *infos = ep_abi_infos(&count);\n  for (i = 0; i < count; ++i) {{\n    if (ep_str_equals(infos[i].name, name)) \
-         return &infos[i];\n  }}\n  return NULL;\n}}"
-    )
-    .unwrap();
+    o.push('\n');
+    comment(o, "", "Every growable struct and table: for `EpPlugin.infos` and `num_infos`.");
+    writeln!(o, "EP_UNUSED_ static const EpTableInfo EP_ABI_INFOS[] = {{{}}};", wrapped(&rows)).unwrap();
+    writeln!(o, "#define EP_ABI_NUM_INFOS UINT64_C({})\n", names.len()).unwrap();
+    comment(o, "", "The place of each struct in EP_ABI_INFOS.");
+    let places: Vec<_> = names.iter().enumerate().map(|(i, n)| format!("EP_INFO_{n} = {i}")).collect();
+    writeln!(o, "enum {{{}}};\n", wrapped(&places)).unwrap();
+    comment(o, "", "The entry of one struct: `EP_INFO(EpTimingInterface)` for `info` of that interface.");
+    writeln!(o, "#define EP_INFO(type) (&EP_ABI_INFOS[EP_INFO_##type])\n").unwrap();
+    comment(o, "", "EP_ABI_INFOS and its length.");
+    writeln!(o, "static inline const EpTableInfo *ep_abi_infos(uint64_t *count) {{\n  *count = EP_ABI_NUM_INFOS;\n  return EP_ABI_INFOS;\n}}").unwrap();
 }
 
 /// Items of an initialiser, a few to a line.
 fn wrapped(items: &[String]) -> String {
     let mut out = String::new();
-    let mut used = 200;
-    for item in items {
-        if used + item.len() > 100 {
+    let mut used = usize::MAX;
+    for (i, item) in items.iter().enumerate() {
+        if used.saturating_add(item.len()) > 100 {
             out.push_str("\n    ");
             used = 0;
         } else {
             out.push(' ');
         }
-        write!(out, "{item},").unwrap();
+        out.push_str(item);
+        if i + 1 < items.len() {
+            out.push(',');
+        }
         used += item.len() + 2;
     }
     out

@@ -34,14 +34,14 @@ descriptor) and what may change with each launch (the arguments). The same data 
 op's schema.
 
 Descriptor fields are of four kinds. *Selectors* and *dtypes* belong to the key by which a kernel is looked up.
-*Attributes* are numbers, 0 unless set. *Limits* bound a launch (0: unbounded) so that a provider can
-choose a kernel for it; a launch beyond a limit is refused. Every descriptor also has `alignment`: every address will be
-a multiple of that many bytes, 0 meaning the alignment of its element.
+*Attributes* are numbers, 0 unless set. *Limits* bound a launch (0: unbounded) so that a provider can choose a
+kernel for it; a launch beyond a limit is refused. Every descriptor also has `alignment`: every address will be a
+multiple of that many bytes, 0 meaning the alignment of its element.
 
 Arguments are *sizes* (not negative), *dims* (lists of sizes), *addresses* in the device's memory, and *scalars*.
 Every launch also has `flags` (0) and an optional `workspace` with `workspace_bytes`.
 
-Operands must not overlap, except that one may be exactly the memory of another where the table says so.
+An operand that is written overlaps no other, except that it may be exactly the memory of one that the table names.
 
 ";
 

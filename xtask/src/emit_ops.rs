@@ -56,8 +56,16 @@ pub fn module(abi: &Abi) -> String {
 
 fn doc(o: &mut String, indent: &str, text: &str) {
     for line in text.trim().lines() {
-        writeln!(o, "{}", format!("{indent}/// {line}").trim_end()).unwrap();
+        writeln!(o, "{}", format!("{indent}/// {}", no_links(line)).trim_end()).unwrap();
     }
+}
+
+/// Shapes in brackets are not links; inside backticks they are safe already.
+fn no_links(line: &str) -> String {
+    let parts = line.split('`').enumerate();
+    let escape =
+        |(i, p): (usize, &str)| if i % 2 == 0 { p.replace('[', "\\[").replace(']', "\\]") } else { p.into() };
+    parts.map(escape).collect::<Vec<String>>().join("`")
 }
 
 fn rust_member(kind: DescKind, choices: Option<&str>) -> String {
@@ -78,7 +86,7 @@ pub fn op(abi: &Abi, op: &Op) -> String {
     call(&mut body, op, &t);
     marker(&mut body, op, &t);
     schema(&mut body, abi, op);
-    let mut o = format!("{HEAD}//! `{}`: {}\n\n", op.name, op.summary);
+    let mut o = format!("{HEAD}//! `{}`: {}\n\n", op.name, no_links(&op.summary));
     let mut uses = vec!["crate::Result"];
     if body.contains("DType") {
         uses.push("crate::DType");

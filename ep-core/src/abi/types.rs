@@ -10,9 +10,52 @@ pub const ABI_MAJOR: u32 = 0;
 /// The ABI's minor version. Before 1.0 both sides need the same.
 pub const ABI_MINOR: u32 = 1;
 /// A hash over the whole contract.
-pub const ABI_FINGERPRINT: u64 = 0x64e61878942a4948;
+pub const ABI_FINGERPRINT: u64 = 0x513e971c3c7b9fa3;
 /// "No field" where an index is asked for.
 pub const EP_NO_INDEX: u32 = u32::MAX;
+
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_INVALID: u32 = 0;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_BOOL: u32 = 1;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_I8: u32 = 2;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_U8: u32 = 3;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_I16: u32 = 4;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_U16: u32 = 5;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_I32: u32 = 6;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_U32: u32 = 7;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_I64: u32 = 8;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_U64: u32 = 9;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_F16: u32 = 10;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_BF16: u32 = 11;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_F32: u32 = 12;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_F64: u32 = 13;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_COMPLEX64: u32 = 14;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_COMPLEX128: u32 = 15;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_F8E4M3: u32 = 16;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_F8E5M2: u32 = 17;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_I4: u32 = 18;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_U4: u32 = 19;
+/// Element types. Ids from VENDOR_BASE on are handed out by `EpHostServices.intern_dtype`.
+pub const EP_DTYPE_VENDOR_BASE: u32 = 65536;
 
 /// Status codes.
 pub const EP_CODE_INVALID_ARGUMENT: i32 = 1;

@@ -164,8 +164,8 @@ impl<R, W, A: Into<R>, B: Into<R>, C: Into<W>> Call<R, W> for MatmulCall<A, B, C
 /// Matrix product: c = alpha * op(a) * op(b) + beta * c.
 ///
 /// # Contract
-/// - Row-major and contiguous: op(a) is [m, k], op(b) [k, n], c [m, n]. Transposed operands are stored
-///   [k, m] and [n, k]; for complex dtypes transposing also conjugates.
+/// - Row-major and contiguous: op(a) is \[m, k\], op(b) \[k, n\], c \[m, n\]. Transposed operands are stored
+///   \[k, m\] and \[n, k\]; for complex dtypes transposing also conjugates.
 /// - With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n is 0.
 /// - f16 and bf16 accumulate in f32 and round once. Integers wrap.
 /// - c overlaps neither a nor b.

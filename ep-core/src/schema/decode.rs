@@ -217,7 +217,8 @@ fn check_names(e: &Expr, args: &[ArgField]) -> Result<()> {
         let found = args.iter().find(|a| a.name == name).map(|a| a.kind);
         let fits = matches!(
             (kind, found),
-            (FactKind::Arg, Some(ArgKind::Size | ArgKind::Dims { .. })) | (FactKind::Prod, Some(ArgKind::Dims { .. }))
+            (FactKind::Arg, Some(ArgKind::Size | ArgKind::Dims { .. }))
+                | (FactKind::Prod, Some(ArgKind::Dims { .. }))
         );
         if !fits {
             wrong = Some(format!("{}({name:?})", kind.word()));

@@ -4,21 +4,23 @@
  * The contract between an execution-provider plugin and a host. C11 and C++17, 64-bit targets.
  *
  * WHERE TO START. A plugin is one shared library that exports one function, `ep_plugin_query`. It hands out
- * an `EpPlugin`: static data with the provider's name and tables of functions. The host calls
+ * an `EpPlugin`: static data with the provider's name and its tables of functions. The host calls
  * `create_provider`, asks the instance for its devices, and `register_all` puts the ops that the provider can
- * run into the host's registrar. The smallest plugin is
+ * run into the host's registrar. The frame of a plugin is
  *
- *     static const EpProviderTable PROVIDER = { .struct_size = sizeof(EpProviderTable), .destroy = ..., ... };
- *     static EpPlugin PLUGIN = { .struct_size = sizeof(EpPlugin), .name = EP_STR("acme"), ... };
+ *     static const EpProviderTable PROVIDER = {.struct_size = sizeof(EpProviderTable), .destroy = destroy, ...};
+ *     static const EpPlugin PLUGIN = {
+ *       .struct_size = sizeof(EpPlugin), .abi_major = EP_ABI_MAJOR, .abi_minor = EP_ABI_MINOR,
+ *       .name = EP_STR("acme"), .infos = EP_ABI_INFOS, .num_infos = EP_ABI_NUM_INFOS, .provider = &PROVIDER, ...};
+ *
  *     EP_EXPORT const EpStatus *ep_plugin_query(uint32_t major, uint32_t minor, const EpPlugin **out) {
- *       EP_STATIC_STATUS(TOO_OLD, EP_CODE_ABI_MISMATCH, "acme needs a host with ABI 0.1");
- *       if (major != EP_ABI_MAJOR || minor != EP_ABI_MINOR) return &TOO_OLD;
+ *       EP_STATIC_STATUS(OTHER_ABI, EP_CODE_ABI_MISMATCH, "acme 1.2 is built for ABI 0.1; use a host with that ABI");
+ *       if (major != EP_ABI_MAJOR || minor != EP_ABI_MINOR) return &OTHER_ABI;
  *       *out = &PLUGIN;
  *       return NULL;
  *     }
  *
- * with `infos` set to the result of `ep_abi_infos`, so that the host can tell how this plugin sees every
- * struct and name the first field that differs, should one differ.
+ * `infos` tells the host how this plugin sees every struct, so that it can name the first field that differs.
  *
  * ERRORS. A function returns NULL for success, else an `EpStatus` with a code and a message that says what was
  * asked, what was found and what to do. The receiver calls `status->release(status)` exactly once, on any

@@ -19,6 +19,12 @@ extern "C" {
 #define EP_EXPORT __attribute__((visibility("default")))
 #endif
 
+#if defined(__GNUC__)
+#define EP_UNUSED_ __attribute__((unused))
+#else
+#define EP_UNUSED_
+#endif
+
 EP_STATIC_ASSERT(sizeof(void *) == 8, "the contract is defined for 64-bit targets");
 
 /** Whether the struct behind `pointer`, made by the other side, is long enough to have `field`. */

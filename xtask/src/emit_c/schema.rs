@@ -1,6 +1,6 @@
 //! The ops' schemas as constant data.
 
-use super::{comment, function_name, init, title, wrapped};
+use super::{comment, function_name, init, items, title, wrapped};
 use crate::expr::{Expr, Node};
 use crate::model::{Abi, Access, ArgKind, DescKind, Op};
 use std::fmt::Write;
@@ -26,8 +26,10 @@ pub fn schemas(o: &mut String, abi: &Abi) {
 
 fn literal(text: &str) -> String {
     assert!(text.len() < MAX_LITERAL, "a text of {} bytes is too long for C", text.len());
-    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    format!("EP_STR(\"{escaped}\")")
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
+    // One literal for each line of the text; C joins them.
+    let lines: Vec<_> = escaped.split('\n').collect();
+    format!("EP_STR(\"{}\")", lines.join("\\n\"\n           \""))
 }
 
 /// The pieces of one schema function: local arrays, then the schema that points to them.
@@ -48,20 +50,8 @@ impl Pools<'_> {
 
     fn expression(&mut self, name: &str, text: Option<&str>) -> (String, String) {
         let nodes = text.map(|t| Expr::parse(t).nodes()).unwrap_or_default();
-        let items: Vec<_> = nodes.iter().map(|n| self.node(n)).collect();
+        let items: Vec<_> = nodes.iter().map(node).collect();
         self.array("EpExprNode", name, &items)
-    }
-
-    fn node(&self, (kind, number, text): &Node) -> String {
-        let mut values = vec![("op", format!("EP_EXPR_{kind}"))];
-        if *kind == "CONST" {
-            assert!(*number >= 0, "a negative constant needs two's complement here");
-            let scalar = [("kind", "EP_SCALAR_I64".to_owned()), ("re", number.to_string())];
-            values.push(("value", init(self.abi, "EpScalar", &scalar)));
-        } else if !text.is_empty() {
-            values.push(("text", literal(text)));
-        }
-        init(self.abi, "EpExprNode", &values)
     }
 
     fn desc_fields(&mut self, op: &Op) -> (String, String) {
@@ -131,6 +121,14 @@ impl Pools<'_> {
     }
 }
 
+fn node((kind, number, text): &Node) -> String {
+    match *kind {
+        "CONST" => format!("EP_NODE_I64({number})"),
+        _ if text.is_empty() => format!("EP_NODE_OP(EP_EXPR_{kind})"),
+        _ => format!("EP_NODE_FACT(EP_EXPR_{kind}, \"{text}\")"),
+    }
+}
+
 fn field_head(name: &str, doc: &str, kind: &str, offset: u64, size: u64) -> Vec<(&'static str, String)> {
     vec![
         ("name", literal(name)),
@@ -170,8 +168,8 @@ fn schema(o: &mut String, abi: &Abi, op: &Op) {
     o.push_str(&pools.text);
     writeln!(
         o,
-        "  static const EpOpSchema schema = {};\n  return &schema;\n}}\n",
-        init(abi, "EpOpSchema", &values)
+        "  static const EpOpSchema schema = {{{}}};\n  return &schema;\n}}\n",
+        wrapped(&items(abi, "EpOpSchema", &values))
     )
     .unwrap();
 }

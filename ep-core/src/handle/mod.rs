@@ -1,0 +1,18 @@
+//! What a host holds: owners of a plugin's objects.
+//!
+//! Each handle keeps alive what it came from and destroys its object when dropped, so objects go before their
+//! device and devices before their provider, in whatever order a host lets go. Calls are thin: the tables
+//! were copied and completed once, when the plugin was loaded. These are the raw half; `ep-registry` builds
+//! the safe one on them.
+
+mod objects;
+mod plugin;
+mod primitive;
+mod provider;
+mod services;
+
+pub use objects::{AllocatorHandle, DeviceHandle, EventHandle, StreamHandle};
+pub use plugin::Plugin;
+pub use primitive::PrimitiveHandle;
+pub use provider::{FactoryHandle, ProviderHandle, Sink};
+pub use services::HostSide;

@@ -1,0 +1,359 @@
+//! A provider instance, and receiving what it registers.
+
+use super::objects::DeviceHandle;
+use super::services::{HostSide, Services};
+use super::{Plugin, PrimitiveHandle};
+use crate::abi::*;
+use crate::hob::{self, Expr};
+use crate::schema::{Key, Schema, decode_schema};
+use crate::{DType, Error, Result};
+use std::collections::HashSet;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A live provider instance.
+pub struct ProviderHandle {
+    plugin: Arc<Plugin>,
+    raw: *mut EpProvider,
+    // Behind `raw` in drop order: the plugin may log until it is destroyed.
+    _services: Box<Services>,
+}
+
+// SAFETY: the functions of a provider may be called from any thread (table EpProviderTable).
+unsafe impl Send for ProviderHandle {}
+// SAFETY: as above.
+unsafe impl Sync for ProviderHandle {}
+
+impl Drop for ProviderHandle {
+    fn drop(&mut self) {
+        // SAFETY: made by `create`, destroyed once; every object of it holds an Arc of this handle.
+        unsafe { (self.plugin.provider.destroy)(self.raw) }
+    }
+}
+
+impl std::fmt::Debug for ProviderHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProviderHandle").field("plugin", &self.plugin.name).finish_non_exhaustive()
+    }
+}
+
+impl ProviderHandle {
+    /// Starts an instance.
+    ///
+    /// # Errors
+    /// The plugin's.
+    pub fn create(
+        plugin: Arc<Plugin>,
+        side: Arc<dyn HostSide>,
+        instance: &str,
+        plugin_path: &str,
+        options: &[(String, String)],
+    ) -> Result<Arc<ProviderHandle>> {
+        let services = Services::new(side);
+        let values: Vec<EpKeyValue> =
+            options.iter().map(|(k, v)| EpKeyValue { key: EpStr::new(k), value: EpStr::new(v) }).collect();
+        let raw_options = EpProviderOptions {
+            instance: EpStr::new(instance),
+            plugin_path: EpStr::new(plugin_path),
+            options: values.as_ptr(),
+            num_options: values.len() as u64,
+            ..EpProviderOptions::EMPTY
+        };
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the plugin's function with live structs; `services` outlives the instance.
+        unsafe { take((plugin.create)(&services.table, &raw_options, &mut raw)) }?;
+        if raw.is_null() {
+            return Err(Error::internal(format!(
+                "provider `{}` reported success and no instance",
+                plugin.name
+            )));
+        }
+        Ok(Arc::new(ProviderHandle { plugin, raw, _services: services }))
+    }
+
+    /// The plugin it is an instance of.
+    pub fn plugin(&self) -> &Arc<Plugin> {
+        &self.plugin
+    }
+
+    /// How many devices there are.
+    ///
+    /// # Errors
+    /// `Unavailable` with the reason when none can be used.
+    pub fn device_count(&self) -> Result<u32> {
+        let mut n = 0;
+        // SAFETY: a live instance and a valid out-pointer.
+        unsafe { take((self.plugin.provider.device_count)(self.raw, &mut n)) }?;
+        Ok(n)
+    }
+
+    /// Opens device `index`.
+    ///
+    /// # Errors
+    /// The plugin's, or what is wrong with the device's description.
+    pub fn open(self: &Arc<Self>, index: u32) -> Result<Arc<DeviceHandle>> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: a live instance and a valid out-pointer.
+        unsafe { take((self.plugin.provider.device_open)(self.raw, index, &mut raw)) }?;
+        // SAFETY: just made by the plugin for us.
+        unsafe { DeviceHandle::new(self.clone(), raw) }
+    }
+
+    /// Lets the provider register everything into `sink`.
+    ///
+    /// # Errors
+    /// The provider's; usually the sink's own, handed through.
+    pub fn register(self: &Arc<Self>, sink: &mut dyn Sink) -> Result<()> {
+        let mut context = SinkContext { provider: self.clone(), sink, names: HashSet::new() };
+        let registrar = EpRegistrar {
+            context: (&raw mut context).cast(),
+            add_schema: Some(add_schema),
+            add_factory: Some(add_factory),
+            ..EpRegistrar::EMPTY
+        };
+        // SAFETY: a live instance; the registrar and its context live during the call, and the plugin uses
+        // them from this thread only (EpRegistrar).
+        unsafe { take((self.plugin.provider.register_all)(self.raw, &registrar)) }
+    }
+}
+
+/// Receives what a provider registers.
+pub trait Sink {
+    /// An op. Returns the schema that the host knows by this name, which has no conflict with it.
+    ///
+    /// # Errors
+    /// A conflict.
+    fn schema(&mut self, schema: Schema) -> Result<()>;
+    /// The op of this name: as the host knows it, and as the provider does.
+    fn known(&self, op: &str) -> Option<(Arc<Schema>, Arc<Schema>)>;
+    /// A factory whose rows have been checked against the schema.
+    ///
+    /// # Errors
+    /// Names in its expressions that do not exist.
+    fn factory(&mut self, factory: FactoryHandle) -> Result<()>;
+}
+
+struct SinkContext<'a> {
+    provider: Arc<ProviderHandle>,
+    sink: &'a mut dyn Sink,
+    names: HashSet<String>,
+}
+
+unsafe extern "C" fn add_schema(context: *mut c_void, schema: *const EpOpSchema) -> *const EpStatus {
+    finish(|| {
+        // SAFETY: the context of the registrar, on the thread that `register` runs on; the plugin's schema.
+        let (context, schema) = unsafe { (&mut *context.cast::<SinkContext<'_>>(), decode_schema(schema)?) };
+        context.sink.schema(schema)
+    })
+}
+
+unsafe extern "C" fn add_factory(context: *mut c_void, info: *const EpFactoryInfo) -> *const EpStatus {
+    finish(|| {
+        // SAFETY: as in `add_schema`.
+        let (context, info) = unsafe { (&mut *context.cast::<SinkContext<'_>>(), read_struct(info)?) };
+        // SAFETY: the plugin's texts live during the call.
+        let (op, name) = unsafe { (str_of(info.op)?, str_of(info.name)?) };
+        let mut inner = || {
+            if name.is_empty() || !context.names.insert(name.to_owned()) {
+                return Err(Error::invalid("the name is empty or taken by another factory of the provider"));
+            }
+            let (_, view) = context.sink.known(op).ok_or_else(|| {
+                Error::not_found("the op is not known: call add_schema first, or check the spelling")
+            })?;
+            // SAFETY: the plugin's arrays live during the call.
+            let factory = unsafe { FactoryHandle::read(context.provider.clone(), &info, &view) }?;
+            context.sink.factory(factory)
+        };
+        inner().map_err(|e| e.context(format!("factory `{name}` of op `{op}`")))
+    })
+}
+
+type MatchesFn = unsafe extern "C" fn(
+    *mut EpFactoryContext,
+    *mut EpDevice,
+    *const c_void,
+    *mut u32,
+    *mut EpStr,
+) -> *const EpStatus;
+type CreateFn = unsafe extern "C" fn(
+    *mut EpFactoryContext,
+    *mut EpDevice,
+    *const c_void,
+    *mut *mut EpPrimitive,
+) -> *const EpStatus;
+
+/// A factory that a provider has registered.
+pub struct FactoryHandle {
+    /// The op's name.
+    pub op: String,
+    /// The factory's name.
+    pub name: String,
+    /// Higher is preferred.
+    pub priority: i32,
+    /// Whether launches may be recorded into a graph.
+    pub capturable: bool,
+    /// The kind of device it is for.
+    pub device_kind: String,
+    /// Selector rows; one empty row where the op has none.
+    pub selectors: Vec<Vec<u32>>,
+    /// Dtype rows; one empty row where the op has none.
+    pub dtypes: Vec<Vec<DType>>,
+    /// Further condition.
+    pub predicate: Option<Expr>,
+    /// Ranks factories of equal priority.
+    pub hint: Option<Expr>,
+    /// Name of the custom predicate, or empty.
+    pub match_name: String,
+    rows: (HashSet<Vec<u32>>, HashSet<Vec<DType>>),
+    provider: Arc<ProviderHandle>,
+    context: *mut EpFactoryContext,
+    table: PrimitiveTable,
+    matches: Option<MatchesFn>,
+    create: CreateFn,
+}
+
+// SAFETY: the context is only passed to the factory's callbacks, which any thread may call.
+unsafe impl Send for FactoryHandle {}
+// SAFETY: as above.
+unsafe impl Sync for FactoryHandle {}
+
+impl std::fmt::Debug for FactoryHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FactoryHandle({} of {})", self.name, self.provider.plugin.name)
+    }
+}
+
+/// `rows` rows of `width` values.
+///
+/// # Safety
+/// A non-null `ptr` is readable for all of them.
+unsafe fn rows(ptr: *const u32, rows: u64, width: usize, what: &str) -> Result<Vec<Vec<u32>>> {
+    if width == 0 && rows == 0 {
+        return Ok(vec![Vec::new()]);
+    }
+    if rows == 0 || width == 0 {
+        return Err(Error::invalid(format!("{rows} rows of {what}, of which the op has {width}")));
+    }
+    let count =
+        rows.checked_mul(width as u64).ok_or_else(|| Error::invalid(format!("{rows} rows of {what}")))?;
+    // SAFETY: as the caller promises.
+    let flat = unsafe { list(ptr, count, what) }?;
+    Ok(flat.chunks(width).map(<[u32]>::to_vec).collect())
+}
+
+impl FactoryHandle {
+    /// # Safety
+    /// `info` and what it points to comes from the plugin of `provider` and is readable.
+    unsafe fn read(
+        provider: Arc<ProviderHandle>,
+        info: &EpFactoryInfo,
+        schema: &Schema,
+    ) -> Result<FactoryHandle> {
+        if info.schema_version != schema.version {
+            return Err(Error::unsupported(format!(
+                "written for version {} of the schema, which is at {} here",
+                info.schema_version, schema.version
+            )));
+        }
+        if info.flags & !u64::from(EP_FACTORY_CAPTURABLE) != 0 {
+            return Err(Error::unsupported(format!("flags {:#x} are not known to this version", info.flags)));
+        }
+        let (num_selectors, num_dtypes) = (schema.selectors().count(), schema.dtypes().count());
+        // SAFETY: as the caller promises.
+        let (selectors, dtypes) = unsafe {
+            (
+                rows(info.selectors, info.num_selector_rows, num_selectors, "selectors")?,
+                rows(info.dtypes, info.num_dtype_rows, num_dtypes, "dtypes")?,
+            )
+        };
+        for row in &selectors {
+            for ((field, choices), value) in schema.selectors().zip(row) {
+                if *value as usize >= choices.len() {
+                    return Err(Error::invalid(format!(
+                        "selector `{}` has no value {value}; it has 0 to {}",
+                        field.name,
+                        choices.len() - 1
+                    )));
+                }
+            }
+        }
+        let dtypes: Vec<Vec<DType>> =
+            dtypes.into_iter().map(|r| r.into_iter().map(DType).collect()).collect();
+        if let Some(bad) = dtypes.iter().flatten().find(|d| d.to_string().starts_with("dtype#") || d.0 == 0) {
+            return Err(Error::invalid(format!("{bad} is no dtype; vendor dtypes are interned first")));
+        }
+        // SAFETY: as the caller promises.
+        unsafe {
+            Ok(FactoryHandle {
+                op: schema.name.clone(),
+                name: str_of(info.name)?.to_owned(),
+                priority: info.priority,
+                capturable: info.flags != 0,
+                device_kind: str_of(info.device_kind)?.to_owned(),
+                predicate: hob::decode(info.predicate, info.num_predicate)?,
+                hint: hob::decode(info.hint, info.num_hint)?,
+                match_name: str_of(info.match_name)?.to_owned(),
+                rows: (selectors.iter().cloned().collect(), dtypes.iter().cloned().collect()),
+                selectors,
+                dtypes,
+                provider,
+                context: info.context,
+                table: PrimitiveTable::load(info.primitive)?,
+                matches: info.matches,
+                create: info.create.ok_or_else(|| missing_entry("EpFactoryInfo.create"))?,
+            })
+        }
+    }
+
+    /// The provider.
+    pub fn provider(&self) -> &Arc<ProviderHandle> {
+        &self.provider
+    }
+
+    /// Whether the factory is for these selector values and dtypes.
+    pub fn covers(&self, key: &Key) -> bool {
+        self.rows.0.contains(&key.selectors) && self.rows.1.contains(&key.dtypes)
+    }
+
+    /// Asks the custom predicate; `None` means that it accepts, `Some` is its reason to refuse.
+    ///
+    /// # Errors
+    /// The callback's.
+    ///
+    /// # Safety
+    /// `desc` is a descriptor of the op.
+    pub unsafe fn custom_refusal(
+        &self,
+        device: &DeviceHandle,
+        desc: *const c_void,
+    ) -> Result<Option<String>> {
+        let Some(matches) = self.matches else { return Ok(None) };
+        let (mut accepted, mut reason) = (0, EpStr::ZERO);
+        // SAFETY: the factory's own context, a live device of the same provider, the caller's descriptor; the
+        // reason is read before the next call on this thread.
+        unsafe {
+            take(matches(self.context, device.raw(), desc, &mut accepted, &mut reason))?;
+            Ok((accepted == 0).then(|| string_of(reason)))
+        }
+    }
+
+    /// Builds a primitive.
+    ///
+    /// # Errors
+    /// The factory's.
+    ///
+    /// # Safety
+    /// `desc` is a descriptor of the op; `device` is one of this factory's provider.
+    pub unsafe fn create(
+        self: &Arc<Self>,
+        device: &Arc<DeviceHandle>,
+        desc: *const c_void,
+    ) -> Result<PrimitiveHandle> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: as the caller promises.
+        unsafe {
+            take((self.create)(self.context, device.raw(), desc, &mut raw))?;
+            PrimitiveHandle::new(self.clone(), device.clone(), raw, self.table)
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Instruction-set levels: finding out what this CPU has, and running one loop at the level chosen.
+//!
+//! Kernels are plain loops. [`Isa::dispatch`] compiles a loop once per level inside a function with that
+//! level's features, so that the compiler vectorises it for each. Rust never fuses a multiplication with
+//! an addition unasked, so a loop gives the same bits at every level unless it asks for the level.
+
+use ep_core::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
+
+/// The environment variable that forces a level: `baseline`, `avx2`, `avx512` or `amx`.
+pub const ISA_ENV: &str = "EP_CPU_ISA";
+
+/// The levels, each containing the ones before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// What the build target guarantees (SSE2 on x86-64).
+    Baseline,
+    /// AVX2, FMA, F16C, BMI1, BMI2, LZCNT, POPCNT.
+    Avx2,
+    /// Avx2 and AVX-512 F, BW, DQ, VL, CD.
+    Avx512,
+    /// Avx512 and AMX tiles with bf16, granted by the operating system to this process.
+    Amx,
+}
+
+impl Level {
+    /// Every level, lowest first.
+    pub const ALL: [Level; 4] = [Level::Baseline, Level::Avx2, Level::Avx512, Level::Amx];
+
+    /// The name used in [`ISA_ENV`].
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Baseline => "baseline",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+            Level::Amx => "amx",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Level {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Level> {
+        Level::ALL.into_iter().find(|l| l.name() == word).ok_or_else(|| {
+            Error::invalid(format!(
+                "unknown instruction set `{word}`; use one of baseline, avx2, avx512, amx"
+            ))
+        })
+    }
+}
+
+/// A level that this CPU is known to have: a value is the proof that lets [`Isa::dispatch`] be safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Isa(Level);
+
+/// A computation to be compiled once per level.
+///
+/// [`Body::run`] and all that it calls must be `#[inline(always)]` to be compiled for the level:
+/// a function that stays out of line keeps the baseline's features.
+pub trait Body {
+    /// What the computation returns.
+    type Out;
+
+    /// The computation.
+    fn run(self) -> Self::Out;
+}
+
+impl Isa {
+    /// The level that needs nothing.
+    pub const BASELINE: Isa = Isa(Level::Baseline);
+
+    /// The best level of this CPU, or the one that [`ISA_ENV`] asks for.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the variable holds an unknown word, `Unavailable` when this CPU lacks
+    /// the level it names.
+    pub fn detect() -> Result<Isa> {
+        match std::env::var_os(ISA_ENV) {
+            None => Ok(Isa(best())),
+            Some(word) => Self::from_word(&word.to_string_lossy()),
+        }
+    }
+
+    fn from_word(word: &str) -> Result<Isa> {
+        let hint = |e: Error| e.context(format_args!("{ISA_ENV}={word} (change or unset it)"));
+        word.parse().and_then(Isa::new).map_err(hint)
+    }
+
+    /// The proof that this CPU has `level`.
+    ///
+    /// # Errors
+    /// `Unavailable` when it does not.
+    pub fn new(level: Level) -> Result<Isa> {
+        let best = best();
+        if level <= best {
+            return Ok(Isa(level));
+        }
+        Err(Error::unavailable(format!(
+            "instruction set {level} was asked for, but this CPU and system offer {best} at most"
+        )))
+    }
+
+    /// Every level of this CPU, lowest first.
+    pub fn available() -> Vec<Isa> {
+        let best = best();
+        Level::ALL.into_iter().filter(|&l| l <= best).map(Isa).collect()
+    }
+
+    /// The level.
+    pub const fn level(self) -> Level {
+        self.0
+    }
+
+    /// Runs `body` compiled for this level. AMX has no code generation of its own: it runs as AVX-512.
+    #[inline]
+    pub fn dispatch<B: Body>(self, body: B) -> B::Out {
+        #[cfg(target_arch = "x86_64")]
+        match self.0 {
+            Level::Baseline => body.run(),
+            // SAFETY: an `Isa` of this level exists only if `best` found each of the features.
+            Level::Avx2 => unsafe { x86::run_avx2(body) },
+            // SAFETY: as above.
+            Level::Avx512 | Level::Amx => unsafe { x86::run_avx512(body) },
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        body.run()
+    }
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// Parsing checks that this CPU has the level.
+impl FromStr for Isa {
+    type Err = Error;
+
+    fn from_str(word: &str) -> Result<Isa> {
+        word.parse().and_then(Isa::new)
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn best() -> Level {
+    Level::Baseline
+}
+
+#[cfg(target_arch = "x86_64")]
+fn best() -> Level {
+    use std::sync::OnceLock;
+    // Asking for AMX is a system call, and the answer cannot change.
+    static BEST: OnceLock<Level> = OnceLock::new();
+    *BEST.get_or_init(x86::best)
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Body, Level};
+
+    macro_rules! has {
+        ($($feature:tt)*) => { true $(&& is_x86_feature_detected!($feature))* };
+    }
+
+    pub(super) fn best() -> Level {
+        if !has!("avx2" "fma" "f16c" "bmi1" "bmi2" "lzcnt" "popcnt") {
+            Level::Baseline
+        } else if !has!("avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512cd") {
+            Level::Avx2
+        } else if !(cpu_has_amx() && system_grants_amx()) {
+            Level::Avx512
+        } else {
+            Level::Amx
+        }
+    }
+
+    fn cpu_has_amx() -> bool {
+        use std::arch::x86_64::{__cpuid, __cpuid_count};
+        const AMX_BF16: u32 = 1 << 22;
+        const AMX_TILE: u32 = 1 << 24;
+        const WANTED: u32 = AMX_BF16 | AMX_TILE;
+        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & WANTED == WANTED
+    }
+
+    #[cfg(target_os = "linux")]
+    fn system_grants_amx() -> bool {
+        // From the kernel's asm/prctl.h and asm/fpu/types.h; the libc crate has neither.
+        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+        const XFEATURE_XTILEDATA: libc::c_long = 18;
+        // SAFETY: this request takes a number and touches no memory of ours; a kernel without it
+        // returns an error.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn system_grants_amx() -> bool {
+        false
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+    pub(super) fn run_avx2<B: Body>(body: B) -> B::Out {
+        body.run()
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512cd")]
+    pub(super) fn run_avx512<B: Body>(body: B) -> B::Out {
+        body.run()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_core::Code;
+
+    #[test]
+    fn levels_are_ordered_named_and_checked() {
+        let all = Isa::available();
+        assert_eq!(all[0], Isa::BASELINE);
+        assert!(all.is_sorted());
+        for level in Level::ALL {
+            assert_eq!(level.name().parse::<Level>().unwrap(), level);
+            let held = all.iter().any(|i| i.level() == level);
+            match Isa::from_word(level.name()) {
+                Ok(isa) => assert!(held && isa.to_string() == level.name()),
+                Err(e) => {
+                    assert!(!held);
+                    assert_eq!(e.code(), Code::Unavailable);
+                    assert!(e.message().contains(ISA_ENV) && e.message().contains(level.name()), "{e}");
+                }
+            }
+        }
+        let e = Isa::from_word("sse9").unwrap_err();
+        assert_eq!(e.code(), Code::InvalidArgument);
+        assert!(e.message().contains("sse9") && e.message().contains("avx512"), "{e}");
+    }
+
+    struct Dot<'a>(&'a [u32], &'a [u32]);
+
+    impl Body for Dot<'_> {
+        type Out = u32;
+
+        #[inline(always)]
+        fn run(self) -> u32 {
+            self.0.iter().zip(self.1).fold(0, |s, (a, b)| s.wrapping_add(a.wrapping_mul(*b)))
+        }
+    }
+
+    #[test]
+    fn every_level_computes_the_same() {
+        let a: Vec<u32> = (0..1003u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
+        let b: Vec<u32> = a.iter().rev().copied().collect();
+        let want = Dot(&a, &b).run();
+        for isa in Isa::available() {
+            assert_eq!(isa.dispatch(Dot(&a, &b)), want, "{isa}");
+        }
+    }
+}

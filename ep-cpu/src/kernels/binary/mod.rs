@@ -1,0 +1,145 @@
+//! BroadcastElementwiseBinary: `dst = op(src0, src1)` with numpy broadcasting.
+//!
+//! f16 and bf16 compute in a wider type and round once. Integers wrap; dividing one by zero, or taking the
+//! remainder, gives 0. `floor_div` and `floor_mod` follow Python's sign rules, `fmod` and `trunc_div` C's.
+//! `max` and `min` give NaN if either operand is NaN. On bool, `add` is or, `mul` and, and the others are
+//! those on the integers 0 and 1, stored as whether the result differs from zero. An integer to a negative
+//! power is its reciprocal truncated. Comparisons and logical ops write bool; NaN counts as true.
+//! `is_close` takes atol and rtol: `|a - b| <= atol + |rtol b|`, or equal (infinities of one sign are).
+//! Backward ops take `dy` first, then `x` or `y`; their attributes are those of the forward op. The two
+//! power gradients take `x`, then `dy`, and the scalar as attribute 0.
+
+mod backward;
+mod ops;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use super::elem::Storage;
+use super::engine::{Binary, Cost};
+use crate::isa::{Body, Isa};
+use ep_core::parallel::Parallel;
+use ep_core::{DType, Result};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::slice;
+
+pub use table::{OPS, lookup, rows};
+
+/// The arguments of one launch.
+#[derive(Clone, Copy, Debug)]
+pub struct BinaryArgs<'a> {
+    /// Shape of `src0`, outermost dimension first, at most 8 dimensions. Shapes are aligned at their last
+    /// dimension and broadcast; the destination has the broadcast shape. No dimensions: one element.
+    pub src0_dims: &'a [i64],
+    /// Shape of `src1`.
+    pub src1_dims: &'a [i64],
+    /// The first element of the first source; contiguous, row-major.
+    pub src0: *const u8,
+    /// The first element of the second source; contiguous, row-major.
+    pub src1: *const u8,
+    /// The first element of the destination; contiguous, row-major.
+    pub dst: *mut u8,
+    /// Attributes 0 and 1 of the op.
+    pub attr: [f64; 2],
+}
+
+/// The kernel of one (op, source dtype, destination dtype).
+#[derive(Clone, Copy)]
+pub struct BinaryKernel(Binary);
+
+impl BinaryKernel {
+    /// Runs the kernel.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for shapes that do not broadcast, and for a destination that is also a source
+    /// but has another shape or element size; the first error of `par`.
+    ///
+    /// # Safety
+    /// Each address is aligned to its element and valid for the elements of its shape; nothing else
+    /// writes the sources or touches the destination meanwhile. The destination is the same address as a
+    /// source or does not overlap it.
+    #[inline]
+    pub unsafe fn launch(&self, isa: Isa, par: &dyn Parallel, args: &BinaryArgs<'_>) -> Result<()> {
+        let shapes = [args.src0_dims, args.src1_dims];
+        // SAFETY: the caller's contract, passed on.
+        unsafe { self.0.launch(isa, par, args.attr, shapes, [args.src0, args.src1], args.dst) }
+    }
+
+    fn of<O: Op<S, D>, S: Storage, D: Storage>() -> BinaryKernel {
+        BinaryKernel(Binary {
+            block: block::<O, S, D>,
+            src_size: size_of::<S>(),
+            dst_size: size_of::<D>(),
+            cost: O::COST,
+        })
+    }
+}
+
+/// One supported combination.
+#[derive(Clone, Copy)]
+pub struct BinaryRow {
+    /// Index into [`OPS`].
+    pub op: usize,
+    /// Dtype of both sources.
+    pub src: DType,
+    /// Destination dtype.
+    pub dst: DType,
+    /// What computes it.
+    pub kernel: BinaryKernel,
+}
+
+/// An operation on two `S` that gives a `D`.
+trait Op<S: Storage, D: Storage>: 'static {
+    const COST: Cost;
+    /// Whether to compile it for each instruction-set level.
+    const VECTOR: bool = !matches!(Self::COST, Cost::Special);
+    fn apply(a: S::Value, b: S::Value, attr: [f64; 2]) -> D::Value;
+}
+
+struct Map<'a, O, S, D> {
+    src: [&'a [S]; 2],
+    dst: &'a mut [MaybeUninit<D>],
+    attr: [f64; 2],
+    op: PhantomData<O>,
+}
+
+impl<O: Op<S, D>, S: Storage, D: Storage> Body for Map<'_, O, S, D> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        map::<O, S, D>(self.src[0], self.src[1], self.dst, self.attr);
+    }
+}
+
+// Slices as parameters of their own tell the compiler that they do not alias; inside a struct they do not.
+#[inline(always)]
+fn map<O: Op<S, D>, S: Storage, D: Storage>(a: &[S], b: &[S], dst: &mut [MaybeUninit<D>], attr: [f64; 2]) {
+    for ((d, &a), &b) in dst.iter_mut().zip(a).zip(b) {
+        d.write(D::store(O::apply(a.load(), b.load(), attr)));
+    }
+}
+
+/// # Safety
+/// As [`super::engine::BinaryBlock`], with aligned elements of `S` and `D`.
+unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
+    isa: Isa,
+    attr: [f64; 2],
+    a: *const u8,
+    b: *const u8,
+    dst: *mut u8,
+    n: usize,
+) {
+    // SAFETY: `n` valid elements each by the caller's contract, which also excludes overlap with `dst`;
+    // every bit pattern is a valid `S`.
+    let map = unsafe {
+        Map::<O, S, D> {
+            src: [slice::from_raw_parts(a.cast(), n), slice::from_raw_parts(b.cast(), n)],
+            dst: slice::from_raw_parts_mut(dst.cast(), n),
+            attr,
+            op: PhantomData,
+        }
+    };
+    if O::VECTOR { isa.dispatch(map) } else { map.run() }
+}

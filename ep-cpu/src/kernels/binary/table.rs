@@ -1,0 +1,269 @@
+//! Which binary op runs on which dtypes.
+
+use super::ops::*;
+use super::{BinaryKernel, BinaryRow, Op, backward};
+use crate::kernels::elem::{Bool, Complex, Storage};
+use ep_core::DType;
+use half::{bf16, f16};
+use std::sync::OnceLock;
+
+/// The ops; their indices are what [`lookup`] takes.
+pub const OPS: &[&str] = &[
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "max",
+    "min",
+    "pow",
+    "fmod",
+    "floor_div",
+    "trunc_div",
+    "floor_mod",
+    "scalar_base_power_grad",
+    "scalar_exp_power_grad",
+    "zeta",
+    "equal",
+    "not_equal",
+    "less_than",
+    "less_equal",
+    "greater_than",
+    "greater_equal",
+    "is_close",
+    "is_close_equal_nan",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "identity_backward_with_dy_x",
+    "elu_backward_with_dy_x",
+    "celu_backward_with_dy_y",
+    "gelu_backward_with_dy_x",
+    "hardswish_backward_with_dy_x",
+    "hardsigmoid_backward_with_dy_x",
+    "hardshrink_backward_with_dy_y",
+    "hardtanh_backward_with_dy_y",
+    "leaky_relu_backward_with_dy_x",
+    "mish_backward_with_dy_x",
+    "relu_backward_with_dy_y",
+    "relu_backward_with_dy_x",
+    "selu_backward_with_dy_x",
+    "silu_backward_with_dy_x",
+    "softsign_backward_with_dy_x",
+    "softplus_backward_with_dy_x",
+    "softshrink_backward_with_dy_y",
+    "tanh_backward_with_dy_y",
+    "threshold_backward_with_dy_x",
+    "sigmoid_backward_with_dy_y",
+    "sigmoid_backward_with_dy_x",
+    "abs_backward_with_dy_x",
+    "acos_backward_with_dy_x",
+    "acosh_backward_with_dy_x",
+    "asin_backward_with_dy_x",
+    "asinh_backward_with_dy_x",
+    "atan_backward_with_dy_x",
+    "atanh_backward_with_dy_x",
+    "cos_backward_with_dy_x",
+    "cosh_backward_with_dy_x",
+    "erf_backward_with_dy_x",
+    "erfc_backward_with_dy_x",
+    "exp_backward_with_dy_x",
+    "exp2_backward_with_dy_x",
+    "expm1_backward_with_dy_x",
+    "lgamma_backward_with_dy_x",
+    "digamma_backward_with_dy_x",
+    "log_backward_with_dy_x",
+    "log2_backward_with_dy_x",
+    "log10_backward_with_dy_x",
+    "log1p_backward_with_dy_x",
+    "log_sigmoid_backward_with_dy_x",
+    "reciprocal_backward_with_dy_x",
+    "reciprocal_no_nan_backward_with_dy_x",
+    "rsqrt_backward_with_dy_x",
+    "sin_backward_with_dy_x",
+    "sinh_backward_with_dy_x",
+    "sqrt_backward_with_dy_x",
+    "square_backward_with_dy_x",
+    "tan_backward_with_dy_x",
+    "fast_gelu_backward_with_dy_x",
+    "quick_gelu_backward_with_dy_x",
+    "square_relu_backward_with_dy_x",
+];
+
+/// The kernel of `OPS[op]` from two `src` to `dst`; `None` if there is none.
+pub fn lookup(op: usize, src: DType, dst: DType) -> Option<BinaryKernel> {
+    let rows = rows();
+    let found = rows.binary_search_by_key(&(op, src, dst), |r| (r.op, r.src, r.dst)).ok()?;
+    Some(rows[found].kernel)
+}
+
+/// Every supported combination, ordered by op, source and destination dtype.
+pub fn rows() -> &'static [BinaryRow] {
+    static ROWS: OnceLock<Vec<BinaryRow>> = OnceLock::new();
+    ROWS.get_or_init(|| {
+        let mut rows = table();
+        rows.sort_by_key(|r| (r.op, r.src, r.dst));
+        rows
+    })
+}
+
+type C64 = Complex<f32>;
+type C128 = Complex<f64>;
+
+fn table() -> Vec<BinaryRow> {
+    let mut t = Table(Vec::new());
+
+    t.real::<Add>("add");
+    t.real::<Sub>("sub");
+    t.real::<Mul>("mul");
+    t.real::<Div>("div");
+    t.real::<Max>("max");
+    t.real::<Min>("min");
+    t.real::<Pow>("pow");
+    t.real::<Fmod>("fmod");
+    t.real::<FloorDiv>("floor_div");
+    t.real::<TruncDiv>("trunc_div");
+    t.real::<FloorMod>("floor_mod");
+    t.float::<ScalarBasePowerGrad>("scalar_base_power_grad");
+    t.float::<ScalarExpPowerGrad>("scalar_exp_power_grad");
+    t.float::<Zeta>("zeta");
+    t.complex::<ComplexAdd>("add");
+    t.complex::<ComplexSub>("sub");
+    t.complex::<ComplexMul>("mul");
+    t.complex::<ComplexDiv>("div");
+
+    t.test::<Equal>("equal").row::<Equal, C64, Bool>("equal").row::<Equal, C128, Bool>("equal");
+    t.test::<NotEqual>("not_equal").row::<NotEqual, C64, Bool>("not_equal");
+    t.row::<NotEqual, C128, Bool>("not_equal");
+    t.test::<LessThan>("less_than");
+    t.test::<LessEqual>("less_equal");
+    t.test::<GreaterThan>("greater_than");
+    t.test::<GreaterEqual>("greater_equal");
+    t.test::<IsClose>("is_close");
+    t.test::<IsCloseEqualNan>("is_close_equal_nan");
+    t.test::<LogicalAnd>("logical_and");
+    t.test::<LogicalOr>("logical_or");
+    t.test::<LogicalXor>("logical_xor");
+
+    t.int::<BitwiseAnd>("bitwise_and").row::<BitwiseAnd, Bool, Bool>("bitwise_and");
+    t.int::<BitwiseOr>("bitwise_or").row::<BitwiseOr, Bool, Bool>("bitwise_or");
+    t.int::<BitwiseXor>("bitwise_xor").row::<BitwiseXor, Bool, Bool>("bitwise_xor");
+
+    t.float::<backward::Identity>("identity_backward_with_dy_x");
+    t.float::<backward::Elu>("elu_backward_with_dy_x");
+    t.float::<backward::Celu>("celu_backward_with_dy_y");
+    t.float::<backward::Gelu>("gelu_backward_with_dy_x");
+    t.float::<backward::HardSwish>("hardswish_backward_with_dy_x");
+    t.float::<backward::HardSigmoid>("hardsigmoid_backward_with_dy_x");
+    t.float::<backward::HardShrink>("hardshrink_backward_with_dy_y");
+    t.float::<backward::HardTanh>("hardtanh_backward_with_dy_y");
+    t.float::<backward::LeakyRelu>("leaky_relu_backward_with_dy_x");
+    t.float::<backward::Mish>("mish_backward_with_dy_x");
+    t.float::<backward::Relu>("relu_backward_with_dy_y");
+    t.float::<backward::Relu>("relu_backward_with_dy_x");
+    t.float::<backward::Selu>("selu_backward_with_dy_x");
+    t.float::<backward::Silu>("silu_backward_with_dy_x");
+    t.float::<backward::SoftSign>("softsign_backward_with_dy_x");
+    t.float::<backward::SoftPlus>("softplus_backward_with_dy_x");
+    t.float::<backward::SoftShrink>("softshrink_backward_with_dy_y");
+    t.float::<backward::Tanh>("tanh_backward_with_dy_y");
+    t.float::<backward::Threshold>("threshold_backward_with_dy_x");
+    t.float::<backward::SigmoidY>("sigmoid_backward_with_dy_y");
+    t.float::<backward::SigmoidX>("sigmoid_backward_with_dy_x");
+    t.float::<backward::Abs>("abs_backward_with_dy_x");
+    t.float::<backward::Acos>("acos_backward_with_dy_x");
+    t.float::<backward::Acosh>("acosh_backward_with_dy_x");
+    t.float::<backward::Asin>("asin_backward_with_dy_x");
+    t.float::<backward::Asinh>("asinh_backward_with_dy_x");
+    t.float::<backward::Atan>("atan_backward_with_dy_x");
+    t.float::<backward::Atanh>("atanh_backward_with_dy_x");
+    t.float::<backward::Cos>("cos_backward_with_dy_x");
+    t.float::<backward::Cosh>("cosh_backward_with_dy_x");
+    t.float::<backward::Erf>("erf_backward_with_dy_x");
+    t.float::<backward::Erfc>("erfc_backward_with_dy_x");
+    t.float::<backward::Exp>("exp_backward_with_dy_x");
+    t.float::<backward::Exp2>("exp2_backward_with_dy_x");
+    t.float::<backward::Exp>("expm1_backward_with_dy_x");
+    t.float::<backward::Lgamma>("lgamma_backward_with_dy_x");
+    t.float::<backward::Digamma>("digamma_backward_with_dy_x");
+    t.float::<backward::Log>("log_backward_with_dy_x");
+    t.float::<backward::Log2>("log2_backward_with_dy_x");
+    t.float::<backward::Log10>("log10_backward_with_dy_x");
+    t.float::<backward::Log1p>("log1p_backward_with_dy_x");
+    t.float::<backward::LogSigmoid>("log_sigmoid_backward_with_dy_x");
+    t.float::<backward::Reciprocal>("reciprocal_backward_with_dy_x");
+    t.float::<backward::ReciprocalNoNan>("reciprocal_no_nan_backward_with_dy_x");
+    t.float::<backward::Rsqrt>("rsqrt_backward_with_dy_x");
+    t.float::<backward::Sin>("sin_backward_with_dy_x");
+    t.float::<backward::Sinh>("sinh_backward_with_dy_x");
+    t.float::<backward::Sqrt>("sqrt_backward_with_dy_x");
+    t.complex::<ComplexSqrtBackward>("sqrt_backward_with_dy_x");
+    t.float::<backward::Square>("square_backward_with_dy_x");
+    t.float::<backward::Tan>("tan_backward_with_dy_x");
+    t.float::<backward::FastGelu>("fast_gelu_backward_with_dy_x");
+    t.float::<backward::QuickGelu>("quick_gelu_backward_with_dy_x");
+    t.float::<backward::SquareRelu>("square_relu_backward_with_dy_x");
+    t.0
+}
+
+/// Adds the rows of a group of dtypes.
+struct Table(Vec<BinaryRow>);
+
+impl Table {
+    fn row<O: Op<S, D>, S: Storage, D: Storage>(&mut self, name: &str) -> &mut Self {
+        let op = OPS.iter().position(|&n| n == name).expect("every row names an op of OPS");
+        self.0.push(BinaryRow { op, src: S::DTYPE, dst: D::DTYPE, kernel: BinaryKernel::of::<O, S, D>() });
+        self
+    }
+
+    fn int<O>(&mut self, name: &str) -> &mut Self
+    where
+        O: Op<i8, i8> + Op<u8, u8> + Op<i16, i16> + Op<u16, u16>,
+        O: Op<i32, i32> + Op<u32, u32> + Op<i64, i64> + Op<u64, u64>,
+    {
+        self.row::<O, i8, i8>(name).row::<O, u8, u8>(name).row::<O, i16, i16>(name).row::<O, u16, u16>(name);
+        self.row::<O, i32, i32>(name)
+            .row::<O, u32, u32>(name)
+            .row::<O, i64, i64>(name)
+            .row::<O, u64, u64>(name)
+    }
+
+    fn float<O: Op<f16, f16> + Op<bf16, bf16> + Op<f32, f32> + Op<f64, f64>>(
+        &mut self,
+        name: &str,
+    ) -> &mut Self {
+        self.row::<O, f16, f16>(name)
+            .row::<O, bf16, bf16>(name)
+            .row::<O, f32, f32>(name)
+            .row::<O, f64, f64>(name)
+    }
+
+    fn real<O>(&mut self, name: &str)
+    where
+        O: Op<Bool, Bool> + Op<i8, i8> + Op<u8, u8> + Op<i16, i16> + Op<u16, u16>,
+        O: Op<i32, i32> + Op<u32, u32> + Op<i64, i64> + Op<u64, u64>,
+        O: Op<f16, f16> + Op<bf16, bf16> + Op<f32, f32> + Op<f64, f64>,
+    {
+        self.row::<O, Bool, Bool>(name).int::<O>(name).float::<O>(name);
+    }
+
+    fn complex<O: Op<C64, C64> + Op<C128, C128>>(&mut self, name: &str) {
+        self.row::<O, C64, C64>(name).row::<O, C128, C128>(name);
+    }
+
+    fn test<O>(&mut self, name: &str) -> &mut Self
+    where
+        O: Op<Bool, Bool> + Op<i8, Bool> + Op<u8, Bool> + Op<i16, Bool> + Op<u16, Bool>,
+        O: Op<i32, Bool> + Op<u32, Bool> + Op<i64, Bool> + Op<u64, Bool>,
+        O: Op<f16, Bool> + Op<bf16, Bool> + Op<f32, Bool> + Op<f64, Bool>,
+    {
+        self.row::<O, Bool, Bool>(name);
+        self.row::<O, i8, Bool>(name).row::<O, u8, Bool>(name).row::<O, i16, Bool>(name);
+        self.row::<O, u16, Bool>(name).row::<O, i32, Bool>(name).row::<O, u32, Bool>(name);
+        self.row::<O, i64, Bool>(name).row::<O, u64, Bool>(name);
+        self.row::<O, f16, Bool>(name).row::<O, bf16, Bool>(name);
+        self.row::<O, f32, Bool>(name).row::<O, f64, Bool>(name)
+    }
+}

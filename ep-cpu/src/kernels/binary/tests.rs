@@ -1,0 +1,570 @@
+use super::*;
+use crate::kernels::check::{Buffer, Val, close, decode, encode, rounded, samples, size};
+use crate::kernels::special;
+use crate::kernels::testing::{Rng, Threads};
+use crate::kernels::unary::tests::{ATTR, float_reference};
+use ep_core::Code;
+use ep_core::parallel::Serial;
+use proptest::prelude::*;
+
+fn row(name: &str, src: DType) -> &'static BinaryRow {
+    let op = OPS.iter().position(|n| *n == name).unwrap();
+    rows().iter().find(|r| r.op == op && r.src == src).unwrap()
+}
+
+fn label(row: &BinaryRow) -> String {
+    format!("{} {} -> {}", OPS[row.op], row.src, row.dst)
+}
+
+struct Call<'a> {
+    isa: Isa,
+    par: &'a dyn Parallel,
+    shapes: [&'a [i64]; 2],
+    attr: [f64; 2],
+}
+
+impl Call<'_> {
+    /// `in_place`: which source is the destination too.
+    fn run(&self, row: &BinaryRow, src: [&[u8]; 2], in_place: Option<usize>) -> Result<Vec<u8>> {
+        let count = |s: &[i64]| s.iter().product::<i64>() as usize;
+        let rank = self.shapes[0].len().max(self.shapes[1].len());
+        let dim = |s: &[i64], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |i| s[i]);
+        let out: i64 = (0..rank)
+            .map(|i| {
+                let (a, b) = (dim(self.shapes[0], i), dim(self.shapes[1], i));
+                if a == 1 { b } else { a }
+            })
+            .product();
+        for (s, shape) in src.iter().zip(self.shapes) {
+            assert_eq!(s.len(), count(shape) * size(row.src));
+        }
+        let mut sources = src.map(|s| Buffer::of(s, size(row.src)));
+        let mut dst = Buffer::poisoned(out as usize * size(row.dst), size(row.dst));
+        let [a, b] = &mut sources;
+        let (src0, src1) = (a.ptr(), b.ptr());
+        let args = BinaryArgs {
+            src0_dims: self.shapes[0],
+            src1_dims: self.shapes[1],
+            src0,
+            src1,
+            dst: in_place.map_or(dst.ptr(), |n| [src0, src1][n]),
+            attr: self.attr,
+        };
+        // SAFETY: the sources hold their shapes' elements; the destination holds the broadcast shape's,
+        // or is a source, which the launch accepts only if it has that shape.
+        unsafe { row.kernel.launch(self.isa, self.par, &args) }?;
+        let [a, b] = sources;
+        Ok(match in_place {
+            None => dst,
+            Some(0) => a,
+            Some(_) => b,
+        }
+        .into_bytes())
+    }
+}
+
+/// Element by element on shapes that are equal, at the highest level.
+fn apply(row: &BinaryRow, a: &[u8], b: &[u8], attr: [f64; 2]) -> Vec<u8> {
+    let shape = [(a.len() / size(row.src)) as i64];
+    let isa = *Isa::available().last().unwrap();
+    Call { isa, par: &Serial, shapes: [&shape, &shape], attr }.run(row, [a, b], None).unwrap()
+}
+
+#[test]
+fn tables_are_complete_and_unambiguous() {
+    assert_eq!(OPS.len(), 81);
+    for pair in rows().windows(2) {
+        let key = |r: &BinaryRow| (r.op, r.src, r.dst);
+        assert!(key(&pair[0]) < key(&pair[1]), "{} twice", label(&pair[1]));
+    }
+    for (op, name) in OPS.iter().enumerate() {
+        let row = rows().iter().find(|r| r.op == op).unwrap_or_else(|| panic!("{name} has no kernel"));
+        assert_eq!(OPS.iter().position(|n| n == name), Some(op));
+        assert!(lookup(op, row.src, row.dst).is_some());
+    }
+    assert!(lookup(0, DType::F32, DType::BOOL).is_none() && lookup(81, DType::F32, DType::F32).is_none());
+    let dtypes = |name: &str| rows().iter().filter(|r| OPS[r.op] == name).count();
+    assert_eq!((dtypes("add"), dtypes("less_than"), dtypes("bitwise_or"), dtypes("pow")), (15, 13, 9, 13));
+}
+
+#[test]
+fn levels_and_in_place_agree() {
+    let mut rng = Rng::new();
+    for row in rows() {
+        let n = 100 + (rng.next() % 90) as usize;
+        let (a, mut b) = (samples(row.src, n, &mut rng), samples(row.src, n, &mut rng));
+        b.rotate_left(size(row.src) * (1 + rng.next() as usize % (n - 1)));
+        let shape = [n as i64];
+        let call = |isa| Call { isa, par: &Serial, shapes: [&shape, &shape], attr: ATTR };
+        let want = decode(row.dst, &call(Isa::BASELINE).run(row, [&a, &b], None).unwrap());
+        for isa in Isa::available() {
+            for in_place in [None, Some(0), Some(1)] {
+                let got = match call(isa).run(row, [&a, &b], in_place) {
+                    Ok(got) => decode(row.dst, &got),
+                    Err(e) => {
+                        assert!(in_place.is_some() && size(row.src) != size(row.dst), "{}: {e}", label(row));
+                        assert_eq!(e.code(), Code::InvalidArgument);
+                        continue;
+                    }
+                };
+                for (i, (g, w)) in got.into_iter().zip(&want).enumerate() {
+                    assert!(g.same(*w), "{} {isa} {in_place:?} [{i}]: {g:?} is not {w:?}", label(row));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn integer_ops_match_their_formulas() {
+    let mut rng = Rng::new();
+    for row in rows().iter().filter(|r| r.src.is_int() || r.src == DType::BOOL) {
+        let (a, mut b) = (samples(row.src, 300, &mut rng), samples(row.src, 300, &mut rng));
+        b.rotate_left(size(row.src) * (rng.next() as usize % 20));
+        let got = decode(row.dst, &apply(row, &a, &b, [3.0, 0.5]));
+        for ((a, b), got) in decode(row.src, &a).into_iter().zip(decode(row.src, &b)).zip(got) {
+            let (x, y) = (a.int(), b.int());
+            let nonzero = |f: &dyn Fn() -> i128| if y == 0 { 0 } else { f() };
+            let floor_div = || x.div_euclid(y) - i128::from(y < 0 && x.rem_euclid(y) != 0);
+            let want = match OPS[row.op] {
+                "add" => x + y,
+                "sub" => x - y,
+                "mul" => x.wrapping_mul(y),
+                "div" | "trunc_div" => nonzero(&|| x / y),
+                "max" => x.max(y),
+                "min" => x.min(y),
+                "pow" if y < 0 => match x {
+                    1 => 1,
+                    -1 => 1 - 2 * (y & 1),
+                    _ => 0,
+                },
+                // Powers modulo 2^128 agree with powers modulo the width of the dtype.
+                "pow" => (0..128).rev().fold(1i128, |r, bit| {
+                    let r = r.wrapping_mul(r);
+                    if y >> bit & 1 == 1 { r.wrapping_mul(x) } else { r }
+                }),
+                "fmod" => nonzero(&|| x % y),
+                "floor_div" => nonzero(&floor_div),
+                "floor_mod" => nonzero(&|| x - y * floor_div()),
+                "equal" => (x == y).into(),
+                "not_equal" => (x != y).into(),
+                "less_than" => (x < y).into(),
+                "less_equal" => (x <= y).into(),
+                "greater_than" => (x > y).into(),
+                "greater_equal" => (x >= y).into(),
+                "is_close" | "is_close_equal_nan" => {
+                    ((x - y).abs() as f64 <= 3.0 + 0.5 * y.abs() as f64).into()
+                }
+                "logical_and" => (x != 0 && y != 0).into(),
+                "logical_or" => (x != 0 || y != 0).into(),
+                "logical_xor" => ((x != 0) != (y != 0)).into(),
+                "bitwise_and" => x & y,
+                "bitwise_or" => x | y,
+                "bitwise_xor" => x ^ y,
+                other => panic!("no formula for {other}"),
+            };
+            let want = match row.dst {
+                DType::BOOL => Val::Int((want != 0).into()),
+                dtype => rounded(dtype, Val::Int(want)),
+            };
+            assert!(got.same(want), "{} of {x}, {y}: {got:?}, not {want:?}", label(row));
+        }
+    }
+}
+
+#[test]
+fn float_ops_match_their_formulas() {
+    let mut rng = Rng::new();
+    let mut wrong = Vec::new();
+    let forward = |r: &&BinaryRow| r.src.is_float() && !OPS[r.op].contains("backward");
+    for row in rows().iter().filter(forward) {
+        let (mut a, mut b) = (samples(row.src, 700, &mut rng), samples(row.src, 700, &mut rng));
+        // Every special value meets every other.
+        let specials: Vec<Vec<u8>> = a.chunks(size(row.src)).take(26).map(<[u8]>::to_vec).collect();
+        for x in &specials {
+            for y in &specials {
+                a.extend(x);
+                b.extend(y);
+            }
+        }
+        let got = decode(row.dst, &apply(row, &a, &b, ATTR));
+        for ((a, b), got) in decode(row.src, &a).into_iter().zip(decode(row.src, &b)).zip(got) {
+            let (x, y) = (a.float(), b.float());
+            let floor_mod = || {
+                let r = libm::fmod(x, y);
+                if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
+            };
+            let test = |b: bool| (f64::from(u8::from(b)), 0.0);
+            let close_to = |nan: bool| {
+                let near = (x - y).is_finite() && (x - y).abs() <= ATTR[0] + (ATTR[1] * y).abs();
+                test(x == y || near || nan && x.is_nan() && y.is_nan())
+            };
+            let (want, ulps) = match OPS[row.op] {
+                "add" => (x + y, 0.51),
+                "sub" => (x - y, 0.51),
+                "mul" => (x * y, 0.51),
+                "div" => (x / y, 0.51),
+                "max" | "min" if x.is_nan() || y.is_nan() => (f64::NAN, 0.0),
+                "max" => (x.max(y), 0.0),
+                "min" => (x.min(y), 0.0),
+                "pow" => (libm::pow(x, y), 1.0),
+                "fmod" => (libm::fmod(x, y), 0.51),
+                "floor_mod" => (floor_mod(), 1.0),
+                // Where the quotient has more digits than the dtype, each of its integers is far apart.
+                "floor_div" => {
+                    let q = (x - floor_mod()) / y;
+                    let whole = if q.abs() < 1e15 { q.round() } else { q };
+                    let below_zero = y.is_infinite() && x * y < 0.0;
+                    let limit = if below_zero && x.is_finite() { -1.0 } else { x / y };
+                    (if y == 0.0 || x.is_infinite() || y.is_infinite() { limit } else { whole }, 1.0)
+                }
+                "trunc_div" => {
+                    let q =
+                        rounded(if size(row.src) == 8 { DType::F64 } else { DType::F32 }, Val::Float(x / y));
+                    (q.float().trunc(), 0.51)
+                }
+                "scalar_base_power_grad" => (ATTR[0].powf(x) * ATTR[0].ln() * y, 1.0),
+                "scalar_exp_power_grad" => (ATTR[0] * libm::pow(x, ATTR[0] - 1.0) * y, 1.0),
+                "zeta" => (special::zeta(x, y), 1.0),
+                "equal" => test(x == y),
+                "not_equal" => test(x != y),
+                "less_than" => test(x < y),
+                "less_equal" => test(x <= y),
+                "greater_than" => test(x > y),
+                "greater_equal" => test(x >= y),
+                "is_close" => close_to(false),
+                "is_close_equal_nan" => close_to(true),
+                "logical_and" => test(x != 0.0 && y != 0.0),
+                "logical_or" => test(x != 0.0 || y != 0.0),
+                "logical_xor" => test((x != 0.0) != (y != 0.0)),
+                other => panic!("no formula for {other}"),
+            };
+            let right = match got {
+                Val::Int(i) => i as f64 == want,
+                got if OPS[row.op] == "floor_div" && x.is_infinite() => {
+                    got.float().is_nan() || got.float() == want
+                }
+                got => {
+                    let ulps = if row.dst == DType::F64 && ulps == 1.0 { 64.0 } else { ulps };
+                    close(row.dst, got.float(), want, ulps, 0.0)
+                }
+            };
+            if !right {
+                wrong.push(format!("{} of {x:e}, {y:e}: {got:?}, not {want:e}", label(row)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), &wrong[..wrong.len().min(60)]);
+}
+
+#[test]
+fn floor_division_follows_python() {
+    let nan = f64::NAN;
+    let inf = f64::INFINITY;
+    for (x, y, div, modulo) in [
+        (7.0, 2.0, 3.0, 1.0),
+        (-7.0, 2.0, -4.0, 1.0),
+        (7.0, -2.0, -4.0, -1.0),
+        (-7.0, -2.0, 3.0, -1.0),
+        (1.0, 0.1, 9.0, 1.0 % 0.1),
+        (-1.0, inf, -1.0, inf),
+        (1.0, inf, 0.0, 1.0),
+        (6.0, -3.0, -2.0, -0.0),
+        (-0.0, 3.0, -0.0, 0.0),
+        (5.0, 0.0, inf, nan),
+    ] {
+        let one = |name: &str| {
+            let row = row(name, DType::F64);
+            let [a, b] = [x, y].map(|v| encode(DType::F64, Val::Float(v)));
+            decode(DType::F64, &apply(row, &a, &b, ATTR))[0]
+        };
+        assert!(one("floor_div").same(Val::Float(div)), "{x} // {y}: {:?}", one("floor_div"));
+        assert!(one("floor_mod").same(Val::Float(modulo)), "{x} % {y}: {:?}", one("floor_mod"));
+    }
+}
+
+/// The unary op whose derivative each `..._with_dy_x` op is, by fourth-order differences.
+#[test]
+fn gradients_in_x_are_the_derivatives() {
+    let mut rng = Rng::new();
+    let mut checked = 0;
+    for row in rows() {
+        let Some(name) = OPS[row.op].strip_suffix("_backward_with_dy_x") else { continue };
+        if !row.src.is_float() {
+            continue;
+        }
+        let forward = match name {
+            "hardswish" => "hard_swish",
+            "hardsigmoid" => "hard_sigmoid",
+            "softsign" => "soft_sign",
+            "softplus" => "soft_plus",
+            other => other,
+        };
+        let f = |x: f64| float_reference(forward, x).unwrap().0;
+        let values =
+            |rng: &mut Rng, scale: f64| -> Vec<f64> { (0..150).map(|_| scale * rng.signed()).collect() };
+        let bytes =
+            |v: &[f64]| -> Vec<u8> { v.iter().flat_map(|&x| encode(row.src, Val::Float(x))).collect() };
+        let (dy, x) = (bytes(&values(&mut rng, 3.0)), bytes(&values(&mut rng, 4.0)));
+        let got = decode(row.dst, &apply(row, &dy, &x, ATTR));
+        for ((dy, x), got) in decode(row.src, &dy).into_iter().zip(decode(row.src, &x)).zip(got) {
+            let (dy, x, got) = (dy.float(), x.float(), got.float());
+            let derivative =
+                |h: f64| (8.0 * (f(x + h) - f(x - h)) - (f(x + 2.0 * h) - f(x - 2.0 * h))) / (12.0 * h);
+            let (coarse, fine) = (derivative(1e-3), derivative(5e-4));
+            // Next to a kink or a pole the two steps disagree; outside the domain both are NaN.
+            let trust = (coarse - fine).abs();
+            let bend = (f(x + 1e-3) - 2.0 * f(x) + f(x - 1e-3)).abs() / 1e-3;
+            let smooth = trust <= 1e-7 * (1.0 + fine.abs()) && bend <= 0.02 * (1.0 + fine.abs());
+            let pole = name.ends_with("gamma") && x <= 0.0 && x.fract() == 0.0;
+            if !smooth || pole {
+                continue;
+            }
+            let want = dy * fine;
+            let slack = (1e-9 + 20.0 * trust) * (1.0 + want.abs() + dy.abs());
+            assert!(
+                close(row.dst, got, want, 2.0, slack),
+                "{} of {dy}, {x}: {got:e}, not {want:e}",
+                label(row)
+            );
+            checked += 1;
+        }
+    }
+    assert!(checked > 46 * 4 * 60, "{checked}");
+}
+
+#[test]
+fn gradients_in_y_match_their_formulas() {
+    let mut rng = Rng::new();
+    let mut names = 0;
+    for row in rows() {
+        let Some(name) = OPS[row.op].strip_suffix("_backward_with_dy_y") else { continue };
+        names += 1;
+        let (dy, y) = (samples(row.src, 300, &mut rng), samples(row.src, 300, &mut rng));
+        let mut dy = dy;
+        dy.rotate_left(30 * size(row.src));
+        let got = decode(row.dst, &apply(row, &dy, &y, ATTR));
+        for ((dy, y), got) in decode(row.src, &dy).into_iter().zip(decode(row.src, &y)).zip(got) {
+            let (dy, y, got) = (dy.float(), y.float(), got.float());
+            let want = match name {
+                "celu" => {
+                    if y > 0.0 {
+                        dy
+                    } else {
+                        dy * (1.0 + y / ATTR[0])
+                    }
+                }
+                "hardshrink" | "softshrink" => {
+                    if y == 0.0 {
+                        0.0
+                    } else {
+                        dy
+                    }
+                }
+                "hardtanh" => {
+                    if y == ATTR[0] || y == ATTR[1] {
+                        0.0
+                    } else {
+                        dy
+                    }
+                }
+                "relu" => {
+                    if y > 0.0 {
+                        dy
+                    } else {
+                        0.0
+                    }
+                }
+                "tanh" => dy * ((1.0 + y) * (1.0 - y)),
+                "sigmoid" => dy * ((1.0 - y) * y),
+                other => panic!("no formula for {other}"),
+            };
+            assert!(
+                close(row.dst, got, want, 2.0, 0.0),
+                "{} of {dy:e}, {y:e}: {got:e}, not {want:e}",
+                label(row)
+            );
+        }
+    }
+    assert_eq!(names, 7 * 4);
+}
+
+#[test]
+fn gradients_at_the_ends() {
+    let at = |name: &str, dy: f64, x: f64| {
+        let row = row(name, DType::F32);
+        let [dy, x] = [dy, x].map(|v| encode(DType::F32, Val::Float(v)));
+        decode(DType::F32, &apply(row, &dy, &x, ATTR))[0].float()
+    };
+    let inf = f64::INFINITY;
+    for name in ["gelu", "silu", "mish", "fast_gelu", "quick_gelu", "hardswish"] {
+        let name = format!("{name}_backward_with_dy_x");
+        assert_eq!((at(&name, 2.0, inf), at(&name, 2.0, 1e38)), (2.0, 2.0), "{name}");
+        assert_eq!((at(&name, 2.0, -inf), at(&name, 2.0, -1e38)), (0.0, 0.0), "{name}");
+        assert!(at(&name, 2.0, f64::NAN).is_nan(), "{name}");
+    }
+    assert_eq!(at("log_sigmoid_backward_with_dy_x", 2.0, -1e38), 2.0);
+    assert_eq!(at("relu_backward_with_dy_x", f64::NAN, -1.0), 0.0);
+    assert_eq!(at("reciprocal_no_nan_backward_with_dy_x", 3.0, 0.0), 0.0);
+    assert_eq!(at("abs_backward_with_dy_x", 3.0, 0.0), 0.0);
+}
+
+#[test]
+fn complex_ops_match_their_formulas() {
+    let mut rng = Rng::new();
+    for row in rows().iter().filter(|r| r.src.is_complex()) {
+        let n = 400;
+        let part = if row.src == DType::COMPLEX64 { DType::F32 } else { DType::F64 };
+        let mut draw = || -> Vec<u8> {
+            (0..2 * n).flat_map(|_| encode(part, Val::Float((rng.signed() * 4.0).round() * 0.75))).collect()
+        };
+        let (a, b) = (draw(), draw());
+        let got = decode(row.dst, &apply(row, &a, &b, ATTR));
+        for ((a, b), got) in decode(row.src, &a).into_iter().zip(decode(row.src, &b)).zip(got) {
+            let (Val::Complex(ar, ai), Val::Complex(br, bi)) = (a, b) else { unreachable!() };
+            let norm = br * br + bi * bi;
+            let (wr, wi) = match OPS[row.op] {
+                "equal" | "not_equal" => {
+                    let equal = ar == br && ai == bi;
+                    assert_eq!(got.truth(), equal == (OPS[row.op] == "equal"), "{a:?} {b:?}");
+                    continue;
+                }
+                "add" => (ar + br, ai + bi),
+                "sub" => (ar - br, ai - bi),
+                "mul" => (ar * br - ai * bi, ar * bi + ai * br),
+                _ if norm == 0.0 => continue,
+                "div" => ((ar * br + ai * bi) / norm, (ai * br - ar * bi) / norm),
+                _ => {
+                    // dy / (2 conj(sqrt(x))), in polar form.
+                    let (r, t) = (ar.hypot(ai) / (2.0 * norm.powf(0.25)), ai.atan2(ar) + bi.atan2(br) / 2.0);
+                    (r * t.cos(), r * t.sin())
+                }
+            };
+            let Val::Complex(gr, gi) = got else { panic!("{got:?}") };
+            let slack = if part == DType::F32 { 2e-7 } else { 1e-15 } * (1.0 + wr.hypot(wi)) * 4.0;
+            assert!(
+                (gr - wr).abs() <= slack && (gi - wi).abs() <= slack,
+                "{} {a:?} {b:?}: {got:?}",
+                label(row)
+            );
+        }
+    }
+    let div = |a: (f64, f64), b: (f64, f64)| {
+        let row = row("div", DType::COMPLEX128);
+        let [a, b] = [a, b].map(|(re, im)| encode(row.src, Val::Complex(re, im)));
+        decode(row.dst, &apply(row, &a, &b, ATTR))[0]
+    };
+    assert!(div((1e300, 1e300), (1e300, 1e300)).same(Val::Complex(1.0, 0.0)));
+    assert!(div((1.0, -1.0), (0.0, 0.0)).same(Val::Complex(f64::INFINITY, f64::NEG_INFINITY)));
+}
+
+#[test]
+fn bad_shapes_and_aliases_are_refused_and_empty_is_fine() {
+    let row = row("sub", DType::I32);
+    fn call<'a>(shapes: [&'a [i64]; 2]) -> Call<'a> {
+        Call { isa: Isa::BASELINE, par: &Serial, shapes, attr: ATTR }
+    }
+    let ints = |n: usize| vec![7u8; 4 * n];
+    assert_eq!(call([&[0, 3], &[1, 3]]).run(row, [&[], &ints(3)], None).unwrap(), []);
+    assert_eq!(call([&[2, 0], &[1]]).run(row, [&[], &ints(1)], None).unwrap(), []);
+    assert_eq!(call([&[], &[]]).run(row, [&ints(1), &ints(1)], None).unwrap(), [0; 4]);
+    let refused = |shapes: [&[i64]; 2], n: [usize; 2], in_place| {
+        let e = call(shapes).run(row, [&ints(n[0]), &ints(n[1])], in_place).unwrap_err();
+        assert_eq!(e.code(), Code::InvalidArgument, "{e}");
+    };
+    refused([&[2, 3], &[2]], [6, 2], None);
+    refused([&[3], &[2, 3]], [3, 6], Some(0));
+    refused([&[2, 3], &[1]], [6, 1], Some(1));
+}
+
+/// Two shapes that broadcast: each repeats over some dimensions of a common one. One dimension may be
+/// longer than a staging buffer, so that rows are cut, shared between threads, and long or short.
+fn shapes() -> impl Strategy<Value = [Vec<i64>; 2]> {
+    let dim = prop_oneof![8 => 1i64..5, 1 => 0i64..2, 2 => 100i64..160];
+    let dims = prop::collection::vec((dim, any::<[bool; 2]>(), prop::bool::weighted(0.6)), 0..6);
+    (dims, 0usize..6, prop_oneof![3 => Just(1i64), 1 => 900i64..1400]).prop_map(|(dims, long, factor)| {
+        let mut budget = 30_000 / factor;
+        let mut shapes = [Vec::new(), Vec::new()];
+        for (i, (mut d, keep, both)) in dims.into_iter().enumerate() {
+            d = if d > budget { 1 } else { d };
+            budget /= d.max(1);
+            d *= if i == long { factor } else { 1 };
+            for n in 0..2 {
+                shapes[n].push(if keep[n] || both { d } else { 1 });
+            }
+        }
+        shapes
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn broadcasting_agrees_with_index_arithmetic(
+        shapes in shapes(),
+        which in prop::sample::select(vec![
+            ("sub", DType::I32), ("floor_mod", DType::I32), ("sub", DType::U8), ("less_than", DType::I64),
+            ("floor_div", DType::I16), ("sub", DType::I8),
+        ]),
+        drop_leading in any::<bool>(),
+    ) {
+        let row = row(which.0, which.1);
+        let mut rng = Rng::new();
+        let rank = shapes[0].len();
+        let out: Vec<i64> = (0..rank).map(|i| {
+            let (a, b) = (shapes[0][i], shapes[1][i]);
+            if a == 1 { b } else { a }
+        }).collect();
+        let count = out.iter().product::<i64>() as usize;
+        let values = [0, 1].map(|n| {
+            let len = shapes[n].iter().product::<i64>() as usize;
+            (0..len).map(|_| i128::from(rng.next() % 100) - 50).collect::<Vec<_>>()
+        });
+        let bytes = [0, 1].map(|n| -> Vec<u8> {
+            values[n].iter().flat_map(|&v| encode(row.src, Val::Int(v))).collect()
+        });
+        let values = [0, 1].map(|n| decode(row.src, &bytes[n]));
+
+        let at = |n: usize, mut flat: i64| {
+            let (mut offset, mut stride) = (0, 1);
+            for axis in (0..rank).rev() {
+                let i = flat % out[axis];
+                flat /= out[axis];
+                if shapes[n][axis] != 1 {
+                    offset += i * stride;
+                    stride *= shapes[n][axis];
+                }
+            }
+            values[n][offset as usize].int()
+        };
+        // A leading 1 may be left out of either shape.
+        let mut given: [&[i64]; 2] = [&shapes[0], &shapes[1]];
+        if drop_leading && given[1].first() == Some(&1) {
+            given[1] = &given[1][1..];
+        }
+        for (isa, par) in [(Isa::BASELINE, &Serial as &dyn Parallel), (*Isa::available().last().unwrap(), &Threads(3))] {
+            for in_place in [None, Some(0), Some(1)] {
+                if in_place.is_some_and(|n| shapes[n] != out || size(row.src) != size(row.dst)) {
+                    continue;
+                }
+                let got = Call { isa, par, shapes: given, attr: ATTR }.run(row, [&bytes[0], &bytes[1]], in_place);
+                let got = decode(row.dst, &got.unwrap());
+                prop_assert_eq!(got.len(), count);
+                for (flat, got) in got.into_iter().enumerate() {
+                    let (x, y) = (at(0, flat as i64), at(1, flat as i64));
+                    let want = match which.0 {
+                        "sub" => x - y,
+                        "less_than" => (x < y).into(),
+                        _ if y == 0 => 0,
+                        "floor_mod" => (x % y + y) % y,
+                        _ => (x as f64 / y as f64).floor() as i128,
+                    };
+                    let want = rounded(row.dst, Val::Int(want));
+                    prop_assert!(got.same(want), "{} {:?} {:?} [{}]: {:?} is not {:?}",
+                        label(row), given, in_place, flat, got, want);
+                }
+            }
+        }
+    }
+}

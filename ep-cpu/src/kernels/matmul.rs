@@ -1,0 +1,355 @@
+//! Matmul: `c = alpha * op(a) * op(b) + beta * c` on dense row-major matrices.
+
+use crate::isa::Isa;
+use crate::kernels::batch_matmul::{self, BatchMatmulArgs};
+use ep_core::parallel::Parallel;
+use ep_core::{DType, Result};
+
+/// Arguments of a [`MatmulFn`].
+#[derive(Clone, Copy, Debug)]
+pub struct MatmulArgs {
+    /// Rows of `c`.
+    pub m: usize,
+    /// Columns of `c`.
+    pub n: usize,
+    /// Length of each sum; with zero, `c` becomes `beta * c`.
+    pub k: usize,
+    /// Whether `a` is stored as `[k, m]` and not as `[m, k]`. A complex `a` is then conjugated too.
+    pub trans_a: bool,
+    /// Whether `b` is stored as `[n, k]` and not as `[k, n]`. A complex `b` is then conjugated too.
+    pub trans_b: bool,
+    /// Factor of the product: real and imaginary part. With zero, `a` and `b` are not read.
+    pub alpha: (f64, f64),
+    /// Left factor, aligned to its elements.
+    pub a: *const u8,
+    /// Right factor, aligned to its elements.
+    pub b: *const u8,
+    /// Factor of the old `c`: real and imaginary part. With zero, `c` is not read, so that a NaN there is gone.
+    pub beta: (f64, f64),
+    /// Result, `[m, n]`, aligned to its elements.
+    pub c: *mut u8,
+}
+
+/// Multiplies two matrices.
+///
+/// f16 and bf16 add up in f32 and round once, integers wrap. The result does not depend on the number of
+/// threads. `isa` governs everything but the inner loops of the `gemm` crate, which floating-point and complex
+/// products end in: it uses the best instruction set that it finds.
+///
+/// # Errors
+/// `InvalidArgument` if a scalar does not exist in the dtype (an imaginary part of a real one, a fraction of an
+/// integer) or a matrix has more elements than an address space holds; `OutOfMemory` if there is none for
+/// converted panels; those of `par`.
+///
+/// # Safety
+/// `a` and `b` are readable and `c` readable and writable for their elements, with no other access to `c`
+/// until this returns; `c` overlaps neither.
+pub type MatmulFn = unsafe fn(isa: Isa, par: &dyn Parallel, args: &MatmulArgs) -> Result<()>;
+
+/// The kernel for a dtype: the integers, the floating-point ones and the complex ones.
+pub fn lookup(dtype: DType) -> Option<MatmulFn> {
+    batch_matmul::TABLE.iter().find(|row| row.dtype == dtype).map(|row| row.single)
+}
+
+/// Every dtype that [`lookup`] finds.
+pub fn rows() -> impl Iterator<Item = DType> {
+    batch_matmul::rows()
+}
+
+pub(super) unsafe fn single<T: super::gemm::Element>(
+    isa: Isa,
+    par: &dyn Parallel,
+    args: &MatmulArgs,
+) -> Result<()> {
+    // SAFETY: the caller's promise; a batch of one has the same matrices.
+    unsafe { batch_matmul::batched::<T>(isa, par, &BatchMatmulArgs { batch: 1, each: *args }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::testing::{Guarded, Rng, Threads, bytes_of, decode, encode, epsilon, words};
+    use ep_core::Code;
+    use ep_core::parallel::Serial;
+    use primitives::reference::{self, MatmulShape};
+
+    type Complex = (f64, f64);
+
+    enum Want {
+        Bits(Vec<u8>),
+        Near(Vec<Complex>),
+    }
+
+    /// Sizes, data and scalars of a batch.
+    struct Case {
+        dtype: DType,
+        batch: usize,
+        shape: MatmulShape,
+        alpha: Complex,
+        beta: Complex,
+        a: Vec<u8>,
+        b: Vec<u8>,
+        c: Vec<u8>,
+    }
+
+    impl Case {
+        fn random(
+            dtype: DType,
+            batch: usize,
+            (m, n, k): (usize, usize, usize),
+            trans: usize,
+            rng: &mut Rng,
+        ) -> Self {
+            let mut data = |count: usize| match dtype.is_int() {
+                true => rng.bytes(count * dtype.size().unwrap()),
+                false => {
+                    let parts = if dtype.is_complex() { 2 * count } else { count };
+                    encode(dtype, &(0..parts).map(|_| rng.signed()).collect::<Vec<_>>())
+                }
+            };
+            let (a, b, c) = (data(batch * m * k), data(batch * k * n), data(batch * m * n));
+            let shape = MatmulShape { m, n, k, trans_a: trans & 1 != 0, trans_b: trans & 2 != 0 };
+            Self { dtype, batch, shape, alpha: (1.0, 0.0), beta: (0.0, 0.0), a, b, c }
+        }
+
+        fn name(&self) -> String {
+            let Self { dtype, batch, shape, alpha, beta, .. } = self;
+            format!("{dtype} x{batch} {shape:?} alpha {alpha:?} beta {beta:?}")
+        }
+
+        fn run(&self, isa: Isa, par: &dyn Parallel) -> Result<Vec<u8>> {
+            let MatmulShape { m, n, k, trans_a, trans_b } = self.shape;
+            let (a, b) = (words(&self.a), words(&self.b));
+            let mut c = Guarded::<u64>::from(&words(&self.c));
+            let each = MatmulArgs {
+                m,
+                n,
+                k,
+                trans_a,
+                trans_b,
+                alpha: self.alpha,
+                a: a.as_ptr().cast(),
+                b: b.as_ptr().cast(),
+                beta: self.beta,
+                c: c.ptr().cast(),
+            };
+            // SAFETY: the buffers hold matrices of these sizes.
+            unsafe {
+                match self.batch {
+                    1 => lookup(self.dtype).unwrap()(isa, par, &each)?,
+                    batch => {
+                        batch_matmul::lookup(self.dtype).unwrap()(isa, par, &BatchMatmulArgs { batch, each })?
+                    }
+                }
+            }
+            Ok(bytes_of(c.written(), self.c.len()))
+        }
+
+        /// Checks all levels and thread counts.
+        fn check(&self) {
+            let want =
+                if self.dtype.is_int() { Want::Bits(self.integers()) } else { Want::Near(self.products()) };
+            for isa in Isa::available() {
+                let got = self.run(isa, &Serial).unwrap();
+                assert!(got == self.run(isa, &Threads(3)).unwrap(), "{} changes with threads", self.name());
+                match &want {
+                    Want::Bits(bytes) => assert!(got == *bytes, "{} at {isa}", self.name()),
+                    Want::Near(numbers) => self.compare(isa, &got, numbers),
+                }
+            }
+        }
+
+        fn integers(&self) -> Vec<u8> {
+            let size = self.dtype.size().unwrap();
+            let widen = |bytes: &[u8]| -> Vec<i64> {
+                let wide = |e: &[u8]| e.iter().rev().fold(0i64, |v, &b| (v << 8) | i64::from(b));
+                bytes.chunks_exact(size).map(wide).collect()
+            };
+            let (a, b, c) = (widen(&self.a), widen(&self.b), widen(&self.c));
+            let MatmulShape { m, n, k, .. } = self.shape;
+            let product = |i: usize| {
+                let (a, b, c) =
+                    (&a[i * m * k..][..m * k], &b[i * k * n..][..k * n], &c[i * m * n..][..m * n]);
+                reference::matmul_wrapping(self.shape, self.alpha.0 as i64, a, b, self.beta.0 as i64, c)
+            };
+            (0..self.batch).flat_map(product).flat_map(|v| v.to_le_bytes()[..size].to_vec()).collect()
+        }
+
+        fn complex(&self, bytes: &[u8]) -> Vec<Complex> {
+            let parts = decode(self.dtype, bytes);
+            match self.dtype.is_complex() {
+                true => parts.chunks_exact(2).map(|p| (p[0], p[1])).collect(),
+                false => parts.into_iter().map(|re| (re, 0.0)).collect(),
+            }
+        }
+
+        fn products(&self) -> Vec<Complex> {
+            let (a, b, c) = (self.complex(&self.a), self.complex(&self.b), self.complex(&self.c));
+            let MatmulShape { m, n, k, .. } = self.shape;
+            let product = |i: usize| {
+                let (a, b, c) =
+                    (&a[i * m * k..][..m * k], &b[i * k * n..][..k * n], &c[i * m * n..][..m * n]);
+                reference::matmul(self.shape, self.alpha, a, b, self.beta, c)
+            };
+            (0..self.batch).flat_map(product).collect()
+        }
+
+        fn compare(&self, isa: Isa, got: &[u8], want: &[Complex]) {
+            let size = |z: Complex| z.0.hypot(z.1);
+            let compute = epsilon(self.dtype).min(f32::EPSILON.into());
+            let sums =
+                compute * (size(self.alpha) * (self.shape.k as f64 + 4.0) + size(self.beta) * 4.0) * 2.0;
+            for (i, (got, &want)) in self.complex(got).into_iter().zip(want).enumerate() {
+                for (g, w) in [(got.0, want.0), (got.1, want.1)] {
+                    let allowed =
+                        sums + w.abs() * epsilon(self.dtype) + 1e-7 * f64::from(self.dtype == DType::F16);
+                    let fits = (g - w).abs() <= allowed || g == w || g.is_nan() && w.is_nan();
+                    assert!(fits, "{} at {isa}, element {i}: {g:e}, not {w:e}", self.name());
+                }
+            }
+        }
+    }
+
+    /// Scalars that every dtype has, and some that only complex ones have.
+    fn scalars(dtype: DType) -> &'static [(Complex, Complex)] {
+        if dtype.is_complex() {
+            &[((0.5, -1.5), (0.25, 2.0)), ((0.0, 1.0), (0.0, 0.0))]
+        } else if dtype.is_int() {
+            &[((3.0, 0.0), (2.0, 0.0)), ((1.0, 0.0), (0.0, 0.0))]
+        } else {
+            &[((-1.75, 0.0), (0.5, 0.0)), ((1.0, 0.0), (1.0, 0.0))]
+        }
+    }
+
+    #[test]
+    fn all_dtypes_transposes_and_odd_sizes() {
+        let mut rng = Rng::new();
+        assert_eq!(rows().count(), 14);
+        for dtype in rows() {
+            for (i, &sizes) in
+                [(1, 1, 1), (3, 5, 2), (17, 9, 33), (1, 70, 37), (70, 1, 37), (1, 1, 67), (40, 33, 65)]
+                    .iter()
+                    .enumerate()
+            {
+                for trans in 0..4 {
+                    let mut case = Case::random(dtype, 1 + i % 2, sizes, trans, &mut rng);
+                    (case.alpha, case.beta) = scalars(dtype)[(i + trans) % 2];
+                    case.check();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn several_tiles_and_panels() {
+        let mut rng = Rng::new();
+        for (dtype, sizes) in [
+            (DType::F32, (270, 20, 60)),
+            (DType::F64, (20, 270, 60)),
+            (DType::COMPLEX64, (261, 20, 60)),
+            (DType::BF16, (18, 17, 1100)),
+            (DType::F16, (300, 20, 60)),
+            (DType::F32, (70, 66, 530)),
+            (DType::F16, (70, 35, 530)),
+            (DType::BF16, (64, 33, 31)),
+            (DType::F64, (67, 71, 30)),
+            (DType::I16, (270, 70, 40)),
+            (DType::F32, (1, 3000, 70)),
+            (DType::F64, (3000, 1, 70)),
+            (DType::BF16, (1, 2500, 131)),
+        ] {
+            for trans in 0..4 {
+                let mut case = Case::random(dtype, 2, sizes, trans, &mut rng);
+                (case.alpha, case.beta) = scalars(dtype)[trans % 2];
+                case.check();
+            }
+        }
+    }
+
+    #[test]
+    fn zero_scalars_and_sizes_read_nothing() {
+        let mut rng = Rng::new();
+        for dtype in rows().filter(|d| !d.is_int()) {
+            for sizes in [(5, 7, 6), (1, 7, 6), (7, 1, 6)] {
+                let nan = |bytes: &[u8]| encode(dtype, &vec![f64::NAN; decode(dtype, bytes).len()]);
+                let mut case = Case::random(dtype, 1, sizes, 0, &mut rng);
+                case.c = nan(&case.c);
+                case.check();
+                let mut case = Case::random(dtype, 2, sizes, 1, &mut rng);
+                (case.a, case.b) = (nan(&case.a), nan(&case.b));
+                (case.alpha, case.beta) = ((0.0, 0.0), (2.0, 0.0));
+                case.check();
+            }
+        }
+        for dtype in rows() {
+            for sizes in [(0, 3, 4), (3, 0, 4), (3, 4, 0), (1, 4, 0), (4, 1, 0), (0, 0, 0)] {
+                for beta in [0.0, 1.0, 3.0] {
+                    let mut case = Case::random(dtype, 2, sizes, 3, &mut rng);
+                    case.beta.0 = beta;
+                    case.check();
+                    case.batch = 0;
+                    (case.a, case.b, case.c) = Default::default();
+                    case.check();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn infinities_and_nans_go_where_arithmetic_sends_them() {
+        let mut rng = Rng::new();
+        for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+            for (sizes, trans) in [((9, 8, 7), 0), ((9, 8, 7), 3), ((1, 40, 7), 0), ((40, 1, 7), 1)] {
+                let mut case = Case::random(dtype, 1, sizes, trans, &mut rng);
+                let mut a = decode(dtype, &case.a);
+                (a[3], a[6]) = (f64::INFINITY, f64::NEG_INFINITY);
+                case.a = encode(dtype, &a);
+                case.check();
+                let mut b = decode(dtype, &case.b);
+                b[2] = f64::NAN;
+                case.b = encode(dtype, &b);
+                case.check();
+            }
+        }
+    }
+
+    #[test]
+    fn half_sums_are_held_in_f32() {
+        // In f16 the sum would stop at 2048, in bf16 at 256.
+        for (dtype, k) in [(DType::F16, 4096), (DType::BF16, 2048)] {
+            for sizes in [(2, 2, k), (1, 3, k), (3, 1, k)] {
+                let mut case = Case::random(dtype, 1, sizes, 0, &mut Rng::new());
+                (case.a, case.b) =
+                    (encode(dtype, &vec![1.0; sizes.0 * k]), encode(dtype, &vec![1.0; sizes.1 * k]));
+                let got = decode(dtype, &case.run(Isa::BASELINE, &Serial).unwrap());
+                assert!(got.iter().all(|&x| x == k as f64), "{dtype} {got:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let mut rng = Rng::new();
+        for (dtype, alpha) in [
+            (DType::F32, (1.0, 1.0)),
+            (DType::BF16, (1.0, f64::NAN)),
+            (DType::I8, (0.5, 0.0)),
+            (DType::I8, (128.0, 0.0)),
+            (DType::U64, (-1.0, 0.0)),
+            (DType::U64, (18_446_744_073_709_551_616.0, 0.0)),
+            (DType::I32, (f64::NAN, 0.0)),
+        ] {
+            let mut case = Case::random(dtype, 1, (2, 2, 2), 0, &mut rng);
+            case.alpha = alpha;
+            let e = case.run(Isa::BASELINE, &Serial).unwrap_err();
+            assert_eq!(e.code(), Code::InvalidArgument, "{dtype} {alpha:?}");
+            assert!(e.message().contains("alpha"), "{e}");
+        }
+        let mut case = Case::random(DType::I8, 1, (2, 2, 2), 0, &mut rng);
+        case.alpha.0 = -128.0;
+        case.check();
+        case.shape.m = usize::MAX / 2;
+        assert_eq!(case.run(Isa::BASELINE, &Serial).unwrap_err().code(), Code::InvalidArgument);
+        assert!(lookup(DType::BOOL).is_none() && batch_matmul::lookup(DType::BOOL).is_none());
+    }
+}

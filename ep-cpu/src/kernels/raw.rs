@@ -1,0 +1,60 @@
+//! What every kernel needs to work on raw addresses from several threads.
+
+use ep_core::Result;
+use ep_core::parallel::Parallel;
+use std::ops::Range;
+
+/// Bytes of traffic below which another thread costs more than it brings: waking one takes a few
+/// microseconds, in which a core moves about this much.
+pub(crate) const GRAIN_BYTES: usize = 256 << 10;
+
+/// An address that tasks on several threads share.
+pub(crate) struct Shared<T>(*mut T);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
+
+// SAFETY: this is only a number to pass on; each use of the address states why it is in bounds and why no
+// two threads write the same element.
+unsafe impl<T> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    pub(crate) fn new(address: *mut T) -> Self {
+        Self(address)
+    }
+
+    /// The address. A method, so that closures capture the wrapper and not its field.
+    #[inline(always)]
+    pub(crate) fn get(self) -> *mut T {
+        self.0
+    }
+}
+
+/// Calls `task` on disjoint ranges that cover `0..n`, in parallel where there is enough to do.
+///
+/// An item stands for `item_bytes` of traffic; ranges start at multiples of `multiple` items.
+pub(crate) fn for_ranges(
+    par: &dyn Parallel,
+    n: usize,
+    item_bytes: usize,
+    multiple: usize,
+    task: impl Fn(Range<usize>) -> Result<()> + Sync,
+) -> Result<()> {
+    if n == 0 {
+        return Ok(());
+    }
+    if n.saturating_mul(item_bytes) < 2 * GRAIN_BYTES || par.threads() == 1 {
+        return task(0..n);
+    }
+    let grain = GRAIN_BYTES.div_ceil(item_bytes.max(1).saturating_mul(multiple));
+    par.parallel_for(n.div_ceil(multiple), grain, 0, &|blocks| {
+        task(blocks.start * multiple..(blocks.end * multiple).min(n))
+    })
+}

@@ -1,0 +1,167 @@
+//! What the tests of several kernels share.
+
+use ep_core::parallel::{Parallel, Task};
+use ep_core::{DType, Result};
+use half::{bf16, f16};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Splits for real, over this many threads of its own, into the smallest chunks allowed.
+pub(crate) struct Threads(pub(crate) usize);
+
+impl Parallel for Threads {
+    fn parallel_for(&self, n: usize, grain: usize, max_threads: usize, task: &Task<'_>) -> Result<()> {
+        let grain = grain.max(1);
+        let chunks = n.div_ceil(grain);
+        let threads = if max_threads == 0 { self.0 } else { self.0.min(max_threads) };
+        let next = AtomicUsize::new(0);
+        let error = Mutex::new(None);
+        std::thread::scope(|scope| {
+            for _ in 0..threads.min(chunks) {
+                scope.spawn(|| {
+                    loop {
+                        let start = next.fetch_add(1, Ordering::Relaxed) * grain;
+                        if start >= n || error.lock().unwrap().is_some() {
+                            break;
+                        }
+                        if let Err(e) = task(start..(start + grain).min(n)) {
+                            error.lock().unwrap().get_or_insert(e);
+                        }
+                    }
+                });
+            }
+        });
+        error.into_inner().unwrap().map_or(Ok(()), Err)
+    }
+
+    fn threads(&self) -> usize {
+        self.0
+    }
+}
+
+/// Random numbers from a fresh seed, which a failing test's output should be reproduced with by its values.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new() -> Self {
+        Self(RandomState::new().build_hasher().finish() | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn bytes(&mut self, n: usize) -> Vec<u8> {
+        let mut v: Vec<u8> = (0..n.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).collect();
+        v.truncate(n);
+        v
+    }
+
+    /// Uniform in `-1.0..1.0`.
+    pub(crate) fn signed(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+}
+
+const MARGIN: usize = 64;
+const MARGIN_BYTE: u8 = 0xa5;
+
+/// A poisoned output of plain data between margins that notice a write past either end.
+pub(crate) struct Guarded<T> {
+    data: Vec<T>,
+    len: usize,
+}
+
+impl<T: Copy> Guarded<T> {
+    pub(crate) fn new(len: usize) -> Self {
+        let mut data = Vec::with_capacity(len + 2 * MARGIN);
+        // SAFETY: the capacity is there, and the tests use numbers only, of which any bytes are valid.
+        unsafe {
+            std::ptr::write_bytes(data.as_mut_ptr(), MARGIN_BYTE, len + 2 * MARGIN);
+            data.set_len(len + 2 * MARGIN);
+        }
+        Self { data, len }
+    }
+
+    /// Starts from `values` instead of poison, for what is read before it is written.
+    pub(crate) fn from(values: &[T]) -> Self {
+        let mut new = Self::new(values.len());
+        new.data[MARGIN..MARGIN + values.len()].copy_from_slice(values);
+        new
+    }
+
+    pub(crate) fn ptr(&mut self) -> *mut T {
+        self.data[MARGIN..].as_mut_ptr()
+    }
+
+    /// The output, after checking that the margins are as they were.
+    #[track_caller]
+    pub(crate) fn written(&self) -> &[T] {
+        let (head, rest) = self.data.split_at(MARGIN);
+        let (out, tail) = rest.split_at(self.len);
+        for margin in [head, tail] {
+            // SAFETY: any initialised value is readable as bytes.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(margin.as_ptr().cast::<u8>(), size_of_val(margin)) };
+            assert!(bytes.iter().all(|&b| b == MARGIN_BYTE), "a write outside the output");
+        }
+        out
+    }
+}
+
+/// `values` as stored elements of a floating-point dtype; a complex one takes them in pairs.
+pub(crate) fn encode(dtype: DType, values: &[f64]) -> Vec<u8> {
+    fn all<const N: usize>(values: &[f64], f: impl Fn(f64) -> [u8; N]) -> Vec<u8> {
+        values.iter().flat_map(|&v| f(v)).collect()
+    }
+    match dtype {
+        DType::F16 => all(values, |v| f16::from_f64(v).to_ne_bytes()),
+        DType::BF16 => all(values, |v| bf16::from_f64(v).to_ne_bytes()),
+        DType::F32 | DType::COMPLEX64 => all(values, |v| (v as f32).to_ne_bytes()),
+        _ => all(values, f64::to_ne_bytes),
+    }
+}
+
+/// What [`encode`] stored.
+pub(crate) fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    fn all<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+        bytes.chunks_exact(N).map(|b| f(b.try_into().unwrap())).collect()
+    }
+    match dtype {
+        DType::F16 => all(bytes, |b| f16::from_ne_bytes(b).into()),
+        DType::BF16 => all(bytes, |b| bf16::from_ne_bytes(b).into()),
+        DType::F32 | DType::COMPLEX64 => all(bytes, |b| f32::from_ne_bytes(b).into()),
+        _ => all(bytes, f64::from_ne_bytes),
+    }
+}
+
+/// The distance from 1 to the next number of a dtype.
+pub(crate) fn epsilon(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => f16::EPSILON.into(),
+        DType::BF16 => bf16::EPSILON.into(),
+        DType::F32 | DType::COMPLEX64 => f32::EPSILON.into(),
+        _ => f64::EPSILON,
+    }
+}
+
+/// The bytes at an address aligned for every element; the last word is filled up with the margins' byte.
+pub(crate) fn words(bytes: &[u8]) -> Vec<u64> {
+    let mut padded = bytes.to_vec();
+    padded.resize(bytes.len().next_multiple_of(8), MARGIN_BYTE);
+    padded.chunks_exact(8).map(|w| u64::from_ne_bytes(w.try_into().unwrap())).collect()
+}
+
+/// The first `len` bytes of what [`words`] made, or of an output; what follows must be as it was.
+#[track_caller]
+pub(crate) fn bytes_of(words: &[u64], len: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    assert!(bytes[len..].iter().all(|&b| b == MARGIN_BYTE), "a write past the last element");
+    bytes.truncate(len);
+    bytes
+}

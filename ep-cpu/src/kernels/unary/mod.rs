@@ -1,0 +1,136 @@
+//! ElementwiseUnary: `dst[i] = op(src[i])`.
+//!
+//! f16 and bf16 compute in a wider type and round once. Integers wrap. What is not obvious per op:
+//! `relu`, `hard_tanh` and the shrinks keep NaN, `square_relu` and `sign` give 0 for it; `round` and
+//! `rint` both round ties to even; gated activations are products, so that `silu(-inf)` is NaN as
+//! elsewhere; rounding ops, `nan_assign` and `is_*` on integers do what they do to whole finite numbers.
+//! Attributes: `elu`, `celu`, `leaky_relu`, `soft_shrink` alpha; `hard_shrink` lambda; `hard_tanh` min, max;
+//! `soft_plus` beta, threshold; `threshold` threshold, value. Others ignore them.
+
+mod ops;
+mod table;
+#[cfg(test)]
+pub(super) mod tests;
+
+use super::elem::Storage;
+use super::engine::{Cost, Unary};
+use crate::isa::{Body, Isa};
+use ep_core::parallel::Parallel;
+use ep_core::{DType, Result};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::slice;
+
+pub(super) use ops::{MISH_END, fast_gelu_argument, mish_quotient};
+pub use table::{OPS, lookup, rows};
+
+/// The arguments of one launch.
+#[derive(Clone, Copy, Debug)]
+pub struct UnaryArgs {
+    /// Elements; 0 does nothing.
+    pub count: usize,
+    /// The first source element.
+    pub src: *const u8,
+    /// The first destination element.
+    pub dst: *mut u8,
+    /// Attributes 0 and 1 of the op.
+    pub attr: [f64; 2],
+}
+
+/// The kernel of one (op, source dtype, destination dtype).
+#[derive(Clone, Copy)]
+pub struct UnaryKernel(Unary);
+
+impl UnaryKernel {
+    /// Runs the kernel.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `src` and `dst` are one address but their dtypes differ in size; the first
+    /// error of `par`.
+    ///
+    /// # Safety
+    /// `src` is readable and `dst` writable for `count` elements of the kernel's dtypes, both aligned to
+    /// their element, and nothing else writes `src` or touches `dst` meanwhile. They are the same address
+    /// or do not overlap.
+    #[inline]
+    pub unsafe fn launch(&self, isa: Isa, par: &dyn Parallel, args: &UnaryArgs) -> Result<()> {
+        // SAFETY: the caller's contract, passed on.
+        unsafe { self.0.launch(isa, par, args.attr, args.count, args.src, args.dst) }
+    }
+
+    pub(super) fn of<O: Op<S, D>, S: Storage, D: Storage>() -> UnaryKernel {
+        UnaryKernel(Unary {
+            block: block::<O, S, D>,
+            src_size: size_of::<S>(),
+            dst_size: size_of::<D>(),
+            cost: O::COST,
+        })
+    }
+}
+
+/// One supported combination.
+#[derive(Clone, Copy)]
+pub struct UnaryRow {
+    /// Index into [`OPS`].
+    pub op: usize,
+    /// Source dtype.
+    pub src: DType,
+    /// Destination dtype.
+    pub dst: DType,
+    /// What computes it.
+    pub kernel: UnaryKernel,
+}
+
+/// An operation from `S` to `D`.
+pub(super) trait Op<S: Storage, D: Storage>: 'static {
+    const COST: Cost;
+    /// Whether to compile it for each instruction-set level.
+    const VECTOR: bool = !matches!(Self::COST, Cost::Special);
+    fn apply(x: S::Value, attr: [f64; 2]) -> D::Value;
+}
+
+struct Map<'a, O, S, D> {
+    src: &'a [S],
+    dst: &'a mut [MaybeUninit<D>],
+    attr: [f64; 2],
+    op: PhantomData<O>,
+}
+
+impl<O: Op<S, D>, S: Storage, D: Storage> Body for Map<'_, O, S, D> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        map::<O, S, D>(self.src, self.dst, self.attr);
+    }
+}
+
+// Slices as parameters of their own tell the compiler that they do not alias; inside a struct they do not.
+#[inline(always)]
+fn map<O: Op<S, D>, S: Storage, D: Storage>(src: &[S], dst: &mut [MaybeUninit<D>], attr: [f64; 2]) {
+    for (d, &s) in dst.iter_mut().zip(src) {
+        d.write(D::store(O::apply(s.load(), attr)));
+    }
+}
+
+/// # Safety
+/// As [`super::engine::UnaryBlock`], with aligned elements of `S` and `D`.
+unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
+    isa: Isa,
+    attr: [f64; 2],
+    src: *const u8,
+    dst: *mut u8,
+    n: usize,
+) {
+    // SAFETY: `n` valid elements each by the caller's contract, which also excludes overlap; every bit
+    // pattern is a valid `S`.
+    let map = unsafe {
+        Map::<O, S, D> {
+            src: slice::from_raw_parts(src.cast(), n),
+            dst: slice::from_raw_parts_mut(dst.cast(), n),
+            attr,
+            op: PhantomData,
+        }
+    };
+    if O::VECTOR { isa.dispatch(map) } else { map.run() }
+}

@@ -1,0 +1,274 @@
+//! Which unary op runs on which dtypes.
+
+use super::ops::*;
+use super::{Op, UnaryKernel, UnaryRow};
+use crate::kernels::cast;
+use crate::kernels::elem::{Bool, Complex, Storage};
+use ep_core::DType;
+use half::{bf16, f16};
+use std::sync::OnceLock;
+
+/// The ops; their indices are what [`lookup`] takes.
+pub const OPS: &[&str] = &[
+    "identity",
+    "elu",
+    "celu",
+    "relu",
+    "gelu",
+    "hard_swish",
+    "hard_sigmoid",
+    "hard_shrink",
+    "hard_tanh",
+    "leaky_relu",
+    "mish",
+    "selu",
+    "silu",
+    "soft_shrink",
+    "soft_sign",
+    "soft_plus",
+    "tanh",
+    "threshold",
+    "fast_gelu",
+    "quick_gelu",
+    "square_relu",
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "ceil",
+    "cos",
+    "cosh",
+    "digamma",
+    "trigamma",
+    "erf",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "lgamma",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "log_sigmoid",
+    "negative",
+    "reciprocal",
+    "reciprocal_no_nan",
+    "rint",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "tan",
+    "trunc",
+    "not_equal_zero",
+    "logical_not",
+    "cast",
+    "is_inf",
+    "is_nan",
+    "is_finite",
+    "nan_assign",
+    "bitwise_not",
+    "conj",
+    "real",
+    "imag",
+    "real_grad",
+    "imag_grad",
+];
+
+/// The kernel of `OPS[op]` from `src` to `dst`; `None` if there is none.
+pub fn lookup(op: usize, src: DType, dst: DType) -> Option<UnaryKernel> {
+    let rows = rows();
+    let found = rows.binary_search_by_key(&(op, src, dst), |r| (r.op, r.src, r.dst)).ok()?;
+    Some(rows[found].kernel)
+}
+
+/// Every supported combination, ordered by op, source and destination dtype.
+pub fn rows() -> &'static [UnaryRow] {
+    static ROWS: OnceLock<Vec<UnaryRow>> = OnceLock::new();
+    ROWS.get_or_init(|| {
+        let mut rows = table();
+        rows.sort_by_key(|r| (r.op, r.src, r.dst));
+        rows
+    })
+}
+
+fn table() -> Vec<UnaryRow> {
+    let mut t = Table(Vec::new());
+
+    t.float::<Elu>("elu");
+    t.float::<Celu>("celu");
+    t.float::<Gelu>("gelu");
+    t.float::<HardSwish>("hard_swish");
+    t.float::<HardSigmoid>("hard_sigmoid");
+    t.float::<HardShrink>("hard_shrink");
+    t.float::<HardTanh>("hard_tanh");
+    t.float::<LeakyRelu>("leaky_relu");
+    t.float::<Mish>("mish");
+    t.float::<Selu>("selu");
+    t.float::<Silu>("silu");
+    t.float::<SoftShrink>("soft_shrink");
+    t.float::<SoftSign>("soft_sign");
+    t.float::<SoftPlus>("soft_plus");
+    t.float::<Tanh>("tanh");
+    t.float::<Threshold>("threshold");
+    t.float::<FastGelu>("fast_gelu");
+    t.float::<QuickGelu>("quick_gelu");
+
+    t.float::<Acos>("acos");
+    t.float::<Acosh>("acosh");
+    t.float::<Asin>("asin");
+    t.float::<Asinh>("asinh");
+    t.float::<Atan>("atan");
+    t.float::<Atanh>("atanh");
+    t.float::<Cos>("cos");
+    t.float::<Cosh>("cosh");
+    t.float::<Digamma>("digamma");
+    t.float::<Trigamma>("trigamma");
+    t.float::<Erf>("erf");
+    t.float::<Erfc>("erfc");
+    t.float::<Exp>("exp");
+    t.float::<Exp2>("exp2");
+    t.float::<Expm1>("expm1");
+    t.float::<Lgamma>("lgamma");
+    t.float::<Log>("log");
+    t.float::<Log2>("log2");
+    t.float::<Log10>("log10");
+    t.float::<Log1p>("log1p");
+    t.float::<LogSigmoid>("log_sigmoid");
+    t.float::<Reciprocal>("reciprocal");
+    t.float::<ReciprocalNoNan>("reciprocal_no_nan");
+    t.float::<Rsqrt>("rsqrt");
+    t.float::<Sigmoid>("sigmoid");
+    t.float::<Sin>("sin");
+    t.float::<Sinh>("sinh");
+    t.float::<Sqrt>("sqrt");
+    t.float::<Tan>("tan");
+
+    t.bool::<Relu>("relu").int::<Relu>("relu").float::<Relu>("relu");
+    t.bool::<SquareRelu>("square_relu").int::<SquareRelu>("square_relu").float::<SquareRelu>("square_relu");
+    t.bool::<Abs>("abs").int::<Abs>("abs").float::<Abs>("abs");
+    t.bool::<Sign>("sign").int::<Sign>("sign").float::<Sign>("sign");
+    t.bool::<Square>("square").int::<Square>("square").float::<Square>("square");
+    t.bool::<NotEqualZero>("not_equal_zero").int::<NotEqualZero>("not_equal_zero");
+    t.float::<NotEqualZero>("not_equal_zero");
+    t.int::<Negative>("negative").float::<Negative>("negative");
+    t.row::<LogicalNot, Bool, Bool>("bitwise_not").int::<BitwiseNot>("bitwise_not");
+
+    t.copy("identity", &DType::ALL);
+    let whole = [&[DType::BOOL], DType::INT].concat();
+    t.copy("ceil", &whole).float::<Ceil>("ceil");
+    t.copy("floor", &whole).float::<Floor>("floor");
+    t.copy("trunc", &whole).float::<Trunc>("trunc");
+    t.copy("round", &whole).float::<Rint>("round");
+    t.copy("rint", &whole).float::<Rint>("rint");
+    t.copy("nan_assign", &whole).float::<NanAssign>("nan_assign");
+    for (src, dst, kernel) in cast::rows() {
+        t.push("cast", *src, *dst, *kernel);
+    }
+
+    t.test::<LogicalNot>("logical_not");
+    t.test::<IsInf>("is_inf");
+    t.test::<IsNan>("is_nan");
+    t.test::<IsFinite>("is_finite");
+
+    t.complex::<Conj>("conj");
+    t.complex::<ComplexNegative>("negative");
+    t.complex::<ComplexSquare>("square");
+    t.complex::<ComplexReciprocal>("reciprocal");
+    t.complex::<ComplexSqrt>("sqrt");
+    t.complex::<ComplexExp>("exp");
+    t.parts::<f16>().parts::<bf16>().parts::<f32>().parts::<f64>();
+    t.0
+}
+
+type C64 = Complex<f32>;
+type C128 = Complex<f64>;
+
+/// Adds the rows of a group of dtypes.
+struct Table(Vec<UnaryRow>);
+
+impl Table {
+    fn push(&mut self, name: &str, src: DType, dst: DType, kernel: UnaryKernel) {
+        let op = OPS.iter().position(|&n| n == name).expect("every row names an op of OPS");
+        self.0.push(UnaryRow { op, src, dst, kernel });
+    }
+
+    fn row<O: Op<S, D>, S: Storage, D: Storage>(&mut self, name: &str) -> &mut Self {
+        self.push(name, S::DTYPE, D::DTYPE, UnaryKernel::of::<O, S, D>());
+        self
+    }
+
+    fn copy(&mut self, name: &str, dtypes: &[DType]) -> &mut Self {
+        for &d in dtypes {
+            self.push(name, d, d, cast::copy(d));
+        }
+        self
+    }
+
+    fn bool<O: Op<Bool, Bool>>(&mut self, name: &str) -> &mut Self {
+        self.row::<O, Bool, Bool>(name)
+    }
+
+    fn int<O>(&mut self, name: &str) -> &mut Self
+    where
+        O: Op<i8, i8> + Op<u8, u8> + Op<i16, i16> + Op<u16, u16>,
+        O: Op<i32, i32> + Op<u32, u32> + Op<i64, i64> + Op<u64, u64>,
+    {
+        self.row::<O, i8, i8>(name).row::<O, u8, u8>(name).row::<O, i16, i16>(name).row::<O, u16, u16>(name);
+        self.row::<O, i32, i32>(name)
+            .row::<O, u32, u32>(name)
+            .row::<O, i64, i64>(name)
+            .row::<O, u64, u64>(name)
+    }
+
+    fn float<O: Op<f16, f16> + Op<bf16, bf16> + Op<f32, f32> + Op<f64, f64>>(
+        &mut self,
+        name: &str,
+    ) -> &mut Self {
+        self.row::<O, f16, f16>(name)
+            .row::<O, bf16, bf16>(name)
+            .row::<O, f32, f32>(name)
+            .row::<O, f64, f64>(name)
+    }
+
+    fn complex<O: Op<C64, C64> + Op<C128, C128>>(&mut self, name: &str) -> &mut Self {
+        self.row::<O, C64, C64>(name).row::<O, C128, C128>(name)
+    }
+
+    fn test<O>(&mut self, name: &str) -> &mut Self
+    where
+        O: Op<Bool, Bool> + Op<i8, Bool> + Op<u8, Bool> + Op<i16, Bool> + Op<u16, Bool>,
+        O: Op<i32, Bool> + Op<u32, Bool> + Op<i64, Bool> + Op<u64, Bool>,
+        O: Op<f16, Bool> + Op<bf16, Bool> + Op<f32, Bool> + Op<f64, Bool>,
+    {
+        self.row::<O, Bool, Bool>(name);
+        self.row::<O, i8, Bool>(name).row::<O, u8, Bool>(name).row::<O, i16, Bool>(name);
+        self.row::<O, u16, Bool>(name).row::<O, i32, Bool>(name).row::<O, u32, Bool>(name);
+        self.row::<O, i64, Bool>(name).row::<O, u64, Bool>(name);
+        self.row::<O, f16, Bool>(name).row::<O, bf16, Bool>(name);
+        self.row::<O, f32, Bool>(name).row::<O, f64, Bool>(name)
+    }
+
+    /// Between the complex dtypes and the floats `R`.
+    fn parts<R: Storage>(&mut self) -> &mut Self
+    where
+        Real: Op<C64, R> + Op<C128, R>,
+        Imag: Op<C64, R> + Op<C128, R>,
+        RealGrad: Op<R, C64> + Op<R, C128>,
+        ImagGrad: Op<R, C64> + Op<R, C128>,
+    {
+        self.row::<Real, C64, R>("real").row::<Real, C128, R>("real");
+        self.row::<Imag, C64, R>("imag").row::<Imag, C128, R>("imag");
+        self.row::<RealGrad, R, C64>("real_grad").row::<RealGrad, R, C128>("real_grad");
+        self.row::<ImagGrad, R, C64>("imag_grad").row::<ImagGrad, R, C128>("imag_grad")
+    }
+}

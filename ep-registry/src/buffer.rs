@@ -1,0 +1,386 @@
+//! Buffers: typed pieces of device memory that safe code cannot misuse.
+//!
+//! A buffer remembers which streams have unfinished work on it. A launch on another stream waits for that
+//! work, on the device where it can; host access waits for it here; dropping a buffer hands its memory to a
+//! stream that still uses it. What was never written cannot be read.
+
+use crate::device::Device;
+use crate::memory::{Deleter, Memory};
+use crate::stream::{Kept, StreamCore};
+use crate::transfer;
+use ep_core::{DType, Element, Error, Result};
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A typed piece of device memory.
+pub struct Buffer {
+    // `None` only while dropping.
+    memory: Option<Memory>,
+    dtype: DType,
+    /// Bytes from the start that have been written.
+    written: u64,
+    users: Users,
+}
+
+/// The streams with work on a buffer.
+#[derive(Default)]
+pub(crate) struct Users {
+    /// Whether the list was ever filled; inline work never does.
+    any: AtomicBool,
+    list: Mutex<UserList>,
+}
+
+#[derive(Default)]
+struct UserList {
+    writer: Option<User>,
+    readers: Vec<User>,
+}
+
+#[derive(Clone)]
+struct User {
+    stream: Arc<StreamCore>,
+    /// The number of the work on that stream.
+    number: u64,
+}
+
+impl User {
+    fn pending(&self) -> bool {
+        !self.stream.has_completed(self.number)
+    }
+
+    fn is(&self, stream: &Arc<StreamCore>) -> bool {
+        Arc::ptr_eq(&self.stream, stream)
+    }
+}
+
+impl Users {
+    /// Streams other than `stream` whose work must come before an access. `None` stands for the host and for
+    /// inline lanes.
+    pub(crate) fn before(&self, stream: Option<&Arc<StreamCore>>, write: bool) -> Vec<Arc<StreamCore>> {
+        if !self.maybe_busy() {
+            return Vec::new();
+        }
+        let mut list = self.list.lock();
+        let UserList { writer, readers } = &mut *list;
+        if writer.as_ref().is_some_and(|w| !w.pending()) {
+            *writer = None;
+        }
+        readers.retain(User::pending);
+        let others = |u: &&User| stream.is_none_or(|s| !u.is(s));
+        let mut wait: Vec<_> = writer.iter().filter(others).map(|u| u.stream.clone()).collect();
+        if write {
+            wait.extend(readers.iter().filter(others).map(|u| u.stream.clone()));
+        }
+        wait
+    }
+
+    /// Notes asynchronous work. Called with the stream's lock held, so that `number` is that of the work.
+    pub(crate) fn note(&self, stream: &Arc<StreamCore>, write: bool) {
+        self.any.store(true, Ordering::Release);
+        let mut list = self.list.lock();
+        let user = User { stream: stream.clone(), number: stream.submitted() };
+        if write {
+            list.readers.clear();
+            list.writer = Some(user);
+        } else if let Some(mine) = list.readers.iter_mut().find(|r| r.is(stream)) {
+            mine.number = user.number;
+        } else {
+            list.readers.push(user);
+        }
+    }
+
+    /// Whether asynchronous work may be going on.
+    #[inline]
+    pub(crate) fn maybe_busy(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+}
+
+impl Buffer {
+    pub(crate) fn new(memory: Memory, dtype: DType) -> Buffer {
+        Buffer { memory: Some(memory), dtype, written: 0, users: Users::default() }
+    }
+
+    /// Wraps memory that somebody else owns, all of it initialised. `deleter` runs when neither the buffer nor
+    /// queued work uses it any more.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when no provider of the device reaches `space`, or the address is impossible.
+    ///
+    /// # Safety
+    /// `address..address + bytes` is valid memory of `space` with valid elements of `dtype` until `deleter`
+    /// runs, and nobody else writes it, nor touches it while work that writes it is queued.
+    pub unsafe fn import(
+        device: &Device,
+        space: &str,
+        address: u64,
+        bytes: u64,
+        dtype: DType,
+        deleter: impl FnOnce() + Send + 'static,
+    ) -> Result<Buffer> {
+        let deleter: Deleter = Box::new(deleter);
+        let memory = Memory::foreign(device, space, address, bytes, deleter)?;
+        Ok(Buffer { memory: Some(memory), dtype, written: bytes, users: Users::default() })
+    }
+
+    #[inline]
+    pub(crate) fn memory(&self) -> &Memory {
+        self.memory.as_ref().expect("only taken while dropping")
+    }
+
+    pub(crate) fn users(&self) -> &Users {
+        &self.users
+    }
+
+    /// The device that it belongs to.
+    pub fn device(&self) -> &Device {
+        &self.memory().device
+    }
+
+    /// Its memory space.
+    pub fn space(&self) -> &str {
+        &self.memory().space
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Elements; sub-byte and unknown dtypes count in bytes.
+    pub fn len(&self) -> usize {
+        (self.bytes() / self.dtype.bytes_for_bounds()) as usize
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.bytes() == 0
+    }
+
+    /// Bytes.
+    pub fn bytes(&self) -> u64 {
+        self.memory().bytes
+    }
+
+    /// The address of the first byte, for raw launches.
+    pub fn address(&self) -> u64 {
+        self.memory().address
+    }
+
+    /// The same memory seen as another dtype.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for bool, whose bytes could be invalid, unless it is bool already.
+    pub fn reinterpret(mut self, dtype: DType) -> Result<Buffer> {
+        if dtype == DType::BOOL && self.dtype != DType::BOOL {
+            return Err(Error::invalid("bytes of another dtype cannot become bool; cast instead"));
+        }
+        self.dtype = dtype;
+        Ok(self)
+    }
+
+    /// A part to read: `len` elements from element `start`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it is outside of the buffer.
+    pub fn slice(&self, start: usize, len: usize) -> Result<View<'_>> {
+        let (offset, bytes) = self.part(start, len)?;
+        Ok(View { buffer: self, offset, bytes })
+    }
+
+    /// A part to write: `len` elements from element `start`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it is outside of the buffer.
+    pub fn slice_mut(&mut self, start: usize, len: usize) -> Result<ViewMut<'_>> {
+        let (offset, bytes) = self.part(start, len)?;
+        Ok(ViewMut { buffer: self, offset, bytes })
+    }
+
+    fn part(&self, start: usize, len: usize) -> Result<(u64, u64)> {
+        let size = self.dtype.bytes_for_bounds();
+        let (offset, bytes) = (start as u64 * size, (len as u64).saturating_mul(size));
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes()) {
+            return Err(Error::invalid(format!(
+                "elements {start}..{} of a buffer of {} {}",
+                start.saturating_add(len),
+                self.len(),
+                self.dtype
+            )));
+        }
+        Ok((offset, bytes))
+    }
+
+    /// Fails when something in `offset..offset + bytes` was never written.
+    #[inline]
+    pub(crate) fn check_written(&self, offset: u64, bytes: u64) -> Result<()> {
+        if bytes == 0 || offset + bytes <= self.written { Ok(()) } else { Err(self.unwritten(offset, bytes)) }
+    }
+
+    #[cold]
+    fn unwritten(&self, offset: u64, bytes: u64) -> Error {
+        Error::invalid(format!(
+            "bytes {offset}..{} would be read, but only 0..{} of the buffer have been written; upload or fill it \
+             first",
+            offset + bytes,
+            self.written
+        ))
+    }
+
+    /// Notes that a range is now written. A range that leaves a gap before it does not count.
+    #[inline]
+    pub(crate) fn mark_written(&mut self, offset: u64, bytes: u64) {
+        if offset <= self.written {
+            self.written = self.written.max(offset + bytes);
+        }
+    }
+
+    /// Copies `data` into the buffer; the slice has been read on return.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for another dtype or more elements than fit; else the provider's.
+    pub fn upload<T: Element>(&mut self, data: &[T]) -> Result<()> {
+        self.check_element::<T>()?;
+        if data.len() > self.len() {
+            return Err(Error::invalid(format!("{} elements into a buffer of {}", data.len(), self.len())));
+        }
+        transfer::upload(self, transfer::as_bytes(data))
+    }
+
+    /// A copy of the content.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for another dtype, unwritten memory, or bytes that are no valid bool; the error of
+    /// queued work on the buffer.
+    pub fn download<T: Element>(&self) -> Result<Vec<T>> {
+        self.check_element::<T>()?;
+        transfer::download(self)
+    }
+
+    /// The content, readable by the host until the guard is dropped. Waits for queued work.
+    ///
+    /// # Errors
+    /// As [`Buffer::download`].
+    pub fn map_read<T: Element>(&self) -> Result<transfer::MapRead<'_, T>> {
+        self.check_element::<T>()?;
+        transfer::MapRead::new(self)
+    }
+
+    /// The content, readable and writable by the host until the guard is finished or dropped. Waits for queued
+    /// work.
+    ///
+    /// # Errors
+    /// As [`Buffer::download`].
+    pub fn map_write<T: Element>(&mut self) -> Result<transfer::MapWrite<'_, T>> {
+        self.check_element::<T>()?;
+        transfer::MapWrite::new(self)
+    }
+
+    fn check_element<T: Element>(&self) -> Result<()> {
+        if self.dtype == T::DTYPE {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("the buffer holds {}, not {}", self.dtype, T::DTYPE)))
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} {} on {})", self.len(), self.dtype, self.device().name())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else { return };
+        let pending = self.users.before(None, true);
+        let Some((last, rest)) = pending.split_last() else { return };
+        // One of the streams keeps the memory, behind its own work and that of the others.
+        for other in rest {
+            if let Err(e) = last.order_behind(0, other) {
+                tracing::error!("{}: waiting for work on a dropped buffer: {e}", memory.device.name());
+            }
+        }
+        last.keep(Kept::Memory { _memory: memory });
+    }
+}
+
+/// A part of a buffer to read.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    pub(crate) buffer: &'a Buffer,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+/// A part of a buffer to write.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    pub(crate) buffer: &'a mut Buffer,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+}
+
+impl<'a> From<&'a Buffer> for View<'a> {
+    #[inline]
+    fn from(buffer: &'a Buffer) -> View<'a> {
+        View { buffer, offset: 0, bytes: buffer.bytes() }
+    }
+}
+
+impl<'a> From<&'a mut Buffer> for ViewMut<'a> {
+    #[inline]
+    fn from(buffer: &'a mut Buffer) -> ViewMut<'a> {
+        let bytes = buffer.bytes();
+        ViewMut { buffer, offset: 0, bytes }
+    }
+}
+
+/// Stands for "the memory of the output": an op in place.
+#[derive(Clone, Copy, Debug)]
+pub struct InPlace;
+
+/// Stands for "no memory": a scalar is given instead, or there are no elements.
+#[derive(Clone, Copy, Debug)]
+pub struct NoMemory;
+
+/// What an operand that is read can be given.
+#[derive(Clone, Copy, Debug)]
+pub enum Read<'a> {
+    /// Memory.
+    View(View<'a>),
+    /// The memory of the output.
+    InPlace,
+    /// Nothing.
+    None,
+}
+
+impl<'a> From<&'a Buffer> for Read<'a> {
+    #[inline]
+    fn from(b: &'a Buffer) -> Read<'a> {
+        Read::View(b.into())
+    }
+}
+
+impl<'a> From<View<'a>> for Read<'a> {
+    #[inline]
+    fn from(v: View<'a>) -> Read<'a> {
+        Read::View(v)
+    }
+}
+
+impl From<InPlace> for Read<'_> {
+    #[inline]
+    fn from(_: InPlace) -> Self {
+        Read::InPlace
+    }
+}
+
+impl From<NoMemory> for Read<'_> {
+    #[inline]
+    fn from(_: NoMemory) -> Self {
+        Read::None
+    }
+}

@@ -1,0 +1,213 @@
+//! Logical devices: the provider devices that drive the same hardware, under one name.
+//!
+//! `cpu:0` may be ep-cpu's device and oneDNN's. The *primary* member, the one whose provider has the highest
+//! priority in the config, allocates; kernels of every member run on its memory.
+
+use crate::buffer::Buffer;
+use crate::memory::Memory;
+use crate::select::attributes;
+use crate::stream::Stream;
+use ep_core::handle::{AllocatorHandle, DeviceHandle, StreamHandle};
+use ep_core::hob::Value;
+use ep_core::provider::{DeviceInfo, MemoryKind, MemoryStats, StreamOptions};
+use ep_core::{DType, Element, Error, Result};
+use once_cell::sync::OnceCell;
+use parking_lot::Mutex;
+use std::fmt;
+use std::sync::Arc;
+
+/// A logical device. Cheap to clone.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: u32,
+    name: String,
+    members: Vec<Member>,
+    space: Arc<str>,
+    allocators: [OnceCell<Arc<AllocatorHandle>>; 2],
+    transfer: Mutex<Option<StreamHandle>>,
+}
+
+/// A provider's device that is part of a logical one.
+pub struct Member {
+    instance: String,
+    handle: Arc<DeviceHandle>,
+    attributes: Vec<(String, Value<'static>)>,
+    reads_primary: bool,
+    writes_primary: bool,
+}
+
+impl Member {
+    /// The provider instance's name.
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// The provider's device.
+    pub fn handle(&self) -> &Arc<DeviceHandle> {
+        &self.handle
+    }
+
+    pub(crate) fn attributes(&self) -> &[(String, Value<'static>)] {
+        &self.attributes
+    }
+
+    /// Whether its kernels read a memory space.
+    pub(crate) fn reads(&self, space: &str) -> bool {
+        self.handle.info().reads.iter().any(|s| s == space)
+    }
+
+    /// Whether its kernels write a memory space.
+    pub(crate) fn writes(&self, space: &str) -> bool {
+        self.handle.info().writes.iter().any(|s| s == space)
+    }
+
+    pub(crate) fn reaches_primary(&self) -> (bool, bool) {
+        (self.reads_primary, self.writes_primary)
+    }
+}
+
+impl Device {
+    /// `members[0]` is the primary one.
+    pub(crate) fn new(id: u32, name: String, members: Vec<(String, Arc<DeviceHandle>)>) -> Device {
+        let space: Arc<str> = members[0].1.info().memory_space.as_str().into();
+        let members = members.into_iter().map(|(instance, handle)| {
+            let info = handle.info();
+            let has = |list: &[String]| list.iter().any(|s| **s == *space);
+            let (reads_primary, writes_primary) = (has(&info.reads), has(&info.writes));
+            Member { instance, attributes: attributes(info), reads_primary, writes_primary, handle }
+        });
+        let members = members.collect();
+        let inner =
+            Inner { id, name, members, space, allocators: Default::default(), transfer: Mutex::new(None) };
+        Device { inner: Arc::new(inner) }
+    }
+
+    /// Its name in this runtime: `cpu:0`.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// What the primary member says of it.
+    pub fn info(&self) -> &DeviceInfo {
+        self.inner.members[0].handle.info()
+    }
+
+    /// The provider devices that it consists of; the primary one first.
+    pub fn members(&self) -> &[Member] {
+        &self.inner.members
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.inner.id
+    }
+
+    /// The memory space that it allocates in.
+    pub(crate) fn space(&self) -> &Arc<str> {
+        &self.inner.space
+    }
+
+    /// The first member for which `f` holds.
+    pub(crate) fn member_where(&self, f: impl Fn(&Member) -> bool) -> Option<usize> {
+        self.inner.members.iter().position(f)
+    }
+
+    pub(crate) fn allocator(&self, kind: MemoryKind) -> Result<&Arc<AllocatorHandle>> {
+        let slot = &self.inner.allocators[kind.raw() as usize];
+        slot.get_or_try_init(|| Ok(Arc::new(self.inner.members[0].handle.open_allocator(kind)?)))
+    }
+
+    /// Makes a stream.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn stream(&self) -> Result<Stream> {
+        self.stream_with(StreamOptions::default())
+    }
+
+    /// Makes a stream with options.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn stream_with(&self, options: StreamOptions) -> Result<Stream> {
+        Stream::new(self.clone(), options)
+    }
+
+    /// Runs a blocking transfer on a stream of the primary member that is kept for the purpose, and waits.
+    pub(crate) fn transfer(&self, work: impl FnOnce(&StreamHandle) -> Result<()>) -> Result<()> {
+        let mut slot = self.inner.transfer.lock();
+        let stream = match &mut *slot {
+            Some(stream) => stream,
+            empty => empty.insert(self.inner.members[0].handle.create_stream(StreamOptions::default())?),
+        };
+        work(stream)?;
+        stream.sync()
+    }
+
+    /// Allocates a buffer of `len` elements. Its content is undefined and cannot be read until written.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, with the numbers.
+    pub fn alloc(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        self.alloc_kind(MemoryKind::Device, dtype, len)
+    }
+
+    /// Allocates in host memory that the device reaches fast.
+    ///
+    /// # Errors
+    /// `Unsupported` where there is no such memory; `OutOfMemory`.
+    pub fn alloc_pinned(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        self.alloc_kind(MemoryKind::PinnedHost, dtype, len)
+    }
+
+    fn alloc_kind(&self, kind: MemoryKind, dtype: DType, len: usize) -> Result<Buffer> {
+        let bytes = (len as u64).checked_mul(dtype.bytes_for_bounds()).ok_or_else(|| {
+            Error::out_of_memory(format!("{len} elements of {dtype} are more than 2^64 bytes"))
+        })?;
+        Ok(Buffer::new(Memory::alloc(self, kind, bytes)?, dtype))
+    }
+
+    /// Allocates a buffer and fills it with `data`.
+    ///
+    /// # Errors
+    /// `OutOfMemory`, or the provider's.
+    pub fn upload<T: Element>(&self, data: &[T]) -> Result<Buffer> {
+        let mut buffer = self.alloc(T::DTYPE, data.len())?;
+        buffer.upload(data)?;
+        Ok(buffer)
+    }
+
+    /// Counters of the device's memory.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn memory_stats(&self) -> Result<MemoryStats> {
+        self.allocator(MemoryKind::Device)?.stats()
+    }
+
+    /// Gives cached memory back to the system.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn trim(&self) -> Result<()> {
+        self.allocator(MemoryKind::Device)?.trim()
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let members: Vec<_> = self.inner.members.iter().map(|m| m.instance.as_str()).collect();
+        write!(f, "Device({} by {})", self.inner.name, members.join(", "))
+    }
+}

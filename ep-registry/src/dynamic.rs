@@ -1,0 +1,351 @@
+//! Requests, primitives and launches by name, driven by schemas: for vendor ops, tools and other languages.
+
+use crate::buffer::{Read, ViewMut};
+use crate::device::Device;
+use crate::primitive::{Core, Operands};
+use crate::stream::Stream;
+use ep_core::op::{OperandUse, Slot};
+use ep_core::schema::{ArgKind, ArgsFacts, DescKind, Schema};
+use ep_core::{DType, Error, Result, Scalar};
+use std::sync::Arc;
+
+/// A descriptor in the making.
+///
+/// ```no_run
+/// # fn main() -> ep_core::Result<()> {
+/// # let runtime = ep_registry::Runtime::from_config("ep.toml")?;
+/// # let device = runtime.device("cpu")?;
+/// let request = runtime.request("softmax")?.dtype("src", "f16")?.dtype("dst", "f32")?.limit("cols", 1024)?;
+/// println!("{}", runtime.explain(device, &request)?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Request {
+    schema: Arc<Schema>,
+    words: Vec<u64>,
+}
+
+impl Request {
+    pub(crate) fn new(schema: Arc<Schema>) -> Request {
+        let mut request = Request { words: vec![0; schema.desc_size / 8], schema };
+        request.words[0] = request.schema.desc_size as u64;
+        let schema = request.schema.clone();
+        for f in &schema.desc {
+            if let DescKind::Attr(default) = f.kind {
+                request.put(f.offset, &default.to_bits().to_ne_bytes());
+            }
+        }
+        request
+    }
+
+    fn put(&mut self, offset: usize, bytes: &[u8]) {
+        // SAFETY: u64 values may be written as bytes; `decode_schema` has checked that fields are inside.
+        let all = unsafe {
+            std::slice::from_raw_parts_mut(self.words.as_mut_ptr().cast::<u8>(), self.words.len() * 8)
+        };
+        all[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// The op.
+    pub fn schema(&self) -> &Arc<Schema> {
+        &self.schema
+    }
+
+    fn field(&self, name: &str, kind: &str, fits: impl Fn(&DescKind) -> bool) -> Result<(usize, DescKind)> {
+        if let Some(f) = self.schema.desc_field(name).filter(|f| fits(&f.kind)) {
+            return Ok((f.offset, f.kind.clone()));
+        }
+        let names: Vec<_> =
+            self.schema.desc.iter().filter(|f| fits(&f.kind)).map(|f| f.name.as_str()).collect();
+        Err(Error::not_found(format!("op `{}` has no {kind} `{name}`; it has {names:?}", self.schema.name)))
+    }
+
+    /// Sets a dtype by its name.
+    ///
+    /// # Errors
+    /// An unknown role or dtype, with the known ones.
+    pub fn dtype(mut self, role: &str, dtype: &str) -> Result<Request> {
+        let vendor = ep_core::dtype::vendor::by_name(dtype).map(|v| v.dtype);
+        let dtype = match vendor {
+            Some(d) => d,
+            None => DType::parse(dtype).map_err(|e| Error::not_found(e.to_string()))?,
+        };
+        let (at, _) = self.field(role, "dtype", |k| *k == DescKind::DType)?;
+        self.put(at, &dtype.0.to_ne_bytes());
+        Ok(self)
+    }
+
+    /// Sets a selector by the name of its value.
+    ///
+    /// # Errors
+    /// An unknown selector or value, with the most similar ones.
+    pub fn selector(mut self, name: &str, value: &str) -> Result<Request> {
+        let (at, kind) = self.field(name, "selector", |k| matches!(k, DescKind::Selector(_)))?;
+        let DescKind::Selector(choices) = kind else { unreachable!("just filtered") };
+        let Some(v) = choices.iter().position(|c| c == value) else {
+            let mut near: Vec<_> = choices.iter().collect();
+            near.sort_by(|a, b| {
+                crate::registry::strsim(value, b).total_cmp(&crate::registry::strsim(value, a))
+            });
+            let near: Vec<_> = near.iter().take(3).map(|s| s.as_str()).collect();
+            return Err(Error::not_found(format!(
+                "selector `{name}` of op `{}` has no value `{value}`; the most similar ones are {}",
+                self.schema.name,
+                near.join(", ")
+            )));
+        };
+        self.put(at, &(v as u32).to_ne_bytes());
+        Ok(self)
+    }
+
+    /// Sets an attribute.
+    ///
+    /// # Errors
+    /// An unknown attribute, with the known ones.
+    pub fn attr(mut self, name: &str, value: f64) -> Result<Request> {
+        let (at, _) = self.field(name, "attribute", |k| matches!(k, DescKind::Attr(_)))?;
+        self.put(at, &value.to_bits().to_ne_bytes());
+        Ok(self)
+    }
+
+    /// Bounds what launches will ask for; `alignment` is one for every op.
+    ///
+    /// # Errors
+    /// An unknown limit, with the known ones.
+    pub fn limit(mut self, name: &str, value: u64) -> Result<Request> {
+        let at = match name {
+            "alignment" => 8,
+            _ => self.field(name, "limit", |k| matches!(k, DescKind::Limit(_)))?.0,
+        };
+        self.put(at, &value.to_ne_bytes());
+        Ok(self)
+    }
+
+    pub(crate) fn words(&self) -> Result<&[u64]> {
+        Ok(&self.words)
+    }
+}
+
+/// A primitive of any op.
+#[derive(Clone)]
+pub struct DynPrimitive {
+    pub(crate) core: Arc<Core>,
+}
+
+impl std::fmt::Debug for DynPrimitive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DynPrimitive({} by {}/{})", self.core.schema.name, self.core.instance, self.factory())
+    }
+}
+
+/// The arguments of a launch by names.
+#[derive(Debug)]
+pub struct DynArgs<'a> {
+    schema: Arc<Schema>,
+    words: Vec<u64>,
+    slots: Vec<Option<Slot<Read<'a>, ViewMut<'a>>>>,
+}
+
+impl<'a> DynArgs<'a> {
+    fn put(&mut self, offset: usize, word: u64) {
+        self.words[offset / 8] = word;
+    }
+
+    fn arg(&self, name: &str, kind: &str, fits: impl Fn(ArgKind) -> bool) -> Result<usize> {
+        let found = self.schema.args.iter().position(|f| f.name == name && fits(f.kind));
+        found.ok_or_else(|| {
+            let names: Vec<_> =
+                self.schema.args.iter().filter(|f| fits(f.kind)).map(|f| f.name.as_str()).collect();
+            Error::not_found(format!("op `{}` has no {kind} `{name}`; it has {names:?}", self.schema.name))
+        })
+    }
+
+    /// Sets a size.
+    ///
+    /// # Errors
+    /// An unknown name, with the known ones.
+    pub fn size(mut self, name: &str, value: i64) -> Result<Self> {
+        let i = self.arg(name, "size", |k| k == ArgKind::Size)?;
+        let at = self.schema.args[i].offset;
+        self.put(at, value as u64);
+        Ok(self)
+    }
+
+    /// Sets a shape and the field with its rank.
+    ///
+    /// # Errors
+    /// An unknown name, with the known ones; shapes that share a rank and differ in it.
+    pub fn dims(mut self, name: &str, dims: &'a [i64]) -> Result<Self> {
+        let i = self.arg(name, "dims", |k| matches!(k, ArgKind::Dims { .. }))?;
+        let (at, kind) = (self.schema.args[i].offset, self.schema.args[i].kind);
+        let ArgKind::Dims { length } = kind else { unreachable!("just filtered") };
+        let length_at = self.schema.args[length].offset;
+        let shared = self.schema.args.iter().filter(|a| a.kind == kind && a.offset != at);
+        for other in shared {
+            if self.words[other.offset / 8] != 0 && self.words[length_at / 8] != dims.len() as u64 {
+                return Err(Error::invalid(format!(
+                    "`{name}` and `{}` have one rank, but differ in it",
+                    other.name
+                )));
+            }
+        }
+        self.put(length_at, dims.len() as u64);
+        self.put(at, dims.as_ptr().expose_provenance() as u64);
+        Ok(self)
+    }
+
+    /// Sets a scalar.
+    ///
+    /// # Errors
+    /// An unknown name, with the known ones.
+    pub fn scalar(mut self, name: &str, value: impl Into<Scalar>) -> Result<Self> {
+        let i = self.arg(name, "scalar", |k| k == ArgKind::Scalar)?;
+        let at = self.schema.args[i].offset;
+        let raw = ep_core::abi::EpScalar::from(value.into());
+        // Two u32 share the first word, `kind` first in memory.
+        let mut first = [0u8; 8];
+        first[..4].copy_from_slice(&raw.kind.to_ne_bytes());
+        self.put(at, u64::from_ne_bytes(first));
+        self.put(at + 8, raw.re);
+        self.put(at + 16, raw.im);
+        Ok(self)
+    }
+
+    fn operand(&self, name: &str) -> Result<usize> {
+        self.schema.operands.iter().position(|x| x.name == name).ok_or_else(|| {
+            let names: Vec<_> = self.schema.operands.iter().map(|x| x.name.as_str()).collect();
+            Error::not_found(format!("op `{}` has no operand `{name}`; it has {names:?}", self.schema.name))
+        })
+    }
+
+    /// Gives an operand that is only read.
+    ///
+    /// # Errors
+    /// An unknown name, or an operand that is written.
+    pub fn read(mut self, name: &str, memory: impl Into<Read<'a>>) -> Result<Self> {
+        let i = self.operand(name)?;
+        if self.schema.operands[i].writes {
+            return Err(Error::invalid(format!("operand `{name}` is written; pass it with write()")));
+        }
+        self.slots[i] = Some(Slot::Read(memory.into()));
+        Ok(self)
+    }
+
+    /// Gives an operand that is written.
+    ///
+    /// # Errors
+    /// An unknown name, or an operand that is only read.
+    pub fn write(mut self, name: &str, memory: impl Into<ViewMut<'a>>) -> Result<Self> {
+        let i = self.operand(name)?;
+        if !self.schema.operands[i].writes {
+            return Err(Error::invalid(format!("operand `{name}` is only read; pass it with read()")));
+        }
+        self.slots[i] = Some(Slot::Write(memory.into()));
+        Ok(self)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: u64 values are readable as bytes.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 8) }
+    }
+}
+
+impl DynPrimitive {
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        &self.core.device
+    }
+
+    /// The provider instance that made it.
+    pub fn instance(&self) -> &str {
+        &self.core.instance
+    }
+
+    /// The factory that made it.
+    pub fn factory(&self) -> &str {
+        &self.core.handle.factory().name
+    }
+
+    /// What the provider chose, for people; may be empty.
+    pub fn describe(&self) -> String {
+        self.core.handle.describe()
+    }
+
+    /// Starts the arguments of a launch.
+    pub fn args<'a>(&self) -> DynArgs<'a> {
+        let schema = self.core.schema.clone();
+        let mut words = vec![0; schema.args_size / 8];
+        words[0] = schema.args_size as u64;
+        DynArgs { slots: schema.operands.iter().map(|_| None).collect(), words, schema }
+    }
+
+    /// Queues a launch, with the checks of [`crate::Primitive::launch`].
+    ///
+    /// # Errors
+    /// As there, and when an operand is missing.
+    pub fn launch(&self, stream: &Stream, mut args: DynArgs<'_>) -> Result<()> {
+        if !Arc::ptr_eq(&args.schema, &self.core.schema) {
+            return Err(Error::invalid("the arguments were started on a primitive of another op"));
+        }
+        let uses = self.uses(&args)?;
+        let mut operands = Operands::new(&self.core, &uses);
+        for (i, slot) in std::mem::take(&mut args.slots).into_iter().enumerate() {
+            let slot = match slot {
+                Some(slot) => slot,
+                None if !uses[i].writes => Slot::Read(Read::None),
+                None => {
+                    let name = &self.core.schema.operands[i].name;
+                    return Err(Error::invalid(format!("operand `{name}` is not given")));
+                }
+            };
+            operands.add(i, slot)?;
+        }
+        let in_place = |i: usize| self.core.schema.operands[i].in_place;
+        operands.place_in_place(in_place)?;
+        operands.check_overlap(in_place)?;
+        for (i, x) in self.core.schema.operands.iter().enumerate() {
+            args.words[self.core.schema.args[x.arg].offset / 8] = operands.address(i);
+        }
+        // SAFETY: `operands` has checked every address; dims point into slices that `args` borrows.
+        unsafe { operands.run(stream, args.words.as_ptr().cast()) }
+    }
+
+    /// What [`ep_core::op::Op::check`] and [`ep_core::op::Op::uses`] do, from the schema.
+    fn uses(&self, args: &DynArgs<'_>) -> Result<Vec<OperandUse>> {
+        let schema = &self.core.schema;
+        // SAFETY: dims are null with rank 0, or slices that `args` borrows.
+        let facts = unsafe { ArgsFacts::new(schema, args.bytes()) };
+        for (i, f) in schema.args.iter().enumerate() {
+            match f.kind {
+                ArgKind::Size => ep_core::op::size(&f.name, facts.size(i))?,
+                ArgKind::Dims { .. } => drop(facts.dims(i)?),
+                ArgKind::Scalar => drop(facts.scalar(i)?),
+                ArgKind::Address => {}
+            }
+        }
+        let desc = &self.core.desc;
+        for f in &schema.desc {
+            if let DescKind::Limit(bounds) = &f.kind {
+                ep_core::op::limit(&f.name, desc[f.offset / 8], bounds.amount(&facts)?)?;
+            }
+        }
+        let dtype_at = |offset: usize| {
+            DType(
+                (desc[offset / 8].to_ne_bytes())[offset % 8..][..4].try_into().map_or(0, u32::from_ne_bytes),
+            )
+        };
+        let use_of = |x: &ep_core::schema::Operand| {
+            let scalar = x.scalar.map(|s| facts.scalar(s)).transpose()?;
+            let zero = |s: Scalar| s.as_f64() == 0.0 && s.im() == 0.0;
+            let (reads, present) = match (x.writes, scalar) {
+                (true, Some(s)) => (x.reads && !zero(s), true),
+                (false, Some(s)) => (x.reads, s == Scalar::None),
+                (_, None) => (x.reads, true),
+            };
+            let dtype = x.dtype.map(|d| dtype_at(schema.desc[d].offset));
+            Ok(OperandUse::new(0, dtype, x.count.amount(&facts)?, reads, x.writes, present))
+        };
+        schema.operands.iter().map(use_of).collect()
+    }
+}

@@ -1,0 +1,402 @@
+//! Primitives and launching them, safely and raw.
+
+use crate::buffer::{Buffer, Read, ViewMut};
+use crate::device::{Device, Member};
+use crate::stream::{Stream, StreamCore};
+use ep_core::handle::PrimitiveHandle;
+use ep_core::op::{Call, Op, OperandUse, Slot};
+use ep_core::schema::Schema;
+use ep_core::{DType, Error, Result};
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// Most operands of an op that is launched through its types.
+const MAX_OPERANDS: usize = 8;
+
+/// What every kind of primitive handle shares.
+pub(crate) struct Core {
+    pub(crate) handle: PrimitiveHandle,
+    pub(crate) device: Device,
+    pub(crate) member: usize,
+    pub(crate) inline: bool,
+    pub(crate) schema: Arc<Schema>,
+    pub(crate) instance: String,
+    /// The descriptor that it was made for.
+    pub(crate) desc: Box<[u64]>,
+}
+
+impl Core {
+    pub(crate) fn member(&self) -> &Member {
+        &self.device.members()[self.member]
+    }
+
+    #[cold]
+    fn wrong_stream(&self, stream: &Stream) -> Error {
+        Error::invalid(format!(
+            "a primitive of {} launched on a stream of {}; make the stream with that device's stream()",
+            self.device.name(),
+            stream.device().name()
+        ))
+    }
+
+    /// # Safety
+    /// As [`PrimitiveHandle::launch`], but for the stream.
+    #[inline]
+    pub(crate) unsafe fn launch(&self, stream: &Stream, args: *const c_void) -> Result<()> {
+        if *stream.device() != self.device {
+            return Err(self.wrong_stream(stream));
+        }
+        // SAFETY: the lane is of this primitive's provider and device, and locked; the rest is the caller's.
+        stream.core.on_lane(self.member, |lane| unsafe { self.handle.launch(lane, args) })
+    }
+}
+
+/// A primitive of op `O`. Cheap to clone; may be launched on several streams at once.
+pub struct Primitive<O> {
+    pub(crate) core: Arc<Core>,
+    pub(crate) op: PhantomData<fn() -> O>,
+}
+
+impl<O> Clone for Primitive<O> {
+    fn clone(&self) -> Self {
+        Primitive { core: self.core.clone(), op: PhantomData }
+    }
+}
+
+impl<O: Op> std::fmt::Debug for Primitive<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Primitive({} by {}/{})", O::NAME, self.core.instance, self.factory())
+    }
+}
+
+impl<O: Op> Primitive<O> {
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        &self.core.device
+    }
+
+    /// The provider instance that made it.
+    pub fn instance(&self) -> &str {
+        &self.core.instance
+    }
+
+    /// The factory that made it.
+    pub fn factory(&self) -> &str {
+        &self.core.handle.factory().name
+    }
+
+    /// What the provider chose, for people; may be empty.
+    pub fn describe(&self) -> String {
+        self.core.handle.describe()
+    }
+
+    fn desc(&self) -> &O::Desc {
+        debug_assert_eq!(size_of_val(&*self.core.desc), size_of::<O::Desc>());
+        // SAFETY: the runtime makes a `Primitive<O>` only with the bytes of an `O::Desc`, at this alignment.
+        unsafe { &*self.core.desc.as_ptr().cast() }
+    }
+
+    /// Queues a launch with addresses: for frameworks that own their memory and their ordering.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a stream of another device, impossible sizes, null or misaligned addresses.
+    ///
+    /// # Safety
+    /// - The memory that the op touches for these arguments is valid until the work is done, and nobody else
+    ///   writes what it reads or touches what it writes in that time.
+    /// - Dims pointers in `args` are readable during the call.
+    #[inline]
+    pub unsafe fn launch_raw(&self, stream: &Stream, args: &O::Args) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.core.launch(stream, std::ptr::from_ref(args).cast()) }
+    }
+
+    /// Bytes of workspace that a launch wants, to be passed in the arguments of raw launches.
+    ///
+    /// # Errors
+    /// For arguments that cannot be launched.
+    ///
+    /// # Safety
+    /// Dims pointers in `args` are readable.
+    pub unsafe fn workspace_size(&self, args: &O::Args) -> Result<u64> {
+        // SAFETY: as the caller promises.
+        unsafe { self.core.handle.workspace_size(std::ptr::from_ref(args).cast()) }
+    }
+
+    /// Queues a launch. Checks devices, dtypes, sizes, overlap, and that what is read was written; orders it
+    /// behind the work that other streams still do on these buffers.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the operand and what is wrong with it; else the provider's.
+    pub fn launch<'a, C>(&self, stream: &Stream, call: C) -> Result<()>
+    where
+        C: Call<Read<'a>, ViewMut<'a>, Op = O>,
+    {
+        let (mut args, slots) = call.split();
+        // SAFETY: the dims in `args` point into slices that the call borrows for longer than this function.
+        let uses = unsafe {
+            O::check(self.desc(), &args)?;
+            O::uses(self.desc(), &args)
+        };
+        let mut operands = Operands::new(&self.core, uses.as_ref());
+        for (i, slot) in slots.into_iter().enumerate() {
+            operands.add(i, slot)?;
+        }
+        operands.place_in_place(O::in_place)?;
+        for i in 0..operands.len() {
+            O::bind(&mut args, i, operands.address(i));
+        }
+        operands.check_overlap(O::in_place)?;
+        // SAFETY: `operands` has checked that every address covers a live buffer's memory of the right device,
+        // without forbidden overlap, and `run` orders conflicting work and keeps the buffers alive.
+        unsafe { operands.run(stream, std::ptr::from_ref(&args).cast()) }
+    }
+}
+
+/// The memory of one operand.
+#[derive(Default)]
+enum Place<'a> {
+    /// Not given, or nothing is accessed.
+    #[default]
+    None,
+    /// That of an output.
+    Shared,
+    /// A buffer that is read.
+    Read(&'a Buffer),
+    /// A buffer that is written from this offset on.
+    Write(&'a mut Buffer, u64),
+}
+
+/// The operands of a safe launch on their way through the checks.
+pub(crate) struct Operands<'a, 'b> {
+    core: &'b Core,
+    uses: &'b [OperandUse],
+    places: [Place<'a>; MAX_OPERANDS],
+    addresses: [u64; MAX_OPERANDS],
+}
+
+impl<'a, 'b> Operands<'a, 'b> {
+    pub(crate) fn new(core: &'b Core, uses: &'b [OperandUse]) -> Self {
+        Operands { core, uses, places: Default::default(), addresses: [0; MAX_OPERANDS] }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.uses.len()
+    }
+
+    #[inline]
+    pub(crate) fn address(&self, i: usize) -> u64 {
+        self.addresses[i]
+    }
+
+    #[cold]
+    fn error(&self, i: usize, what: String) -> Error {
+        let (op, name) = (&self.core.schema.name, &self.core.schema.operands[i].name);
+        Error::invalid(format!("{op}: operand `{name}` {what}"))
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, i: usize, slot: Slot<Read<'a>, ViewMut<'a>>) -> Result<()> {
+        if i >= MAX_OPERANDS {
+            return Err(Error::unsupported(format!("more than {MAX_OPERANDS} operands")));
+        }
+        let wanted = &self.uses[i];
+        match slot {
+            Slot::Read(Read::View(v)) => {
+                self.check(i, v.buffer, v.bytes)?;
+                if wanted.reads {
+                    v.buffer
+                        .check_written(v.offset, wanted.bytes)
+                        .map_err(|e| self.error(i, e.to_string()))?;
+                }
+                self.addresses[i] = v.buffer.address() + v.offset;
+                self.places[i] = Place::Read(v.buffer);
+            }
+            Slot::Read(Read::InPlace) => self.places[i] = Place::Shared,
+            Slot::Read(Read::None) => {
+                if wanted.bytes != 0 {
+                    return Err(
+                        self.error(i, format!("needs a buffer of {} bytes and has none", wanted.bytes))
+                    );
+                }
+            }
+            Slot::Write(v) => {
+                self.check(i, v.buffer, v.bytes)?;
+                if wanted.reads {
+                    v.buffer
+                        .check_written(v.offset, wanted.bytes)
+                        .map_err(|e| self.error(i, e.to_string()))?;
+                }
+                self.addresses[i] = v.buffer.address() + v.offset;
+                self.places[i] = Place::Write(v.buffer, v.offset);
+            }
+        }
+        Ok(())
+    }
+
+    /// Device, memory space, dtype and size.
+    #[inline]
+    fn check(&self, i: usize, buffer: &Buffer, bytes: u64) -> Result<()> {
+        let (wanted, core, memory) = (&self.uses[i], self.core, buffer.memory());
+        let (reads, writes) = core.member().reaches_primary();
+        let reachable = memory.primary
+            && memory.device == core.device
+            && (!wanted.reads || reads)
+            && (!wanted.writes || writes);
+        if !reachable {
+            self.check_space(i, buffer)?;
+        }
+        if wanted.dtype.is_some_and(|d| d != buffer.dtype()) {
+            let want = wanted.dtype.unwrap_or_default();
+            return Err(
+                self.error(i, format!("is {}, and the primitive was made for {want}", buffer.dtype()))
+            );
+        }
+        if wanted.bytes > bytes {
+            return Err(self.error(i, format!("has {bytes} bytes, and these sizes need {}", wanted.bytes)));
+        }
+        Ok(())
+    }
+
+    /// Memory that is not the device's own, such as pinned host memory, if the provider reaches it.
+    #[cold]
+    fn check_space(&self, i: usize, buffer: &Buffer) -> Result<()> {
+        let (wanted, member, space) = (&self.uses[i], self.core.member(), buffer.space());
+        if (!wanted.reads || member.reads(space)) && (!wanted.writes || member.writes(space)) {
+            return Ok(());
+        }
+        Err(self.error(
+            i,
+            format!(
+                "is in `{space}` of {}, which provider `{}` of {} does not reach; copy it to a buffer of {} first",
+                buffer.device().name(),
+                self.core.instance,
+                self.core.device.name(),
+                self.core.device.name()
+            ),
+        ))
+    }
+
+    /// Gives in-place operands the memory of the output that they may share.
+    pub(crate) fn place_in_place(&mut self, in_place: impl Fn(usize) -> u64) -> Result<()> {
+        for i in 0..self.uses.len() {
+            if !matches!(self.places[i], Place::Shared) {
+                continue;
+            }
+            let allowed = |o: usize| (in_place(o) >> i & 1 != 0) || (in_place(i) >> o & 1 != 0);
+            let output =
+                (0..self.uses.len()).find(|o| matches!(self.places[*o], Place::Write(..)) && allowed(*o));
+            let Some(o) = output else {
+                return Err(self.error(i, "cannot be in place: the op does not allow it".into()));
+            };
+            let Place::Write(buffer, offset) = &self.places[o] else { unreachable!("just found") };
+            if self.uses[i].bytes != self.uses[o].bytes {
+                return Err(self.error(
+                    i,
+                    format!(
+                        "cannot be in place: it has {} bytes and the output {}",
+                        self.uses[i].bytes, self.uses[o].bytes
+                    ),
+                ));
+            }
+            let same_size = |a: &OperandUse, b: &OperandUse| {
+                a.dtype.map(|d| d.bytes_for_bounds()) == b.dtype.map(|d| d.bytes_for_bounds())
+            };
+            if !same_size(&self.uses[i], &self.uses[o]) {
+                return Err(self.error(i, "cannot be in place: the element sizes differ".into()));
+            }
+            // The old content is read as the operand's dtype. Any bytes are valid for all of them but bool.
+            if self.uses[i].dtype == Some(DType::BOOL) && buffer.dtype() != DType::BOOL {
+                return Err(self.error(
+                    i,
+                    format!("cannot be in place: {} bytes need not be valid bool", buffer.dtype()),
+                ));
+            }
+            buffer.check_written(*offset, self.uses[i].bytes).map_err(|e| self.error(i, e.to_string()))?;
+            self.addresses[i] = self.addresses[o];
+        }
+        Ok(())
+    }
+
+    /// What is written overlaps nothing else, unless it is exactly the same memory and the op allows it.
+    #[inline]
+    pub(crate) fn check_overlap(&self, in_place: impl Fn(usize) -> u64) -> Result<()> {
+        for (w, written) in self.uses.iter().enumerate().filter(|(_, u)| u.writes && u.bytes != 0) {
+            for (i, other) in self.uses.iter().enumerate() {
+                let (a, b) = (self.addresses[w], self.addresses[i]);
+                let apart = i == w || other.bytes == 0 || a + written.bytes <= b || b + other.bytes <= a;
+                if apart || self.different_space(w, i) {
+                    continue;
+                }
+                let allowed = in_place(w) >> i & 1 != 0 || in_place(i) >> w & 1 != 0;
+                if !(allowed && a == b && written.bytes == other.bytes) {
+                    return Err(self
+                        .error(i, format!("overlaps the output at {a:#x} in a way the op does not allow")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Equal addresses in two spaces are two places.
+    fn different_space(&self, a: usize, b: usize) -> bool {
+        let space = |p: &Place<'a>| match p {
+            Place::Read(buffer) => Some(buffer.memory().space.clone()),
+            Place::Write(buffer, _) => Some(buffer.memory().space.clone()),
+            Place::None | Place::Shared => None,
+        };
+        matches!((space(&self.places[a]), space(&self.places[b])), (Some(x), Some(y)) if x != y)
+    }
+
+    fn buffers(&self) -> impl Iterator<Item = (&Buffer, bool)> {
+        self.places.iter().filter_map(|p| match p {
+            Place::Read(b) => Some((*b, false)),
+            Place::Write(b, _) => Some((&**b, true)),
+            Place::None | Place::Shared => None,
+        })
+    }
+
+    /// Launches, ordered behind the work of other streams on these buffers.
+    ///
+    /// # Safety
+    /// `args` is the op's argument struct with these operands' addresses, and its dims are readable.
+    #[inline]
+    pub(crate) unsafe fn run(mut self, stream: &Stream, args: *const c_void) -> Result<()> {
+        let core = self.core;
+        if *stream.device() != core.device {
+            return Err(core.wrong_stream(stream));
+        }
+        let inline = core.inline;
+        if !inline || self.buffers().any(|(b, _)| b.users().maybe_busy()) {
+            self.order(&stream.core, inline)?;
+        }
+        stream.core.on_lane(core.member, |lane| {
+            if !inline {
+                for (buffer, write) in self.buffers() {
+                    buffer.users().note(&stream.core, write);
+                }
+            }
+            // SAFETY: as the caller promises; the buffers stay alive until the work is done, because it has
+            // been noted in them (or is done on return, on an inline lane).
+            unsafe { core.handle.launch(lane, args) }
+        })?;
+        for (place, u) in self.places.iter_mut().zip(self.uses) {
+            if let Place::Write(buffer, offset) = place {
+                buffer.mark_written(*offset, u.bytes);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn order(&self, stream: &Arc<StreamCore>, inline: bool) -> Result<()> {
+        let own = (!inline).then_some(stream);
+        for (buffer, write) in self.buffers() {
+            for other in buffer.users().before(own, write) {
+                stream.order_behind(self.core.member, &other)?;
+            }
+        }
+        Ok(())
+    }
+}

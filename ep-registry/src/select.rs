@@ -1,0 +1,298 @@
+//! Choosing a factory for a request, and explaining the choice.
+//!
+//! Among the factories that match: the config's order of instances for the op, then the instance's
+//! priority, then the factory's, then its hint, then the order of registration. Everything that was not
+//! chosen has a reason.
+
+use crate::device::{Device, Member};
+use crate::registry::{FactoryEntry, OpEntry, attribute_value};
+use ep_core::hob::{Expr, Refusal, Value};
+use ep_core::schema::{DescFacts, Key, Schema};
+use ep_core::{DType, Error, Result};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Order of instances by op (`*`: every other op), from `[select]`.
+pub type Rules = BTreeMap<String, Vec<String>>;
+
+/// What came of one factory.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// It matches and was chosen.
+    Chosen,
+    /// It matches, but another is preferred; why.
+    Outranked(String),
+    /// It matches and ties with the chosen one, which was registered first.
+    Tied,
+    /// It is for other selector values or dtypes.
+    NotCovered,
+    /// Its predicate is false.
+    Refused(Refusal),
+    /// Its custom predicate refuses; name and reason.
+    Custom(String, String),
+    /// The request sets a field that its provider, built for an older schema, does not know.
+    UnknownField(String),
+    /// It is for another kind of device.
+    OtherDevice(String),
+    /// Evaluating it failed.
+    Broken(Error),
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Chosen => f.write_str("chosen"),
+            Verdict::Outranked(why) => write!(f, "matches, but {why}"),
+            Verdict::Tied => f.write_str("matches; ties with the chosen one, which was registered first"),
+            Verdict::NotCovered => f.write_str("is not for these selectors and dtypes"),
+            Verdict::Refused(refusal) => refusal.fmt(f),
+            Verdict::Custom(name, reason) => write!(f, "{name} refuses: {reason}"),
+            Verdict::UnknownField(field) => {
+                write!(
+                    f,
+                    "its provider knows an older version of the op, without `{field}`, which the request sets"
+                )
+            }
+            Verdict::OtherDevice(kind) => write!(f, "is for devices of kind `{kind}`"),
+            Verdict::Broken(e) => write!(f, "failed to judge the request: {e}"),
+        }
+    }
+}
+
+/// One factory and its verdict.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// The provider instance.
+    pub instance: String,
+    /// The factory.
+    pub factory: String,
+    /// What came of it.
+    pub verdict: Verdict,
+}
+
+/// The whole story of a request.
+#[derive(Debug, Clone)]
+pub struct Explanation {
+    /// The request in words.
+    pub request: String,
+    /// The device's name.
+    pub device: String,
+    /// Every factory of the op, those that matched first.
+    pub candidates: Vec<Candidate>,
+    /// The closest (selectors, dtypes) that something on this device covers, when nothing was chosen.
+    pub nearest: Option<String>,
+}
+
+impl Explanation {
+    /// The chosen candidate.
+    pub fn chosen(&self) -> Option<&Candidate> {
+        self.candidates.iter().find(|c| c.verdict == Verdict::Chosen)
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.chosen() {
+            Some(c) => writeln!(f, "{} on {}: {}/{}", self.request, self.device, c.instance, c.factory)?,
+            None => writeln!(f, "{} on {}: nothing matches", self.request, self.device)?,
+        }
+        for c in &self.candidates {
+            writeln!(f, "  {}/{}: {}", c.instance, c.factory, c.verdict)?;
+        }
+        if self.candidates.is_empty() {
+            writeln!(f, "  no provider on this device registers the op")?;
+        }
+        match &self.nearest {
+            Some(nearest) => writeln!(f, "  nearest that is covered: {nearest}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A descriptor as bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) op: &'a OpEntry,
+    pub(crate) desc: &'a [u64],
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        // SAFETY: u64 values are readable as bytes.
+        unsafe { std::slice::from_raw_parts(self.desc.as_ptr().cast(), self.desc.len() * 8) }
+    }
+}
+
+/// The request in words: `softmax(src f16, dst f32, max_cols 1024)`.
+pub(crate) fn describe(schema: &Schema, key: &Key) -> String {
+    let selectors = schema
+        .selectors()
+        .zip(&key.selectors)
+        .map(|((f, names), v)| format!("{}={}", f.name, names.get(*v as usize).map_or("?", String::as_str)));
+    let dtypes = schema.dtypes().zip(&key.dtypes).map(|(f, d)| format!("{} {d}", f.name));
+    let parts: Vec<_> = selectors.chain(dtypes).collect();
+    if parts.is_empty() { schema.name.clone() } else { format!("{}({})", schema.name, parts.join(", ")) }
+}
+
+/// A factory with the member of the device that it belongs to.
+type Matched<'a> = (&'a Arc<FactoryEntry>, usize);
+
+/// Judges one factory.
+fn judge(entry: &FactoryEntry, member: &Member, request: Request<'_>, key: &Key) -> Option<Verdict> {
+    let factory = &entry.handle;
+    if factory.device_kind != member.handle().info().kind {
+        return Some(Verdict::OtherDevice(factory.device_kind.clone()));
+    }
+    if !factory.covers(key) {
+        return Some(Verdict::NotCovered);
+    }
+    if let Some(field) = request.op.schema.unknown_to(request.bytes(), entry.known_desc) {
+        return Some(Verdict::UnknownField(field.to_owned()));
+    }
+    let facts = DescFacts { schema: &request.op.schema, desc: request.bytes(), device: member.attributes() };
+    if let Some(predicate) = &factory.predicate {
+        match predicate.refusal(&facts) {
+            Ok(None) => {}
+            Ok(Some(refusal)) => return Some(Verdict::Refused(refusal)),
+            Err(e) => return Some(Verdict::Broken(e)),
+        }
+    }
+    // SAFETY: `desc` is a descriptor of the op: it was made by its typed API or from its schema.
+    match unsafe { factory.custom_refusal(member.handle(), request.desc.as_ptr().cast()) } {
+        Ok(None) => None,
+        Ok(Some(reason)) => Some(Verdict::Custom(factory.match_name.clone(), reason)),
+        Err(e) => Some(Verdict::Broken(e)),
+    }
+}
+
+/// Larger is preferred.
+fn rank(
+    entry: &FactoryEntry,
+    member: &Member,
+    request: Request<'_>,
+    rules: &Rules,
+) -> (Reverse<usize>, i32, i32, f64) {
+    let order = rules.get(&request.op.schema.name).or_else(|| rules.get("*"));
+    let place = order.and_then(|o| o.iter().position(|i| *i == entry.instance)).unwrap_or(usize::MAX);
+    let facts = DescFacts { schema: &request.op.schema, desc: request.bytes(), device: member.attributes() };
+    let hint = entry.handle.hint.as_ref().map_or(0.0, |h| hint_value(h, &facts));
+    (Reverse(place), entry.instance_priority, entry.handle.priority, hint)
+}
+
+fn hint_value(hint: &Expr, facts: &DescFacts<'_>) -> f64 {
+    match hint.eval(facts) {
+        Ok(Value::Int(i)) => i as f64,
+        Ok(Value::Float(x)) => x,
+        Ok(Value::Bool(b)) => f64::from(u8::from(b)),
+        _ => 0.0,
+    }
+}
+
+/// Every factory of the op on this device with its verdict; the chosen one, if any.
+fn weigh<'a>(
+    request: Request<'a>,
+    device: &Device,
+    rules: &Rules,
+    key: &Key,
+) -> (Vec<(Matched<'a>, Option<Verdict>)>, Option<Matched<'a>>) {
+    let mut all = Vec::new();
+    for entry in &request.op.factories {
+        let Some(i) = device.members().iter().position(|m| m.instance() == entry.instance) else { continue };
+        all.push(((entry, i), judge(entry, &device.members()[i], request, key)));
+    }
+    let mut best: Option<(Matched<'a>, _)> = None;
+    for (matched, verdict) in &all {
+        if verdict.is_none() {
+            let rank = rank(matched.0, &device.members()[matched.1], request, rules);
+            if best.as_ref().is_none_or(|(_, b)| better(&rank, b)) {
+                best = Some((*matched, rank));
+            }
+        }
+    }
+    (all, best.map(|(m, _)| m))
+}
+
+type Rank = (Reverse<usize>, i32, i32, f64);
+
+fn better(a: &Rank, b: &Rank) -> bool {
+    (a.0, a.1, a.2).cmp(&(b.0, b.1, b.2)).then(a.3.total_cmp(&b.3)).is_gt()
+}
+
+/// Chooses. The error of a request that nothing matches tells the whole story.
+pub(crate) fn choose<'a>(request: Request<'a>, device: &Device, rules: &Rules) -> Result<Matched<'a>> {
+    let key = request.op.schema.key(request.bytes())?;
+    match weigh(request, device, rules, &key).1 {
+        Some(chosen) => Ok(chosen),
+        None => Err(Error::unsupported(explain(request, device, rules)?.to_string().trim_end().to_owned())),
+    }
+}
+
+/// Explains.
+pub(crate) fn explain(request: Request<'_>, device: &Device, rules: &Rules) -> Result<Explanation> {
+    let schema = &request.op.schema;
+    let key = schema.key(request.bytes())?;
+    let (all, chosen) = weigh(request, device, rules, &key);
+    let rank_of = |m: &Matched<'_>| rank(m.0, &device.members()[m.1], request, rules);
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for (matched, verdict) in &all {
+        let verdict = match (verdict, &chosen) {
+            (Some(v), _) => v.clone(),
+            (None, Some(c)) if std::ptr::eq(Arc::as_ptr(c.0), Arc::as_ptr(matched.0)) => Verdict::Chosen,
+            (None, Some(c)) => outranked(&rank_of(c), &rank_of(matched), c.0),
+            (None, None) => unreachable!("a matching factory means that one is chosen"),
+        };
+        let (entry, _) = matched;
+        candidates.push(Candidate {
+            instance: entry.instance.clone(),
+            factory: entry.handle.name.clone(),
+            verdict,
+        });
+    }
+    candidates.sort_by_key(|c| match c.verdict {
+        Verdict::Chosen => 0,
+        Verdict::Tied | Verdict::Outranked(_) => 1,
+        Verdict::NotCovered | Verdict::OtherDevice(_) => 3,
+        _ => 2,
+    });
+    let nearest = if chosen.is_none() { nearest(schema, &key, &all) } else { None };
+    Ok(Explanation { request: describe(schema, &key), device: device.name().to_owned(), candidates, nearest })
+}
+
+fn outranked(best: &Rank, this: &Rank, chosen: &FactoryEntry) -> Verdict {
+    let by = format!("{}/{}", chosen.instance, chosen.handle.name);
+    if best.0 != this.0 {
+        Verdict::Outranked(format!("[select] puts {} first", chosen.instance))
+    } else if best.1 != this.1 {
+        Verdict::Outranked(format!("{by} has the instance priority {} instead of {}", best.1, this.1))
+    } else if best.2 != this.2 {
+        Verdict::Outranked(format!("{by} has priority {} instead of {}", best.2, this.2))
+    } else if best.3 != this.3 {
+        Verdict::Outranked(format!("{by} has the hint {} instead of {}", best.3, this.3))
+    } else {
+        Verdict::Tied
+    }
+}
+
+/// The covered key with the fewest differences; of equal ones the first by order of registration.
+fn nearest(schema: &Schema, key: &Key, all: &[(Matched<'_>, Option<Verdict>)]) -> Option<String> {
+    let differing = |a: &[u32], b: &[u32]| a.iter().zip(b).filter(|(x, y)| x != y).count();
+    let as_ids = |d: &[DType]| d.iter().map(|d| d.0).collect::<Vec<_>>();
+    let mut best: Option<(usize, Key)> = None;
+    for ((entry, _), _) in all {
+        let selectors = entry.handle.selectors.iter().min_by_key(|r| differing(r, &key.selectors))?;
+        let dtypes =
+            entry.handle.dtypes.iter().min_by_key(|r| differing(&as_ids(r), &as_ids(&key.dtypes)))?;
+        let cost = differing(selectors, &key.selectors) + differing(&as_ids(dtypes), &as_ids(&key.dtypes));
+        if best.as_ref().is_none_or(|(c, _)| cost < *c) {
+            best = Some((cost, Key { selectors: selectors.clone(), dtypes: dtypes.clone() }));
+        }
+    }
+    best.filter(|(cost, _)| *cost > 0).map(|(_, k)| describe(schema, &k))
+}
+
+/// The attributes of a device as predicate values.
+pub(crate) fn attributes(info: &ep_core::provider::DeviceInfo) -> Vec<(String, Value<'static>)> {
+    info.attributes.iter().map(|(n, a)| (n.clone(), attribute_value(a))).collect()
+}

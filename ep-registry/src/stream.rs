@@ -1,0 +1,271 @@
+//! Streams of logical devices.
+//!
+//! A [`Stream`] has a *lane* for each provider of its device, made when first needed. Lanes of inline
+//! providers need no care: their work is done when the call returns. Another lane adopts the native stream of
+//! the first where both providers have such a thing; otherwise switching between lanes waits for the work of
+//! the lane that was used before.
+//!
+//! Calls take a lock, so a stream may be used from several threads; their work is then in some order.
+
+use crate::device::Device;
+use crate::memory::Memory;
+use ep_core::Result;
+use ep_core::handle::{EventHandle, StreamHandle};
+use ep_core::provider::StreamOptions;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A queue of work on a logical device. Cheap to clone; clones are the same queue.
+#[derive(Clone)]
+pub struct Stream {
+    pub(crate) core: Arc<StreamCore>,
+}
+
+/// What buffers remember of a stream that uses them.
+pub(crate) struct StreamCore {
+    pub(crate) device: Device,
+    options: StreamOptions,
+    state: Mutex<State>,
+    /// How many asynchronous pieces of work were queued, and how many of those are known to be done.
+    submitted: AtomicU64,
+    completed: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    lanes: Vec<Option<Lane>>,
+    /// The asynchronous lane used last.
+    last: Option<usize>,
+    deferred: VecDeque<Deferred>,
+}
+
+struct Lane {
+    handle: StreamHandle,
+    inline: bool,
+    /// Shares the native stream of the first lane.
+    adopted: bool,
+}
+
+/// Something that is kept until an event.
+struct Deferred {
+    event: EventHandle,
+    _kept: Kept,
+}
+
+/// What is kept until the work that uses it is done.
+pub(crate) enum Kept {
+    /// Device memory, freed afterwards.
+    Memory { _memory: Memory },
+    /// Host memory that a copy reads.
+    Host { _bytes: Box<dyn std::any::Any + Send> },
+}
+
+impl Stream {
+    pub(crate) fn new(device: Device, options: StreamOptions) -> Result<Stream> {
+        let core = StreamCore {
+            device,
+            options,
+            state: Mutex::default(),
+            submitted: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+        };
+        let stream = Stream { core: Arc::new(core) };
+        // The primary lane is made now, so that a device without resources says so here.
+        stream.core.on_lane(0, |_| Ok(()))?;
+        Ok(stream)
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        &self.core.device
+    }
+
+    /// Blocks until all work is done.
+    ///
+    /// # Errors
+    /// The first error of that work, once.
+    pub fn sync(&self) -> Result<()> {
+        self.core.sync()
+    }
+
+    /// Whether all work is done.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn query(&self) -> Result<bool> {
+        let state = self.core.state.lock();
+        for lane in state.lanes.iter().flatten().filter(|l| !l.inline) {
+            if !lane.handle.query()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({:p} on {})", Arc::as_ptr(&self.core), self.core.device.name())
+    }
+}
+
+impl StreamCore {
+    /// Runs `work` with the lane of a member, ordered behind what was queued before.
+    #[inline]
+    pub(crate) fn on_lane<R>(
+        &self,
+        member: usize,
+        work: impl FnOnce(&StreamHandle) -> Result<R>,
+    ) -> Result<R> {
+        let mut state = self.state.lock();
+        if !matches!(state.lanes.get(member), Some(Some(_))) {
+            self.open_lane(&mut state, member)?;
+        }
+        if state.last.is_some_and(|l| l != member) {
+            switch_lane(&mut state, member)?;
+        }
+        let State { lanes, last, deferred } = &mut *state;
+        let Some(Some(lane)) = lanes.get(member) else { unreachable!("opened above") };
+        if lane.inline {
+            return work(&lane.handle);
+        }
+        release_done(deferred);
+        *last = Some(member);
+        self.submitted.fetch_add(1, Ordering::Relaxed);
+        work(&lane.handle)
+    }
+
+    #[cold]
+    fn open_lane(&self, state: &mut State, member: usize) -> Result<()> {
+        let device = self.device.members()[member].handle();
+        let count = self.device.members().len();
+        state.lanes.resize_with(count, || None);
+        let inline = device.info().inline;
+        let primary = state.lanes[0].as_ref().filter(|p| member != 0 && !inline && !p.inline);
+        if let Some(primary) = primary {
+            let from = primary.handle.device();
+            if from.has_foreign_streams() && device.has_foreign_streams() {
+                let (kind, native) = from.native_stream(&primary.handle)?;
+                // SAFETY: the native stream is of this hardware; it lives as long as lane 0, which is dropped
+                // after the other lanes (see `Drop`).
+                if let Ok(handle) = unsafe { device.adopt_stream(&kind, native) } {
+                    state.lanes[member] = Some(Lane { handle, inline, adopted: true });
+                    return Ok(());
+                }
+            }
+        }
+        let handle = device.create_stream(self.options)?;
+        state.lanes[member] = Some(Lane { handle, inline, adopted: false });
+        Ok(())
+    }
+
+    pub(crate) fn sync(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        let submitted = self.submitted.load(Ordering::Relaxed);
+        let mut first = Ok(());
+        for lane in state.lanes.iter().flatten().filter(|l| !l.inline) {
+            let result = lane.handle.sync();
+            if first.is_ok() {
+                first = result;
+            }
+        }
+        // Done even where it failed: a failed piece of work no longer touches its memory.
+        self.completed.fetch_max(submitted, Ordering::Relaxed);
+        state.deferred.clear();
+        first
+    }
+
+    /// The number of the latest piece of asynchronous work.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.submitted.load(Ordering::Relaxed)
+    }
+
+    /// Whether work up to this number is known to be done.
+    pub(crate) fn has_completed(&self, number: u64) -> bool {
+        self.completed.load(Ordering::Relaxed) >= number
+    }
+
+    /// An event behind everything queued so far; `None` if nothing is asynchronous here.
+    pub(crate) fn record_now(&self) -> Result<Option<EventHandle>> {
+        let state = self.state.lock();
+        let Some(last) = state.last else { return Ok(None) };
+        let Some(Some(lane)) = state.lanes.get(last) else { return Ok(None) };
+        let event = lane.handle.device().create_event()?;
+        lane.handle.record(&event)?;
+        Ok(Some(event))
+    }
+
+    /// Makes later work of this stream's lane `member` wait for an event of any provider.
+    pub(crate) fn wait_for(&self, member: usize, event: &EventHandle) -> Result<()> {
+        let mine = self.device.members()[member].handle();
+        if mine.info().inline || !Arc::ptr_eq(mine.provider(), event.device().provider()) {
+            // An inline lane does its work at once, and another provider does not know the event.
+            return event.sync();
+        }
+        self.on_lane(member, |lane| lane.wait(event))
+    }
+
+    /// Makes later work of this stream's lane `member` wait for everything queued on another stream so far.
+    pub(crate) fn order_behind(&self, member: usize, other: &StreamCore) -> Result<()> {
+        match other.record_now()? {
+            Some(event) => self.wait_for(member, &event),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps something until everything queued so far is done.
+    pub(crate) fn keep(&self, kept: Kept) {
+        let recorded = self.record_now();
+        match recorded {
+            Ok(Some(event)) => self.state.lock().deferred.push_back(Deferred { event, _kept: kept }),
+            Ok(None) => {}
+            Err(e) => {
+                tracing::error!("{}: cannot record an event, waiting instead: {e}", self.device.name());
+                if let Err(e) = self.sync() {
+                    tracing::error!("{}: {e}", self.device.name());
+                }
+            }
+        }
+    }
+
+    /// Whether the lane of a member works when it is called.
+    pub(crate) fn is_inline(&self, member: usize) -> bool {
+        self.device.members()[member].handle().info().inline
+    }
+}
+
+/// Orders a lane behind the one that was used last.
+#[cold]
+fn switch_lane(state: &mut State, member: usize) -> Result<()> {
+    let Some(last) = state.last else { return Ok(()) };
+    let same_queue = |i: usize| i == 0 || state.lanes[i].as_ref().is_some_and(|l| l.adopted);
+    if same_queue(last) && same_queue(member) && !state.lanes[member].as_ref().is_some_and(|l| l.inline) {
+        return Ok(());
+    }
+    state.last = None;
+    state.lanes[last].as_ref().map_or(Ok(()), |l| l.handle.sync())
+}
+
+/// Drops what was kept for work that is done. Events are in queue order, so the first pending one ends it.
+#[inline]
+fn release_done(deferred: &mut VecDeque<Deferred>) {
+    while deferred.front().is_some_and(|d| d.event.query().unwrap_or(true)) {
+        deferred.pop_front();
+    }
+}
+
+impl Drop for StreamCore {
+    fn drop(&mut self) {
+        if let Err(e) = self.sync() {
+            tracing::error!("{}: work of a dropped stream failed: {e}", self.device.name());
+        }
+        // Adopted lanes go before the lane whose native stream they use.
+        let state = self.state.get_mut();
+        while let Some(lane) = state.lanes.pop() {
+            drop(lane);
+        }
+    }
+}
