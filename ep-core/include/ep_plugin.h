@@ -231,7 +231,7 @@ struct EpStatus {
   uint32_t reserved;
   /** What was asked, what was found, what to do. Lives until `release`. */
   EpStr message;
-  /** Frees the status; `status` is this one. */
+  /** Frees the status; `status` is this one. Null: nothing to free (a static status). */
   void (*release)(const EpStatus *status);
 };
 
@@ -246,7 +246,10 @@ struct EpUuid {
 
 /* ======================================================================== The plugin and its instances */
 
-/** Bits of EpPlugin.flags. */
+/**
+ * Bits of EpPlugin.flags. FORK_SAFE: objects keep working in a forked child; without it the plugin answers
+ * Unavailable there.
+ */
 #define EP_PLUGIN_FORK_SAFE UINT32_C(1)
 
 /**
@@ -288,7 +291,8 @@ struct EpPlugin {
 };
 
 /**
- * How one side sees a growable struct or table: rule 4 of docs/abi.md.
+ * How one side sees a growable struct or table. Two views fit when one list of prefixes is a prefix of the
+ * other.
  * Frozen.
  */
 struct EpTableInfo {
@@ -345,7 +349,7 @@ struct EpProviderTable {
   const EpStatus *(*device_open)(EpProvider *provider, uint32_t index, EpDevice **out);
   /** Puts every schema and factory into `registrar`. */
   const EpStatus *(*register_all)(EpProvider *provider, const EpRegistrar *registrar);
-  /** An optional capability (rule 10); null in `out`: absent. Optional. */
+  /** An optional capability by name and version; success with null in `out` means absent. Optional. */
   const EpStatus *(*get_interface)(EpProvider *provider, EpStr name, uint32_t version,
       const EpInterface **out);
 };
@@ -379,14 +383,19 @@ struct EpHostServices {
   /** Threads that `parallel_for` can use, the caller included. */
   uint32_t (*num_threads)(void *context);
   /**
-   * Runs `task` over chunks of `0..n` (rule 9) and returns when all have ended. The first error wins;
-   * `task`'s statuses are released by the host.
+   * Calls `task` with disjoint chunks that cover `0..n` and returns when all have ended. `grain` (in units
+   * of n) is the smallest chunk worth a thread; `max_threads` 0 means no bound of the caller's. The calling
+   * thread always takes part. The first error wins and skips chunks not yet begun; statuses of `task` are
+   * released by the host.
    */
   const EpStatus *(*parallel_for)(void *context, uint64_t n, uint64_t grain, uint32_t max_threads,
       EpTask task, void *user);
   /** The id of a vendor dtype; the same name always gets the same id in one process. */
   const EpStatus *(*intern_dtype)(void *context, const EpDtypeInfo *info, uint32_t *out);
-  /** An optional capability of the host (rule 10); null in `out`: absent. Optional. */
+  /**
+   * An optional capability of the host by name and version; success with null in `out` means absent.
+   * Optional.
+   */
   const EpStatus *(*get_interface)(void *context, EpStr name, uint32_t version, const EpInterface **out);
 };
 
@@ -407,7 +416,10 @@ struct EpDtypeInfo {
 
 /* ============================================================================================= Devices */
 
-/** Bits of EpDeviceInfo.flags. */
+/**
+ * Bits of EpDeviceInfo.flags. INLINE: work is done when the call that queues it returns, so nothing is ever
+ * pending on its streams.
+ */
 #define EP_DEVICE_INLINE UINT32_C(1)
 
 /**
@@ -424,7 +436,8 @@ struct EpAttribute {
 };
 
 /**
- * What a device is. The caller sets `struct_size`; pointers stay valid as long as the device is open.
+ * What a device is. The caller sets `struct_size` to its capacity, which stays as it is; pointers stay valid
+ * as long as the device is open.
  * Growable. Filled by the callee, as far as the caller's `struct_size` reaches.
  */
 struct EpDeviceInfo {
@@ -471,11 +484,11 @@ struct EpDeviceTable {
   const EpStatus *(*info)(EpDevice *device, EpDeviceInfo *out);
   /** Makes a stream. */
   const EpStatus *(*stream_create)(EpDevice *device, const EpStreamOptions *options, EpStream **out);
-  /** Makes an event. */
+  /** Makes an event. `flags` is zero; a plugin refuses others as Unsupported. */
   const EpStatus *(*event_create)(EpDevice *device, uint64_t flags, EpEvent **out);
   /** Opens a source of memory: EP_MEMORY_DEVICE or EP_MEMORY_PINNED_HOST. */
   const EpStatus *(*allocator_open)(EpDevice *device, uint32_t kind, EpAllocator **out);
-  /** An optional capability (rule 10); null in `out`: absent. Optional. */
+  /** An optional capability by name and version; success with null in `out` means absent. Optional. */
   const EpStatus *(*get_interface)(EpDevice *device, EpStr name, uint32_t version, const EpInterface **out);
 };
 
@@ -490,7 +503,7 @@ struct EpStreamOptions {
   uint64_t struct_size;
   /** 0 is normal, lower numbers run first, as far as the device can. */
   int64_t priority;
-  /** Zero. */
+  /** Zero; a plugin refuses others as Unsupported. */
   uint64_t flags;
 };
 
@@ -532,7 +545,7 @@ struct EpStreamTable {
   const EpStatus *(*record)(EpStream *stream, EpEvent *event);
   /** Later work waits for the event's latest record. The event may be of another device of the provider. */
   const EpStatus *(*wait)(EpStream *stream, EpEvent *event);
-  /** An optional capability (rule 10); null in `out`: absent. Optional. */
+  /** An optional capability by name and version; success with null in `out` means absent. Optional. */
   const EpStatus *(*get_interface)(EpStream *stream, EpStr name, uint32_t version, const EpInterface **out);
 };
 
@@ -573,7 +586,7 @@ struct EpAllocRequest {
 };
 
 /**
- * An allocator's counters. The caller sets `struct_size`.
+ * An allocator's counters. The caller sets `struct_size` to its capacity, which stays as it is.
  * Growable. Filled by the callee, as far as the caller's `struct_size` reaches.
  */
 struct EpMemoryStats {
@@ -615,8 +628,9 @@ struct EpAllocatorTable {
 /* ================================================================= Ops: schemas, factories, primitives */
 
 /**
- * Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs).
- * docs/abi.md has each one's arity.
+ * Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts:
+ * DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's
+ * arity.
  */
 #define EP_EXPR_CONST UINT32_C(1)
 #define EP_EXPR_TEXT UINT32_C(2)
@@ -659,10 +673,10 @@ struct EpAllocatorTable {
 #define EP_ACCESS_READ UINT32_C(1)
 #define EP_ACCESS_WRITE UINT32_C(2)
 
-/** Bits of EpOpSchema.flags. */
+/** Bits of EpOpSchema.flags. DETERMINISTIC: launching twice with the same input gives the same bits. */
 #define EP_OP_DETERMINISTIC UINT32_C(1)
 
-/** Bits of EpFactoryInfo.flags. */
+/** Bits of EpFactoryInfo.flags. CAPTURABLE: launches of its primitives may be recorded into a graph. */
 #define EP_FACTORY_CAPTURABLE UINT32_C(1)
 
 /**
@@ -840,8 +854,8 @@ struct EpFactoryInfo {
   /** Name of the custom predicate, shown to people; empty without one. */
   EpStr match_name;
   /**
-   * The custom predicate: pure; `out` gets 1 or 0, and `reason` the reason of a 0 (valid until the next call
-   * on this thread). Optional.
+   * The custom predicate: pure; `out` gets 1 or 0, and `reason` the reason of a 0 (static text, or valid
+   * until the next call on this thread). Optional.
    */
   const EpStatus *(*matches)(EpFactoryContext *context, EpDevice *device, const void *desc, uint32_t *out,
       EpStr *reason);
@@ -859,7 +873,10 @@ struct EpRegistrar {
   uint64_t struct_size;
   /** First argument of the functions. */
   void *context;
-  /** Makes an op known. A schema that conflicts with the one known is refused. */
+  /**
+   * Makes an op known. Call it for core ops too: the host then notices when the two sides see an op
+   * differently. A schema that conflicts with the one known is refused.
+   */
   const EpStatus *(*add_schema)(void *context, const EpOpSchema *schema);
   /** Registers a factory of an op that is known. */
   const EpStatus *(*add_factory)(void *context, const EpFactoryInfo *factory);
@@ -1222,6 +1239,7 @@ static inline void ep_status_keep(const EpStatus *status) { (void)status; }
  * - With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n
  *   is 0.
  * - f16 and bf16 accumulate in f32 and round once. Integers wrap.
+ * - Launching twice with the same input on the same device gives the same bits.
  * - c overlaps neither a nor b.
  */
 
@@ -1529,6 +1547,7 @@ struct EpLogSoftmaxArgs {
  * - With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n
  *   is 0.
  * - f16 and bf16 accumulate in f32 and round once. Integers wrap.
+ * - Launching twice with the same input on the same device gives the same bits.
  * - c overlaps neither a nor b.
  */
 
@@ -2397,6 +2416,7 @@ static inline const EpOpSchema *ep_batch_matmul_schema(void) {
            "  [batch, k, m] and [batch, n, k]; for complex dtypes transposing also conjugates.\n"
            "- With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n is 0.\n"
            "- f16 and bf16 accumulate in f32 and round once. Integers wrap.\n"
+           "- Launching twice with the same input on the same device gives the same bits.\n"
            "- c overlaps neither a nor b."),
     sizeof(EpBatchMatmulDesc), desc_fields, 3, sizeof(EpBatchMatmulArgs), arg_fields, 9, operands, 3,
     flops, 9};
@@ -2663,6 +2683,7 @@ static inline const EpOpSchema *ep_matmul_schema(void) {
            "  [k, m] and [n, k]; for complex dtypes transposing also conjugates.\n"
            "- With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n is 0.\n"
            "- f16 and bf16 accumulate in f32 and round once. Integers wrap.\n"
+           "- Launching twice with the same input on the same device gives the same bits.\n"
            "- c overlaps neither a nor b."),
     sizeof(EpMatmulDesc), desc_fields, 3, sizeof(EpMatmulArgs), arg_fields, 8, operands, 3, flops, 7};
   return &schema;

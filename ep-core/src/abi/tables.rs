@@ -183,7 +183,7 @@ pub struct StreamTable {
     pub record: unsafe extern "C" fn(stream: *mut EpStream, event: *mut EpEvent) -> *const EpStatus,
     /// Later work waits for the event's latest record. The event may be of another device of the provider.
     pub wait: unsafe extern "C" fn(stream: *mut EpStream, event: *mut EpEvent) -> *const EpStatus,
-    /// An optional capability (rule 10); null in `out`: absent.
+    /// An optional capability by name and version; success with null in `out` means absent.
     pub get_interface: unsafe extern "C" fn(
         stream: *mut EpStream,
         name: EpStr,
@@ -241,13 +241,13 @@ pub struct DeviceTable {
         options: *const EpStreamOptions,
         out: *mut *mut EpStream,
     ) -> *const EpStatus,
-    /// Makes an event.
+    /// Makes an event. `flags` is zero; a plugin refuses others as Unsupported.
     pub event_create:
         unsafe extern "C" fn(device: *mut EpDevice, flags: u64, out: *mut *mut EpEvent) -> *const EpStatus,
     /// Opens a source of memory: EP_MEMORY_DEVICE or EP_MEMORY_PINNED_HOST.
     pub allocator_open:
         unsafe extern "C" fn(device: *mut EpDevice, kind: u32, out: *mut *mut EpAllocator) -> *const EpStatus,
-    /// An optional capability (rule 10); null in `out`: absent.
+    /// An optional capability by name and version; success with null in `out` means absent.
     pub get_interface: unsafe extern "C" fn(
         device: *mut EpDevice,
         name: EpStr,
@@ -296,7 +296,7 @@ impl DeviceTable {
 pub struct RegistrarTable {
     /// First argument of the functions.
     pub context: *mut c_void,
-    /// Makes an op known. A schema that conflicts with the one known is refused.
+    /// Makes an op known. Call it for core ops too: the host then notices when the two sides see an op differently. A schema that conflicts with the one known is refused.
     pub add_schema: unsafe extern "C" fn(context: *mut c_void, schema: *const EpOpSchema) -> *const EpStatus,
     /// Registers a factory of an op that is known.
     pub add_factory:
@@ -338,7 +338,7 @@ pub struct ProviderTable {
     /// Puts every schema and factory into `registrar`.
     pub register_all:
         unsafe extern "C" fn(provider: *mut EpProvider, registrar: *const EpRegistrar) -> *const EpStatus,
-    /// An optional capability (rule 10); null in `out`: absent.
+    /// An optional capability by name and version; success with null in `out` means absent.
     pub get_interface: unsafe extern "C" fn(
         provider: *mut EpProvider,
         name: EpStr,
@@ -396,7 +396,7 @@ pub struct HostServicesTable {
     pub log: unsafe extern "C" fn(context: *mut c_void, level: u32, target: EpStr, message: EpStr),
     /// Threads that `parallel_for` can use, the caller included.
     pub num_threads: unsafe extern "C" fn(context: *mut c_void) -> u32,
-    /// Runs `task` over chunks of `0..n` (rule 9) and returns when all have ended. The first error wins; `task`'s statuses are released by the host.
+    /// Calls `task` with disjoint chunks that cover `0..n` and returns when all have ended. `grain` (in units of n) is the smallest chunk worth a thread; `max_threads` 0 means no bound of the caller's. The calling thread always takes part. The first error wins and skips chunks not yet begun; statuses of `task` are released by the host.
     pub parallel_for: unsafe extern "C" fn(
         context: *mut c_void,
         n: u64,
@@ -411,7 +411,7 @@ pub struct HostServicesTable {
         info: *const EpDtypeInfo,
         out: *mut u32,
     ) -> *const EpStatus,
-    /// An optional capability of the host (rule 10); null in `out`: absent.
+    /// An optional capability of the host by name and version; success with null in `out` means absent.
     pub get_interface: unsafe extern "C" fn(
         context: *mut c_void,
         name: EpStr,

@@ -107,16 +107,16 @@ pub const EP_MEMORY_DEVICE: u32 = 0;
 /// Kinds of allocators.
 pub const EP_MEMORY_PINNED_HOST: u32 = 1;
 
-/// Bits of EpDeviceInfo.flags.
+/// Bits of EpDeviceInfo.flags. INLINE: work is done when the call that queues it returns, so nothing is ever pending on its streams.
 pub const EP_DEVICE_INLINE: u32 = 1;
 
-/// Bits of EpPlugin.flags.
+/// Bits of EpPlugin.flags. FORK_SAFE: objects keep working in a forked child; without it the plugin answers Unavailable there.
 pub const EP_PLUGIN_FORK_SAFE: u32 = 1;
 
-/// Bits of EpOpSchema.flags.
+/// Bits of EpOpSchema.flags. DETERMINISTIC: launching twice with the same input gives the same bits.
 pub const EP_OP_DETERMINISTIC: u32 = 1;
 
-/// Bits of EpFactoryInfo.flags.
+/// Bits of EpFactoryInfo.flags. CAPTURABLE: launches of its primitives may be recorded into a graph.
 pub const EP_FACTORY_CAPTURABLE: u32 = 1;
 
 /// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
@@ -141,57 +141,57 @@ pub const EP_ACCESS_READ: u32 = 1;
 /// Bits of EpOperand.access.
 pub const EP_ACCESS_WRITE: u32 = 2;
 
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_CONST: u32 = 1;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_TEXT: u32 = 2;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_DTYPE: u32 = 3;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_ATTR: u32 = 4;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_LIMIT: u32 = 5;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_SELECTOR: u32 = 6;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_DEVICE: u32 = 7;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_ARG: u32 = 8;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_PROD: u32 = 9;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_BROADCAST: u32 = 10;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_EQ: u32 = 16;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_NE: u32 = 17;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_LT: u32 = 18;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_LE: u32 = 19;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_GT: u32 = 20;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_GE: u32 = 21;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_IN: u32 = 22;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_AND: u32 = 23;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_OR: u32 = 24;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_NOT: u32 = 25;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_ADD: u32 = 26;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_SUB: u32 = 27;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_MUL: u32 = 28;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_DIV: u32 = 29;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_MAX: u32 = 30;
-/// Operations of EpExprNode. Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_MIN: u32 = 31;
 
 /// A provider instance, made by `create_provider`.
@@ -361,7 +361,7 @@ pub struct EpStatus {
     pub reserved: u32,
     /// What was asked, what was found, what to do. Lives until `release`.
     pub message: EpStr,
-    /// Frees the status; `status` is this one.
+    /// Frees the status; `status` is this one. Null: nothing to free (a static status).
     pub release: Option<unsafe extern "C" fn(status: *const EpStatus)>,
 }
 
@@ -481,7 +481,7 @@ impl EpAttribute {
         unsafe { std::mem::zeroed() };
 }
 
-/// How one side sees a growable struct or table: rule 4 of docs/abi.md.
+/// How one side sees a growable struct or table. Two views fit when one list of prefixes is a prefix of the other.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
@@ -665,7 +665,7 @@ unsafe impl super::Growable for EpProviderOptions {
     const NAME: &'static str = "EpProviderOptions";
 }
 
-/// What a device is. The caller sets `struct_size`; pointers stay valid as long as the device is open.
+/// What a device is. The caller sets `struct_size` to its capacity, which stays as it is; pointers stay valid as long as the device is open.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
@@ -747,7 +747,7 @@ pub struct EpStreamOptions {
     pub struct_size: u64,
     /// 0 is normal, lower numbers run first, as far as the device can.
     pub priority: i64,
-    /// Zero.
+    /// Zero; a plugin refuses others as Unsupported.
     pub flags: u64,
 }
 
@@ -821,7 +821,7 @@ unsafe impl super::Growable for EpAllocRequest {
     const NAME: &'static str = "EpAllocRequest";
 }
 
-/// An allocator's counters. The caller sets `struct_size`.
+/// An allocator's counters. The caller sets `struct_size` to its capacity, which stays as it is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
@@ -1082,7 +1082,7 @@ pub struct EpFactoryInfo {
     pub primitive: *const EpPrimitiveTable,
     /// Name of the custom predicate, shown to people; empty without one.
     pub match_name: EpStr,
-    /// The custom predicate: pure; `out` gets 1 or 0, and `reason` the reason of a 0 (valid until the next call on this thread).
+    /// The custom predicate: pure; `out` gets 1 or 0, and `reason` the reason of a 0 (static text, or valid until the next call on this thread).
     pub matches: Option<
         unsafe extern "C" fn(
             context: *mut EpFactoryContext,
@@ -1336,7 +1336,7 @@ pub struct EpStreamTable {
     pub record: Option<unsafe extern "C" fn(stream: *mut EpStream, event: *mut EpEvent) -> *const EpStatus>,
     /// Later work waits for the event's latest record. The event may be of another device of the provider.
     pub wait: Option<unsafe extern "C" fn(stream: *mut EpStream, event: *mut EpEvent) -> *const EpStatus>,
-    /// An optional capability (rule 10); null in `out`: absent.
+    /// An optional capability by name and version; success with null in `out` means absent.
     pub get_interface: Option<
         unsafe extern "C" fn(
             stream: *mut EpStream,
@@ -1398,7 +1398,7 @@ pub struct EpDeviceTable {
             out: *mut *mut EpStream,
         ) -> *const EpStatus,
     >,
-    /// Makes an event.
+    /// Makes an event. `flags` is zero; a plugin refuses others as Unsupported.
     pub event_create: Option<
         unsafe extern "C" fn(device: *mut EpDevice, flags: u64, out: *mut *mut EpEvent) -> *const EpStatus,
     >,
@@ -1406,7 +1406,7 @@ pub struct EpDeviceTable {
     pub allocator_open: Option<
         unsafe extern "C" fn(device: *mut EpDevice, kind: u32, out: *mut *mut EpAllocator) -> *const EpStatus,
     >,
-    /// An optional capability (rule 10); null in `out`: absent.
+    /// An optional capability by name and version; success with null in `out` means absent.
     pub get_interface: Option<
         unsafe extern "C" fn(
             device: *mut EpDevice,
@@ -1457,7 +1457,7 @@ pub struct EpRegistrar {
     pub struct_size: u64,
     /// First argument of the functions.
     pub context: *mut c_void,
-    /// Makes an op known. A schema that conflicts with the one known is refused.
+    /// Makes an op known. Call it for core ops too: the host then notices when the two sides see an op differently. A schema that conflicts with the one known is refused.
     pub add_schema:
         Option<unsafe extern "C" fn(context: *mut c_void, schema: *const EpOpSchema) -> *const EpStatus>,
     /// Registers a factory of an op that is known.
@@ -1517,7 +1517,7 @@ pub struct EpProviderTable {
     pub register_all: Option<
         unsafe extern "C" fn(provider: *mut EpProvider, registrar: *const EpRegistrar) -> *const EpStatus,
     >,
-    /// An optional capability (rule 10); null in `out`: absent.
+    /// An optional capability by name and version; success with null in `out` means absent.
     pub get_interface: Option<
         unsafe extern "C" fn(
             provider: *mut EpProvider,
@@ -1605,7 +1605,7 @@ pub struct EpHostServices {
     pub log: Option<unsafe extern "C" fn(context: *mut c_void, level: u32, target: EpStr, message: EpStr)>,
     /// Threads that `parallel_for` can use, the caller included.
     pub num_threads: Option<unsafe extern "C" fn(context: *mut c_void) -> u32>,
-    /// Runs `task` over chunks of `0..n` (rule 9) and returns when all have ended. The first error wins; `task`'s statuses are released by the host.
+    /// Calls `task` with disjoint chunks that cover `0..n` and returns when all have ended. `grain` (in units of n) is the smallest chunk worth a thread; `max_threads` 0 means no bound of the caller's. The calling thread always takes part. The first error wins and skips chunks not yet begun; statuses of `task` are released by the host.
     #[cfg_attr(feature = "abi_stable", sabi(unsafe_change_type = EpHostServicesParallelForLayout))]
     pub parallel_for: Option<EpHostServicesParallelFor>,
     /// The id of a vendor dtype; the same name always gets the same id in one process.
@@ -1616,7 +1616,7 @@ pub struct EpHostServices {
             out: *mut u32,
         ) -> *const EpStatus,
     >,
-    /// An optional capability of the host (rule 10); null in `out`: absent.
+    /// An optional capability of the host by name and version; success with null in `out` means absent.
     pub get_interface: Option<
         unsafe extern "C" fn(
             context: *mut c_void,

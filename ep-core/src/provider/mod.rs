@@ -29,6 +29,7 @@ pub(crate) mod fork;
 mod host;
 pub mod inline;
 mod log;
+mod operand;
 mod table;
 
 pub use device::{
@@ -38,6 +39,7 @@ pub use device::{
 pub use export::query;
 pub use factory::{Factory, Kernel, Registrar};
 pub use host::{Host, Options};
+pub use operand::{cells, slice, slice_mut};
 
 use crate::Result;
 use crate::abi::EpInterface;
