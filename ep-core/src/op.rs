@@ -11,7 +11,13 @@ use crate::{Error, Result, Scalar};
 pub const MAX_DIMS: usize = 8;
 
 /// A primitive interface as a type: [`crate::primitive::Softmax`] and its like.
-pub trait Op: Send + Sync + Sized + 'static {
+///
+/// # Safety
+/// Safe launches rely on it: the types and functions are those of the op called `NAME` in `VERSION`, as its
+/// schema says. `check` accepts only arguments for which `uses` names all memory that a conforming kernel
+/// touches; `bind` and `in_place` speak of the same operands in the same order. The generated ops are so by
+/// construction.
+pub unsafe trait Op: Send + Sync + Sized + 'static {
     /// The op's name: `softmax`.
     const NAME: &'static str;
     /// The version of its schema.
@@ -55,7 +61,11 @@ pub trait Op: Send + Sync + Sized + 'static {
 
 /// A safe launch: sizes, and a buffer for each operand. `R` and `W` are the host's types for memory that is
 /// read and written.
-pub trait Call<R, W> {
+///
+/// # Safety
+/// The dims pointers in the arguments that `split` returns stay readable, for their lengths, as long as the
+/// lifetimes in `Self` last; the slots are those of the op's operands, in order.
+pub unsafe trait Call<R, W> {
     /// The op.
     type Op: Op;
     /// The buffers, one for each operand in order.

@@ -452,7 +452,10 @@ impl Runtime {
     ///
     /// # Errors
     /// `Unsupported` with every candidate and the reason why it refused; else the factory's error.
-    pub fn primitive<O: Op>(&self, device: &Device, desc: O::Desc) -> Result<Primitive<O>> {
+    pub fn primitive<O: Op>(&self, device: &Device, mut desc: O::Desc) -> Result<Primitive<O>> {
+        // The field is public, and providers trust it.
+        // SAFETY: descriptors start with `struct_size: u64` (`Growable`).
+        unsafe { (&raw mut desc).cast::<u64>().write(size_of::<O::Desc>() as u64) };
         // SAFETY: descriptors are plain `u64`-aligned data without padding (`Growable`).
         let words = unsafe {
             std::slice::from_raw_parts(std::ptr::from_ref(&desc).cast::<u64>(), size_of::<O::Desc>() / 8)

@@ -269,7 +269,7 @@ fn call(o: &mut String, op: &Op, t: &str) {
         .iter()
         .map(|x| format!("{}: Into<{}>", camel(&x.name), if x.access == Access::Read { "R" } else { "W" }))
         .collect();
-    writeln!(o, "impl<{life}R, W, {}> Call<R, W> for {t}Call<{life}{}> {{\n    type Op = {t};\n    type Slots = [Slot<R, W>; {}];\n\n    fn split(self) -> ({t}Args, Self::Slots) {{", bounds.join(", "), operands.join(", "), operands.len()).unwrap();
+    writeln!(o, "// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.\nunsafe impl<{life}R, W, {}> Call<R, W> for {t}Call<{life}{}> {{\n    type Op = {t};\n    type Slots = [Slot<R, W>; {}];\n\n    fn split(self) -> ({t}Args, Self::Slots) {{", bounds.join(", "), operands.join(", "), operands.len()).unwrap();
     let values: Vec<_> = op
         .arg
         .iter()
@@ -297,7 +297,7 @@ fn marker(o: &mut String, op: &Op, t: &str) {
     let has_desc = op.desc.iter().any(|d| matches!(d.kind, DescKind::Dtype | DescKind::Limit));
     let d = if has_desc { "desc" } else { "_desc" };
     let needs_desc = op.operand.iter().any(|x| x.dtype.is_some());
-    writeln!(o, "#[derive(Clone, Copy, Debug)]\npub struct {t};\n\nimpl Op for {t} {{\n    const NAME: &'static str = \"{}\";\n    const VERSION: u32 = {};\n    type Desc = {t}Desc;\n    type Args = {t}Args;\n    type Uses = [OperandUse; {n}];\n\n    fn raw_schema() -> &'static EpOpSchema {{\n        &SCHEMA\n    }}\n", op.name, op.version).unwrap();
+    writeln!(o, "#[derive(Clone, Copy, Debug)]\npub struct {t};\n\n// SAFETY: generated from the same description as the schema.\nunsafe impl Op for {t} {{\n    const NAME: &'static str = \"{}\";\n    const VERSION: u32 = {};\n    type Desc = {t}Desc;\n    type Args = {t}Args;\n    type Uses = [OperandUse; {n}];\n\n    fn raw_schema() -> &'static EpOpSchema {{\n        &SCHEMA\n    }}\n", op.name, op.version).unwrap();
     let limits: Vec<_> = op.desc.iter().filter(|d| d.kind == DescKind::Limit).collect();
     writeln!(o, "    #[inline]\n    unsafe fn check({}: &{t}Desc, args: &{t}Args) -> Result<()> {{\n        no_flags(args.flags)?;", if limits.is_empty() { "_desc" } else { d }).unwrap();
     for a in &op.arg {

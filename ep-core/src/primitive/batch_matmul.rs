@@ -167,7 +167,8 @@ pub struct BatchMatmulCall<A, B, C> {
     pub c: C,
 }
 
-impl<R, W, A: Into<R>, B: Into<R>, C: Into<W>> Call<R, W> for BatchMatmulCall<A, B, C> {
+// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.
+unsafe impl<R, W, A: Into<R>, B: Into<R>, C: Into<W>> Call<R, W> for BatchMatmulCall<A, B, C> {
     type Op = BatchMatmul;
     type Slots = [Slot<R, W>; 3];
 
@@ -189,7 +190,8 @@ impl<R, W, A: Into<R>, B: Into<R>, C: Into<W>> Call<R, W> for BatchMatmulCall<A,
 #[derive(Clone, Copy, Debug)]
 pub struct BatchMatmul;
 
-impl Op for BatchMatmul {
+// SAFETY: generated from the same description as the schema.
+unsafe impl Op for BatchMatmul {
     const NAME: &'static str = "batch_matmul";
     const VERSION: u32 = 1;
     type Desc = BatchMatmulDesc;

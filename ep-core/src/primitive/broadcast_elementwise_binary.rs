@@ -194,7 +194,8 @@ pub struct BroadcastElementwiseBinaryCall<'a, Src0, Src1, Dst> {
     pub dst: Dst,
 }
 
-impl<'a, R, W, Src0: Into<R>, Src1: Into<R>, Dst: Into<W>> Call<R, W>
+// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.
+unsafe impl<'a, R, W, Src0: Into<R>, Src1: Into<R>, Dst: Into<W>> Call<R, W>
     for BroadcastElementwiseBinaryCall<'a, Src0, Src1, Dst>
 {
     type Op = BroadcastElementwiseBinary;
@@ -228,7 +229,8 @@ impl<'a, R, W, Src0: Into<R>, Src1: Into<R>, Dst: Into<W>> Call<R, W>
 #[derive(Clone, Copy, Debug)]
 pub struct BroadcastElementwiseBinary;
 
-impl Op for BroadcastElementwiseBinary {
+// SAFETY: generated from the same description as the schema.
+unsafe impl Op for BroadcastElementwiseBinary {
     const NAME: &'static str = "broadcast_elementwise_binary";
     const VERSION: u32 = 1;
     type Desc = BroadcastElementwiseBinaryDesc;

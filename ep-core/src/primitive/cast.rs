@@ -107,7 +107,8 @@ pub struct CastCall<Src, Dst> {
     pub dst: Dst,
 }
 
-impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for CastCall<Src, Dst> {
+// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.
+unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for CastCall<Src, Dst> {
     type Op = Cast;
     type Slots = [Slot<R, W>; 2];
 
@@ -128,7 +129,8 @@ impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for CastCall<Src, Dst> {
 #[derive(Clone, Copy, Debug)]
 pub struct Cast;
 
-impl Op for Cast {
+// SAFETY: generated from the same description as the schema.
+unsafe impl Op for Cast {
     const NAME: &'static str = "cast";
     const VERSION: u32 = 1;
     type Desc = CastDesc;

@@ -141,7 +141,8 @@ pub struct ElementwiseUnaryCall<Src, Dst> {
     pub dst: Dst,
 }
 
-impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for ElementwiseUnaryCall<Src, Dst> {
+// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.
+unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for ElementwiseUnaryCall<Src, Dst> {
     type Op = ElementwiseUnary;
     type Slots = [Slot<R, W>; 2];
 
@@ -162,7 +163,8 @@ impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for ElementwiseUnaryCall<Src, 
 #[derive(Clone, Copy, Debug)]
 pub struct ElementwiseUnary;
 
-impl Op for ElementwiseUnary {
+// SAFETY: generated from the same description as the schema.
+unsafe impl Op for ElementwiseUnary {
     const NAME: &'static str = "elementwise_unary";
     const VERSION: u32 = 1;
     type Desc = ElementwiseUnaryDesc;

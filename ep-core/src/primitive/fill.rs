@@ -106,7 +106,8 @@ pub struct FillCall<Dst> {
     pub dst: Dst,
 }
 
-impl<R, W, Dst: Into<W>> Call<R, W> for FillCall<Dst> {
+// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.
+unsafe impl<R, W, Dst: Into<W>> Call<R, W> for FillCall<Dst> {
     type Op = Fill;
     type Slots = [Slot<R, W>; 1];
 
@@ -125,7 +126,8 @@ impl<R, W, Dst: Into<W>> Call<R, W> for FillCall<Dst> {
 #[derive(Clone, Copy, Debug)]
 pub struct Fill;
 
-impl Op for Fill {
+// SAFETY: generated from the same description as the schema.
+unsafe impl Op for Fill {
     const NAME: &'static str = "fill";
     const VERSION: u32 = 1;
     type Desc = FillDesc;

@@ -124,7 +124,8 @@ pub struct LogSoftmaxCall<Src, Dst> {
     pub dst: Dst,
 }
 
-impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for LogSoftmaxCall<Src, Dst> {
+// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.
+unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for LogSoftmaxCall<Src, Dst> {
     type Op = LogSoftmax;
     type Slots = [Slot<R, W>; 2];
 
@@ -144,7 +145,8 @@ impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for LogSoftmaxCall<Src, Dst> {
 #[derive(Clone, Copy, Debug)]
 pub struct LogSoftmax;
 
-impl Op for LogSoftmax {
+// SAFETY: generated from the same description as the schema.
+unsafe impl Op for LogSoftmax {
     const NAME: &'static str = "log_softmax";
     const VERSION: u32 = 1;
     type Desc = LogSoftmaxDesc;

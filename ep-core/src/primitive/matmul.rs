@@ -151,7 +151,8 @@ pub struct MatmulCall<A, B, C> {
     pub c: C,
 }
 
-impl<R, W, A: Into<R>, B: Into<R>, C: Into<W>> Call<R, W> for MatmulCall<A, B, C> {
+// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.
+unsafe impl<R, W, A: Into<R>, B: Into<R>, C: Into<W>> Call<R, W> for MatmulCall<A, B, C> {
     type Op = Matmul;
     type Slots = [Slot<R, W>; 3];
 
@@ -173,7 +174,8 @@ impl<R, W, A: Into<R>, B: Into<R>, C: Into<W>> Call<R, W> for MatmulCall<A, B, C
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul;
 
-impl Op for Matmul {
+// SAFETY: generated from the same description as the schema.
+unsafe impl Op for Matmul {
     const NAME: &'static str = "matmul";
     const VERSION: u32 = 1;
     type Desc = MatmulDesc;

@@ -105,7 +105,8 @@ pub struct MemcpyCall<Src, Dst> {
     pub dst: Dst,
 }
 
-impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for MemcpyCall<Src, Dst> {
+// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.
+unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for MemcpyCall<Src, Dst> {
     type Op = Memcpy;
     type Slots = [Slot<R, W>; 2];
 
@@ -124,7 +125,8 @@ impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for MemcpyCall<Src, Dst> {
 #[derive(Clone, Copy, Debug)]
 pub struct Memcpy;
 
-impl Op for Memcpy {
+// SAFETY: generated from the same description as the schema.
+unsafe impl Op for Memcpy {
     const NAME: &'static str = "memcpy";
     const VERSION: u32 = 1;
     type Desc = MemcpyDesc;

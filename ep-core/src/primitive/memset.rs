@@ -107,7 +107,8 @@ pub struct MemsetCall<Dst> {
     pub dst: Dst,
 }
 
-impl<R, W, Dst: Into<W>> Call<R, W> for MemsetCall<Dst> {
+// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.
+unsafe impl<R, W, Dst: Into<W>> Call<R, W> for MemsetCall<Dst> {
     type Op = Memset;
     type Slots = [Slot<R, W>; 1];
 
@@ -125,7 +126,8 @@ impl<R, W, Dst: Into<W>> Call<R, W> for MemsetCall<Dst> {
 #[derive(Clone, Copy, Debug)]
 pub struct Memset;
 
-impl Op for Memset {
+// SAFETY: generated from the same description as the schema.
+unsafe impl Op for Memset {
     const NAME: &'static str = "memset";
     const VERSION: u32 = 1;
     type Desc = MemsetDesc;

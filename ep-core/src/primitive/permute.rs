@@ -133,7 +133,8 @@ pub struct PermuteCall<'a, Src, Dst> {
     pub dst: Dst,
 }
 
-impl<'a, R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for PermuteCall<'a, Src, Dst> {
+// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.
+unsafe impl<'a, R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for PermuteCall<'a, Src, Dst> {
     type Op = Permute;
     type Slots = [Slot<R, W>; 2];
 
@@ -152,7 +153,8 @@ impl<'a, R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for PermuteCall<'a, Src, D
 #[derive(Clone, Copy, Debug)]
 pub struct Permute;
 
-impl Op for Permute {
+// SAFETY: generated from the same description as the schema.
+unsafe impl Op for Permute {
     const NAME: &'static str = "permute";
     const VERSION: u32 = 1;
     type Desc = PermuteDesc;

@@ -124,7 +124,8 @@ pub struct SoftmaxCall<Src, Dst> {
     pub dst: Dst,
 }
 
-impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for SoftmaxCall<Src, Dst> {
+// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.
+unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for SoftmaxCall<Src, Dst> {
     type Op = Softmax;
     type Slots = [Slot<R, W>; 2];
 
@@ -144,7 +145,8 @@ impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for SoftmaxCall<Src, Dst> {
 #[derive(Clone, Copy, Debug)]
 pub struct Softmax;
 
-impl Op for Softmax {
+// SAFETY: generated from the same description as the schema.
+unsafe impl Op for Softmax {
     const NAME: &'static str = "softmax";
     const VERSION: u32 = 1;
     type Desc = SoftmaxDesc;
