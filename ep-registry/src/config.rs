@@ -23,6 +23,7 @@
 //!
 //! [runtime]
 //! threads = 8                      # of the shared pool; one per core by default
+//! strict_layout = false            # refuse what `abi_stable` finds different (hosts built with it)
 //! ```
 
 use std::collections::BTreeMap;
@@ -50,6 +51,8 @@ pub struct Config {
     pub search: Search,
     /// Threads of the shared pool; `None` for one per core.
     pub threads: Option<NonZeroUsize>,
+    /// Whether a provider whose types `abi_stable` finds different is refused, though its fingerprints fit.
+    pub strict_layout: bool,
 }
 
 /// One `[[provider]]`.
@@ -229,14 +232,19 @@ impl Config {
                 select.insert(rule.key.value.clone(), order(top, &rule.key, rule.value)?);
             }
             let search = top.table("search", &["dirs", "allow", "deny"], |table| Search::read(table, base))?;
-            let threads = top.table("runtime", &["threads"], |table| table.integer("threads", 1..1 << 16))?;
-            let threads = threads.flatten().and_then(|at| usize::try_from(at.value).ok());
+            let runtime = top.table("runtime", &["threads", "strict_layout"], |table| {
+                let threads = table.integer("threads", 1..1 << 16)?;
+                let strict = table.boolean("strict_layout")?;
+                Ok((threads.and_then(|at| usize::try_from(at.value).ok()), strict.is_some_and(|at| at.value)))
+            })?;
+            let (threads, strict_layout) = runtime.unwrap_or_default();
             Ok(Config {
                 file: None,
                 providers,
                 select,
                 search: search.unwrap_or_default(),
                 threads: threads.and_then(NonZeroUsize::new),
+                strict_layout,
             })
         })
     }

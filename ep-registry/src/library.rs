@@ -14,6 +14,8 @@ pub struct OpenedLibrary {
     pub path: PathBuf,
     /// Its entry point.
     pub query: QueryFn,
+    /// How its types differ from this host's, where both were built with `abi_stable`.
+    pub layout_difference: Option<String>,
 }
 
 /// Opens a provider's file.
@@ -38,7 +40,30 @@ pub unsafe fn open(path: &Path, sha256: Option<&Digest>, policy: &Policy) -> Res
     let query = unsafe { library.get::<QueryFn>(QUERY_SYMBOL) }.map_err(|e| {
         Error::abi(format!("{}: no entry point {QUERY_SYMBOL}: {}", path.display(), text(&e)))
     })?;
-    Ok(OpenedLibrary { path: trusted.path().to_owned(), query: *query })
+    let (path, query) = (trusted.path().to_owned(), *query);
+    // SAFETY: the library has passed the checks above and stays mapped.
+    let layout_difference = unsafe { layout_difference(&library) };
+    Ok(OpenedLibrary { path, query, layout_difference })
+}
+
+/// # Safety
+/// `library` is a provider that stays mapped.
+#[cfg(feature = "abi_stable")]
+unsafe fn layout_difference(library: &libloading::Library) -> Option<String> {
+    use ep_core::abi::layout::{LAYOUT_SYMBOL, LayoutFn, explain_plugin};
+    // SAFETY: the symbol of this name is a function of this type (rule 5).
+    let theirs = unsafe { library.get::<LayoutFn>(LAYOUT_SYMBOL) }.ok()?;
+    // SAFETY: as the caller promises.
+    unsafe { explain_plugin(*theirs) }.err()
+}
+
+/// Nothing to compare with.
+///
+/// # Safety
+/// None.
+#[cfg(not(feature = "abi_stable"))]
+unsafe fn layout_difference(_: &libloading::Library) -> Option<String> {
+    None
 }
 
 /// libloading keeps the dynamic linker's own words in the source of its error.

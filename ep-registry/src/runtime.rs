@@ -62,6 +62,7 @@ impl Builder {
         self.config.select.extend(config.select);
         self.config.search = config.search;
         self.config.threads = config.threads.or(self.config.threads);
+        self.config.strict_layout |= config.strict_layout;
         self
     }
 
@@ -123,6 +124,12 @@ impl Builder {
     /// # Errors
     /// When a provider that is `required` did not load, or threads cannot be started.
     pub fn build(self) -> Result<Runtime> {
+        if self.config.strict_layout && !cfg!(feature = "abi_stable") {
+            return Err(Error::unsupported(
+                "strict_layout is set, but this host was built without the `abi_stable` feature; build it with \
+                 the feature or remove the setting",
+            ));
+        }
         let threads = self.threads.or(self.config.threads.map(usize::from)).unwrap_or(0);
         let pool = ThreadPool::new(threads)?;
         let features = manifest::cpu_features();
@@ -133,6 +140,7 @@ impl Builder {
         };
         let discovery = discover(&self.config, &host, &self.policy);
         let mut loading = Loading {
+            strict_layout: self.config.strict_layout,
             pool: &pool,
             policy: &self.policy,
             registry: Registry::new(),
@@ -151,7 +159,9 @@ impl Builder {
             });
         }
         for (settings, query) in &self.linked {
-            loading.load(settings, None, |_| Ok((*query, String::new())));
+            loading.load(settings, None, |_| {
+                Ok(Opened { query: *query, path: String::new(), difference: None })
+            });
         }
         for candidate in &discovery.candidates {
             loading.file(candidate);
@@ -186,7 +196,17 @@ struct Group {
     members: Vec<(i32, String, Arc<DeviceHandle>)>,
 }
 
+/// An opened provider.
+struct Opened {
+    query: QueryFn,
+    /// Empty when it is linked in.
+    path: String,
+    /// What `abi_stable` finds different.
+    difference: Option<String>,
+}
+
 struct Loading<'a> {
+    strict_layout: bool,
     pool: &'a ThreadPool,
     policy: &'a Policy,
     registry: Registry,
@@ -202,7 +222,8 @@ impl Loading<'_> {
             // SAFETY: naming a file in the config, or a folder to search, is the user's word that its code may
             // run here (SECURITY.md).
             let opened = unsafe { library::open(&s.path, s.sha256.as_ref(), policy) }?;
-            Ok((opened.query, opened.path.display().to_string()))
+            let path = opened.path.display().to_string();
+            Ok(Opened { query: opened.query, path, difference: opened.layout_difference })
         });
     }
 
@@ -210,7 +231,7 @@ impl Loading<'_> {
         &mut self,
         settings: &ProviderConfig,
         manifest: Option<&manifest::Manifest>,
-        open: impl FnOnce(&ProviderConfig) -> Result<(QueryFn, String)>,
+        open: impl FnOnce(&ProviderConfig) -> Result<Opened>,
     ) {
         let linked = settings.path.as_os_str().is_empty();
         let mut entry = Entry {
@@ -240,15 +261,16 @@ impl Loading<'_> {
         settings: &ProviderConfig,
         manifest: Option<&manifest::Manifest>,
         entry: &mut Entry,
-        open: impl FnOnce(&ProviderConfig) -> Result<(QueryFn, String)>,
+        open: impl FnOnce(&ProviderConfig) -> Result<Opened>,
     ) -> Result<()> {
         if self.report.entries.iter().any(|e| e.instance == settings.name) {
             return Err(Error::invalid(format!("the instance name `{}` is taken", settings.name)));
         }
-        let (query, path) = open(settings)?;
+        let Opened { query, path, difference } = open(settings)?;
         let origin = if path.is_empty() { format!("provider `{}`", settings.name) } else { path.clone() };
         // SAFETY: a provider's entry point; libraries stay mapped (docs/decisions/0004).
-        let plugin = Arc::new(unsafe { Plugin::load(query, &origin) }?);
+        let plugin = unsafe { Plugin::load(query, &origin) };
+        let plugin = Arc::new(self.second_opinion(plugin, difference, &mut entry.reason)?);
         self.refuse_duplicate(&plugin, &path)?;
         let side = InstanceServices { instance: settings.name.clone(), pool: self.pool.clone() };
         let options: Vec<_> = settings.options.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -263,7 +285,7 @@ impl Loading<'_> {
             let abi = AbiVersion { major: ABI_MAJOR, minor: ABI_MINOR };
             let facts = Facts { name: &plugin.name, version: &plugin.version, abi, devices: &names };
             let differences: Vec<_> = manifest.verify(&facts).iter().map(ToString::to_string).collect();
-            entry.reason = differences.join("; ");
+            differences.iter().for_each(|d| add_remark(&mut entry.reason, d));
         }
         for (table, difference) in &plugin.disabled {
             let remark = format!("{table} is not used: {difference}");
@@ -274,6 +296,30 @@ impl Loading<'_> {
             self.place(settings, device);
         }
         Ok(())
+    }
+
+    /// What `abi_stable` found: it explains a mismatch, and refuses by itself only where the config says so.
+    fn second_opinion(
+        &self,
+        plugin: Result<Plugin>,
+        difference: Option<String>,
+        remark: &mut String,
+    ) -> Result<Plugin> {
+        match (plugin, difference) {
+            (Err(e), Some(d)) if e.code() == Code::AbiMismatch => {
+                Err(Error::abi(format!("{e}\nabi_stable: {d}")))
+            }
+            (Ok(plugin), Some(d)) if self.strict_layout => Err(Error::abi(format!(
+                "provider `{}` {}: strict_layout is set and abi_stable finds differences; rebuild it with this \
+                 host's ep-core\n{d}",
+                plugin.name, plugin.version
+            ))),
+            (Ok(plugin), Some(d)) => {
+                *remark = format!("abi_stable finds differences: {d}");
+                Ok(plugin)
+            }
+            (plugin, _) => plugin,
+        }
     }
 
     /// The same provider id from another file: the first by precedence wins.
@@ -311,6 +357,13 @@ impl Loading<'_> {
             }
         }
     }
+}
+
+fn add_remark(reason: &mut String, remark: &str) {
+    if !reason.is_empty() {
+        reason.push_str("; ");
+    }
+    reason.push_str(remark);
 }
 
 /// The devices that the config selects.

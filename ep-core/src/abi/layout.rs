@@ -1,12 +1,13 @@
 //! The second opinion of `abi_stable` on whether two builds agree (rule 5): it compares whole types, signatures
 //! of functions included, and says in words what differs. The fingerprints decide; this explains.
 
-use super::types::EveryTable;
+use super::types::{EpStr, EveryTable};
+use super::{str_of, text};
 use abi_stable::StableAbi;
 use abi_stable::abi_stability::abi_checking::{
     AbiInstability, AbiInstabilityError, AbiInstabilityErrors, check_layout_compatibility,
 };
-use abi_stable::type_layout::{TLDataDiscriminant, TLFieldOrFunction, TypeLayout};
+use abi_stable::type_layout::{TLDataDiscriminant, TLFieldOrFunction};
 use std::fmt::Write;
 
 /// Differences that the short list at the top of an explanation has room for.
@@ -19,6 +20,59 @@ const STAND_IN: &str = "Layout";
 /// reached from them, and of nothing else. A plugin built with the `abi_stable` feature exports it.
 pub fn plugin_layout() -> &'static TypeLayout {
     <EveryTable as StableAbi>::LAYOUT
+}
+
+pub use abi_stable::type_layout::TypeLayout;
+
+/// The symbol that plugins built with the feature export, a [`LayoutFn`].
+pub const LAYOUT_SYMBOL: &str = "ep_plugin_layout";
+
+/// The series of `abi_stable` whose layouts this build can read.
+const SERIES: &str = "0.11";
+
+/// A plugin's layout with the series of `abi_stable` that made it, which is looked at first.
+#[repr(C)]
+#[derive(Debug)]
+pub struct PluginLayout {
+    series: EpStr,
+    layout: *const TypeLayout,
+}
+
+/// Fills a [`PluginLayout`].
+pub type LayoutFn = unsafe extern "C" fn(*mut PluginLayout);
+
+/// What [`crate::export_provider!`] exports as [`LAYOUT_SYMBOL`].
+///
+/// # Safety
+/// `out` is null or valid for a write.
+pub unsafe extern "C" fn write_layout(out: *mut PluginLayout) {
+    if !out.is_null() {
+        // SAFETY: not null; valid as the caller promises.
+        unsafe { out.write(PluginLayout { series: text(SERIES), layout: plugin_layout() }) };
+    }
+}
+
+/// Compares a plugin's layout with this build's.
+///
+/// # Errors
+/// The difference, as [`explain`] words it; or that the plugin's layout cannot be read.
+///
+/// # Safety
+/// `theirs` is the [`LAYOUT_SYMBOL`] of a plugin that stays mapped.
+pub unsafe fn explain_plugin(theirs: LayoutFn) -> Result<(), String> {
+    let mut out = PluginLayout { series: EpStr::ZERO, layout: std::ptr::null() };
+    // SAFETY: a valid out-pointer; the series is static text of the plugin.
+    let series = unsafe {
+        theirs(&mut out);
+        str_of(out.series).unwrap_or_default()
+    };
+    if series != SERIES || out.layout.is_null() {
+        return Err(format!(
+            "the plugin's layout was made by abi_stable {series:?}; this host reads {SERIES}"
+        ));
+    }
+    // SAFETY: static data of the plugin, in the form of the series that was just compared.
+    explain(plugin_layout(), unsafe { &*out.layout })
 }
 
 /// Compares two layouts. Both must come from builds with the same 0.x version of `abi_stable`.

@@ -7,7 +7,7 @@
 mod fingerprint;
 mod fingerprints;
 #[cfg(feature = "abi_stable")]
-mod layout;
+pub mod layout;
 mod read;
 mod status;
 mod tables;
@@ -16,7 +16,7 @@ mod types;
 pub use fingerprint::{Mismatch, compare};
 pub use fingerprints::*;
 #[cfg(feature = "abi_stable")]
-pub use layout::{explain, plugin_layout};
+pub use layout::{TypeLayout, explain, plugin_layout};
 pub use read::{Growable, list, missing_entry, read_struct, read_table, str_of, string_of};
 pub use status::{finish, missing_status, report, take};
 pub use tables::*;

@@ -12,9 +12,9 @@
 //! | [`Kernel`] | a primitive, ready to launch | be immutable |
 //!
 //! [`inline`] has ready-made device, stream, event and allocator for kernels that compute on the calling
-//! thread with host memory, which leaves a provider and its kernels to write. [`export_provider!`] makes the
-//! one exported symbol. The vendor's code sees checked, typed arguments; errors and panics become statuses;
-//! no line of it touches the binary contract.
+//! thread with host memory, which leaves a provider and its kernels to write.
+//! [`export_provider!`](crate::export_provider) makes the one exported symbol. The vendor's code sees checked,
+//! typed arguments; errors and panics become statuses; no line of it touches the binary contract.
 //!
 //! # What may be relied on
 //! - Descriptors and sizes have been checked, addresses are non-null and aligned where anything is accessed.
@@ -141,9 +141,13 @@ macro_rules! __export_layout {
 macro_rules! __export_layout {
     () => {
         /// The layout of the contract's types as this plugin was compiled with them.
+        ///
+        /// # Safety
+        /// `out` is null or valid for a write.
         #[unsafe(no_mangle)]
-        pub extern "C" fn ep_plugin_layout() -> &'static $crate::abi::layout::TypeLayout {
-            $crate::abi::layout::plugin_layout()
+        pub unsafe extern "C" fn ep_plugin_layout(out: *mut $crate::abi::layout::PluginLayout) {
+            // SAFETY: as the caller promises.
+            unsafe { $crate::abi::layout::write_layout(out) }
         }
     };
 }

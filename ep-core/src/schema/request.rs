@@ -177,3 +177,74 @@ impl Facts for ArgsFacts<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::hob::{FactKind, Facts, Value};
+    use crate::op::{Growable, Op};
+    use crate::primitive::{BinaryOp, BroadcastElementwiseBinaryArgs, BroadcastElementwiseBinaryDesc};
+    use crate::primitive::{
+        BroadcastElementwiseBinary, Matmul, MatmulArgs, Softmax, SoftmaxArgs, SoftmaxDesc,
+    };
+    use crate::schema::{ArgsFacts, DescFacts};
+    use crate::{DType, Scalar};
+
+    fn bytes<T: Growable>(value: &T) -> &[u8] {
+        // SAFETY: `Growable` structs have no padding.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+    }
+
+    #[test]
+    fn bytes_and_flops_come_from_the_schema() {
+        let args = SoftmaxArgs::new(3, 5, 0, 0);
+        // SAFETY: no dims.
+        let facts = unsafe { ArgsFacts::new(Softmax::schema(), bytes(&args)) };
+        let dtypes = |i: usize| if i == 0 { DType::F16 } else { DType::F32 };
+        assert_eq!(Softmax::schema().bytes(&dtypes, &facts), Ok(15 * 2 + 15 * 4));
+        assert_eq!(Softmax::schema().flops(&facts), Ok(5 * 15));
+
+        let args = MatmulArgs::new(2, 3, 4, Scalar::None, Scalar::None, 0, 0, 0);
+        // SAFETY: no dims.
+        let facts = unsafe { ArgsFacts::new(Matmul::schema(), bytes(&args)) };
+        assert_eq!(Matmul::schema().flops(&facts), Ok(2 * 2 * 3 * 4));
+        // a, b once; c is read and written.
+        assert_eq!(Matmul::schema().bytes(&|_| DType::F32, &facts), Ok(4 * (8 + 12 + 2 * 6)));
+    }
+
+    #[test]
+    fn the_schema_and_the_generated_code_count_alike() {
+        let (a, b) = ([2, 1, 3], [4, 3]);
+        let args = BroadcastElementwiseBinaryArgs::new(&a, &b, Scalar::None, Scalar::None, 0, 0, 0);
+        let desc = BroadcastElementwiseBinaryDesc::new(BinaryOp::ADD, DType::F64, DType::F64);
+        // SAFETY: the dims live in this function.
+        let (uses, facts) = unsafe {
+            BroadcastElementwiseBinary::check(&desc, &args).unwrap();
+            let schema = BroadcastElementwiseBinary::schema();
+            (BroadcastElementwiseBinary::uses(&desc, &args), ArgsFacts::new(schema, bytes(&args)))
+        };
+        for (u, x) in uses.iter().zip(&BroadcastElementwiseBinary::schema().operands) {
+            assert_eq!(x.count.amount(&facts), Ok(u.bytes / 8), "{}", x.name);
+        }
+        assert_eq!(uses[2].bytes, 24 * 8);
+    }
+
+    #[test]
+    fn keys_facts_and_unknown_fields() {
+        let schema = Softmax::schema();
+        let desc = SoftmaxDesc::new(DType::F16, DType::F32).with_max_cols(64);
+        let key = schema.key(bytes(&desc)).unwrap();
+        assert_eq!(key.dtypes, [DType::F16, DType::F32]);
+        let facts = DescFacts { schema, desc: bytes(&desc), device: &[] };
+        assert_eq!(facts.fact(FactKind::Limit, "cols"), Some(Value::Int(64)));
+        assert_eq!(facts.fact(FactKind::DType, "dst"), Some(Value::Text("f32".into())));
+        assert_eq!(facts.fact(FactKind::Limit, "rows"), None);
+        let unlimited = SoftmaxDesc::new(DType::F16, DType::F32);
+        let facts = DescFacts { schema, desc: bytes(&unlimited), device: &[] };
+        assert_eq!(facts.fact(FactKind::Limit, "cols"), Some(Value::Unbounded));
+
+        assert_eq!(schema.unknown_to(bytes(&desc), 24), Some("cols"));
+        assert_eq!(schema.unknown_to(bytes(&desc), 32), None);
+        assert_eq!(schema.unknown_to(bytes(&unlimited), 24), None);
+        assert!(schema.key(bytes(&SoftmaxDesc::new(DType::F16, DType::INVALID))).is_err());
+    }
+}
