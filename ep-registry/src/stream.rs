@@ -120,6 +120,8 @@ impl StreamCore {
         member: usize,
         work: impl FnOnce(&StreamHandle) -> Result<R>,
     ) -> Result<R> {
+        // Declared first, so dropped after the lock is released: a deleter may use this stream.
+        let _done;
         let mut state = self.state.lock();
         if !matches!(state.lanes.get(member), Some(Some(_))) {
             self.open_lane(&mut state, member)?;
@@ -132,7 +134,7 @@ impl StreamCore {
         if lane.inline {
             return work(&lane.handle);
         }
-        release_done(deferred);
+        _done = take_done(deferred);
         *last = Some(member);
         self.submitted.fetch_add(1, Ordering::Relaxed);
         work(&lane.handle)
@@ -163,6 +165,7 @@ impl StreamCore {
     }
 
     pub(crate) fn sync(&self) -> Result<()> {
+        let _done;
         let mut state = self.state.lock();
         let submitted = self.submitted.load(Ordering::Relaxed);
         let mut first = Ok(());
@@ -174,7 +177,7 @@ impl StreamCore {
         }
         // Done even where it failed: a failed piece of work no longer touches its memory.
         self.completed.fetch_max(submitted, Ordering::Relaxed);
-        state.deferred.clear();
+        _done = std::mem::take(&mut state.deferred);
         first
     }
 
@@ -249,12 +252,14 @@ fn switch_lane(state: &mut State, member: usize) -> Result<()> {
     state.lanes[last].as_ref().map_or(Ok(()), |l| l.handle.sync())
 }
 
-/// Drops what was kept for work that is done. Events are in queue order, so the first pending one ends it.
+/// Takes out what was kept for work that is done. Events are in queue order, so the first pending one ends it.
 #[inline]
-fn release_done(deferred: &mut VecDeque<Deferred>) {
+fn take_done(deferred: &mut VecDeque<Deferred>) -> Vec<Deferred> {
+    let mut done = Vec::new();
     while deferred.front().is_some_and(|d| d.event.query().unwrap_or(true)) {
-        deferred.pop_front();
+        done.extend(deferred.pop_front());
     }
+    done
 }
 
 impl Drop for StreamCore {
