@@ -113,7 +113,7 @@ impl DType {
             DType::COMPLEX64 => 4,
             DType::COMPLEX128 => 8,
             d if d.0 < Self::VENDOR_BASE => d.size().unwrap_or(1),
-            d => vendor::get(d).map_or(1, |v| v.alignment as usize),
+            d => vendor::with(d, |v| v.alignment as usize).unwrap_or(1),
         }
     }
 
@@ -122,8 +122,18 @@ impl DType {
     pub fn bytes_for_bounds(self) -> u64 {
         match self.row() {
             Some(r) => u64::from(r.bits.div_ceil(8)),
-            None => vendor::get(self).map_or(16, |v| u64::from(v.bits.div_ceil(8))),
+            None => vendor::with(self, |v| u64::from(v.bits.div_ceil(8))).unwrap_or(16),
         }
+    }
+
+    /// The least bytes that `count` elements take: those smaller than a byte packed. 0 for an unknown dtype.
+    #[inline]
+    pub fn packed_bytes(self, count: u64) -> u64 {
+        let bits = self.bits().or_else(|| vendor::with(self, |v| v.bits)).unwrap_or(0);
+        if bits % 8 == 0 {
+            return count.saturating_mul(u64::from(bits / 8));
+        }
+        count.saturating_mul(u64::from(bits)) / 8
     }
 
     /// Parses a core name (`"f32"`, `"complex64"`, ...). The error names the known ones.
@@ -196,16 +206,23 @@ pub mod vendor {
 
     /// The vendor dtype with this id, if it is known here.
     pub fn get(dtype: DType) -> Option<VendorDType> {
-        find(|v| v.dtype == dtype)
+        with(dtype, VendorDType::clone)
+    }
+
+    /// Something about the vendor dtype with this id. Launches ask; they allocate nothing.
+    pub(super) fn with<R>(dtype: DType, f: impl FnOnce(&VendorDType) -> R) -> Option<R> {
+        KNOWN
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .iter()
+            .find(|v| v.dtype == dtype)
+            .map(f)
     }
 
     /// The vendor dtype with this name, if it is known here.
     pub fn by_name(name: &str) -> Option<VendorDType> {
-        find(|v| v.name == name)
-    }
-
-    fn find(f: impl Fn(&VendorDType) -> bool) -> Option<VendorDType> {
-        KNOWN.read().unwrap_or_else(std::sync::PoisonError::into_inner).iter().find(|v| f(v)).cloned()
+        let list = KNOWN.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        list.iter().find(|v| v.name == name).cloned()
     }
 
     /// Remembers a dtype that the host has given an id (providers), or gives it the next one (`None`, hosts).
@@ -226,8 +243,15 @@ pub mod vendor {
                     return Ok(v.dtype);
                 }
                 return Err(Error::invalid(format!(
-                    "dtype `{name}` is already known with {} bits, alignment {}",
-                    v.bits, v.alignment
+                    "dtype `{name}` is already known with {} bits, alignment {}, id {}",
+                    v.bits, v.alignment, v.dtype.0
+                )));
+            }
+            if let Some(v) = list.iter().find(|v| Some(v.dtype) == id) {
+                // Two hosts in one process that do not share their lists.
+                return Err(Error::invalid(format!(
+                    "dtype `{name}` has the id {}, which is `{}` here; load the provider from one host only",
+                    v.dtype.0, v.name
                 )));
             }
             let dtype = id.unwrap_or(DType(DType::VENDOR_BASE + list.len() as u32));
@@ -295,6 +319,7 @@ mod tests {
         let id = vendor::intern(None, "acme.test8", 8, 1).unwrap();
         assert_eq!(vendor::intern(None, "acme.test8", 8, 1), Ok(id));
         assert!(vendor::intern(None, "acme.test8", 16, 2).is_err());
+        assert!(vendor::intern(Some(id), "acme.other", 8, 1).is_err());
         assert!(vendor::intern(None, "noprefix", 8, 1).is_err());
         assert!(vendor::intern(None, "a.b", 8, 3).is_err());
         assert_eq!((id.to_string().as_str(), id.bytes_for_bounds(), id.alignment()), ("acme.test8", 1, 1));
@@ -311,5 +336,7 @@ mod tests {
         assert_eq!(DType::FLOAT, [DType::F16, DType::BF16, DType::F32, DType::F64]);
         assert_eq!(DType::INT.len(), 8);
         assert_eq!(DType::I4.size(), None);
+        let packed = [DType::I4, DType::F32, DType(999)].map(|d| d.packed_bytes(7));
+        assert_eq!(packed, [3, 28, 0]);
     }
 }

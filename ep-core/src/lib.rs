@@ -48,7 +48,7 @@
 //!
 //! # Rules that hold everywhere
 //! - An address of device memory is a `u64`, meaningful only together with its memory space.
-//! - Sizes are `i64`, never negative; a size of 0 is legal and does nothing.
+//! - Sizes of a launch are `i64`, never negative; a size of 0 is legal.
 //! - Functions of the contract return a status, null for success; here that is [`Result`], with a [`Code`] to
 //!   branch on and a message that says what was asked, what was found and what to do.
 //! - No panic crosses the boundary, in either direction.

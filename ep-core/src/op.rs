@@ -15,8 +15,9 @@ pub const MAX_DIMS: usize = 8;
 /// # Safety
 /// Safe launches rely on it: the types and functions are those of the op called `NAME` in `VERSION`, as its
 /// schema says. `check` accepts only arguments for which `uses` names all memory that a conforming kernel
-/// touches; `bind` and `in_place` speak of the same operands in the same order. The generated ops are so by
-/// construction.
+/// touches; a kernel writes all of an operand that is written and not read. `bind` and `in_place` speak of the
+/// same operands in the same order. `Desc` starts with `struct_size` and `alignment`, both `u64`. The generated
+/// ops are so by construction.
 pub unsafe trait Op: Send + Sync + Sized + 'static {
     /// The op's name: `softmax`.
     const NAME: &'static str;
@@ -94,7 +95,7 @@ pub struct OperandUse {
     pub dtype: Option<DType>,
     /// Whether the old content matters.
     pub reads: bool,
-    /// Whether the content changes.
+    /// Whether the content changes. What is not read is written in full.
     pub writes: bool,
     /// False when a scalar stands in for it.
     pub present: bool,
@@ -114,6 +115,13 @@ impl OperandUse {
         let size = dtype.map_or(1, |d| d.bytes_for_bounds());
         let bytes = if present { count.saturating_mul(size) } else { 0 };
         OperandUse { address, bytes, dtype, reads, writes, present }
+    }
+
+    /// Bytes that hold values when a launch that writes this is done. Less than `bytes`, which is a bound, where
+    /// elements do not fill their bytes.
+    #[inline]
+    pub fn bytes_written(&self) -> u64 {
+        self.dtype.map_or(self.bytes, |d| d.packed_bytes(self.bytes / d.bytes_for_bounds()))
     }
 
     /// Checks the address: not null if anything is accessed, aligned, not wrapping around.

@@ -182,12 +182,18 @@ impl Schema {
             })
         };
         let operands = || {
-            let differs = self.operands.len() != other.operands.len()
-                || self.operands.iter().zip(&other.operands).any(|(a, b)| {
-                    (&a.name, a.dtype, a.reads, a.writes, a.arg)
-                        != (&b.name, b.dtype, b.reads, b.writes, b.arg)
-                });
-            differs.then(|| "different operands".to_owned())
+            // All of an operand decides which memory a launch touches, and the host checks it for the provider.
+            let mut pairs = self.operands.iter().zip(&other.operands);
+            match pairs.find(|(a, b)| a != b) {
+                Some((a, b)) => Some(format!(
+                    "operand `{}` here is `{}` there, or differs in dtype, access, size or in-place rule",
+                    a.name, b.name
+                )),
+                None if self.operands.len() != other.operands.len() => {
+                    Some(format!("{} operands here and {} there", self.operands.len(), other.operands.len()))
+                }
+                None => None,
+            }
         };
         desc.or_else(args).or_else(operands)
     }
@@ -198,6 +204,7 @@ fn desc_kinds_fit(a: &DescKind, b: &DescKind) -> bool {
     match (a, b) {
         (DescKind::Selector(x), DescKind::Selector(y)) => x.iter().zip(y).all(|(x, y)| x == y),
         (DescKind::Attr(x), DescKind::Attr(y)) => x.to_bits() == y.to_bits(),
+        (DescKind::Limit(x), DescKind::Limit(y)) => x == y,
         (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b),
     }
 }
@@ -251,6 +258,15 @@ mod tests {
         let mut swapped = s.clone();
         swapped.args.swap(0, 1);
         assert!(s.conflict(&swapped).unwrap().contains("`rows`"));
+        let mut stricter = s.clone();
+        stricter.operands[1].in_place = 0;
+        assert!(s.conflict(&stricter).unwrap().contains("`dst`"));
+        let mut larger = s.clone();
+        larger.operands[0].count = crate::hob::arg("cols");
+        assert!(larger.conflict(s).unwrap().contains("`src`"));
+        let mut bounded = s.clone();
+        bounded.desc[2].kind = DescKind::Limit(crate::hob::arg("rows"));
+        assert!(s.conflict(&bounded).unwrap().contains("`cols`"));
         let mut newer = s.clone();
         newer.version = 2;
         assert!(s.conflict(&newer).unwrap().contains("version"));

@@ -104,7 +104,7 @@ impl Buffer {
     }
 
     /// Wraps memory that somebody else owns, all of it initialised. `deleter` runs when neither the buffer nor
-    /// queued work uses it any more.
+    /// queued work uses it any more, on the thread that happens to notice: it should be short and not block.
     ///
     /// # Errors
     /// `InvalidArgument` when no provider of the device reaches `space`, or the address is impossible.
@@ -201,7 +201,7 @@ impl Buffer {
 
     fn part(&self, start: usize, len: usize) -> Result<(u64, u64)> {
         let size = self.dtype.bytes_for_bounds();
-        let (offset, bytes) = (start as u64 * size, (len as u64).saturating_mul(size));
+        let (offset, bytes) = ((start as u64).saturating_mul(size), (len as u64).saturating_mul(size));
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes()) {
             return Err(Error::invalid(format!(
                 "elements {start}..{} of a buffer of {} {}",
@@ -300,7 +300,10 @@ impl Drop for Buffer {
         // One of the streams keeps the memory, behind its own work and that of the others.
         for other in rest {
             if let Err(e) = last.order_behind(0, other) {
-                tracing::error!("{}: waiting for work on a dropped buffer: {e}", memory.device.name());
+                tracing::error!("{}: cannot order streams, waiting here instead: {e}", memory.device.name());
+                if let Err(e) = other.sync() {
+                    tracing::error!("{}: work on a dropped buffer: {e}", other.device.name());
+                }
             }
         }
         last.keep(Kept::Memory { _memory: memory });

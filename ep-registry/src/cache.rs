@@ -123,8 +123,10 @@ impl Cache {
             return Some(core.clone());
         }
         let core = halves.old.get(key).cloned()?;
+        // Read under the lock: of a clear that comes in between, the insertion must know.
+        let generation = self.generation();
         drop(halves);
-        self.insert(key.clone(), core.clone(), self.generation());
+        self.insert(key.clone(), core.clone(), generation);
         Some(core)
     }
 
@@ -134,20 +136,25 @@ impl Cache {
 
     /// Stores a primitive that was chosen at `generation`.
     pub(crate) fn insert(&self, key: CacheKey, core: Arc<Core>, generation: u64) {
+        // Declared before the lock, so dropped after it is released: dropping a primitive runs a provider's code.
+        let (mut _half, mut _replaced) = (Map::default(), None);
         let mut halves = self.halves.write();
         if self.generation() != generation {
             return;
         }
         if halves.new.len() >= HALF {
-            halves.old = std::mem::take(&mut halves.new);
+            let full = std::mem::take(&mut halves.new);
+            _half = std::mem::replace(&mut halves.old, full);
         }
-        halves.new.insert(key, core);
+        _replaced = halves.new.insert(key, core);
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&self) {
         let mut halves = self.halves.write();
         self.generation.fetch_add(1, Ordering::AcqRel);
-        *halves = Halves::default();
+        let dropped = std::mem::take(&mut *halves);
+        drop(halves);
+        drop(dropped);
     }
 }

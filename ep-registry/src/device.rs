@@ -143,8 +143,10 @@ impl Device {
             Some(stream) => stream,
             empty => empty.insert(self.inner.members[0].handle.create_stream(StreamOptions::default())?),
         };
-        work(stream)?;
-        stream.sync()
+        let queued = work(stream);
+        // Also after an error: part of the work may have been queued.
+        let done = stream.sync();
+        queued.and(done)
     }
 
     /// Allocates a buffer of `len` elements. Its content is undefined and cannot be read until written.

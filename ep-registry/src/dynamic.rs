@@ -164,9 +164,16 @@ impl<'a> DynArgs<'a> {
     /// Sets a size.
     ///
     /// # Errors
-    /// An unknown name, with the known ones.
+    /// An unknown name, with the known ones; a rank, which [`DynArgs::dims`] sets.
     pub fn size(mut self, name: &str, value: i64) -> Result<Self> {
         let i = self.arg(name, "size", |k| k == ArgKind::Size)?;
+        let is_rank = |f: &&ep_core::schema::ArgField| f.kind == ArgKind::Dims { length: i };
+        if let Some(dims) = self.schema.args.iter().find(is_rank) {
+            return Err(Error::invalid(format!(
+                "`{name}` is the rank of `{}`; set that with dims()",
+                dims.name
+            )));
+        }
         let at = self.schema.args[i].offset;
         self.put(at, value as u64);
         Ok(self)

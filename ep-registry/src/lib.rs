@@ -49,3 +49,8 @@ pub use report::{LoadReport, Status};
 pub use runtime::{Builder, Runtime};
 pub use stream::Stream;
 pub use transfer::{MapRead, MapWrite};
+
+/// The snippets of `docs/hosting.md`, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/hosting.md")]
+pub struct HostingGuide;

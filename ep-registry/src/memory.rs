@@ -4,6 +4,8 @@ use crate::device::Device;
 use ep_core::handle::AllocatorHandle;
 use ep_core::provider::MemoryKind;
 use ep_core::{Error, Result};
+use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What to call when imported memory is no longer used.
@@ -11,7 +13,8 @@ pub type Deleter = Box<dyn FnOnce() + Send>;
 
 enum Owner {
     Allocator(Arc<AllocatorHandle>),
-    Foreign(Option<Deleter>),
+    // In a mutex because a deleter is not `Sync`, and memory is.
+    Foreign(Mutex<Option<Deleter>>),
 }
 
 /// A range of addresses on a device. Dropping gives it back at once: whoever drops it has made sure that no
@@ -63,7 +66,7 @@ impl Memory {
             return Err(Error::invalid(format!("{bytes} bytes at {address:#x}: null, or wraps around")));
         }
         let primary = *space == **device.space();
-        let owner = Owner::Foreign(Some(deleter));
+        let owner = Owner::Foreign(Mutex::new(Some(deleter)));
         Ok(Memory { device: device.clone(), space: space.into(), primary, address, bytes, owner })
     }
 }
@@ -88,8 +91,10 @@ impl Drop for Memory {
                 }
             }
             Owner::Foreign(deleter) => {
-                if let Some(deleter) = deleter.take() {
-                    deleter();
+                if let Some(deleter) = deleter.get_mut().take()
+                    && catch_unwind(AssertUnwindSafe(deleter)).is_err()
+                {
+                    tracing::error!("{}: the deleter of imported memory panicked", self.device.name());
                 }
             }
         }

@@ -210,7 +210,7 @@ impl<'a, 'b> Operands<'a, 'b> {
                         .check_written(v.offset, wanted.bytes)
                         .map_err(|e| self.error(i, e.to_string()))?;
                 }
-                self.addresses[i] = v.buffer.address() + v.offset;
+                self.set_address(i, v.buffer.address() + v.offset)?;
                 self.places[i] = Place::Read(v.buffer);
             }
             Slot::Read(Read::InPlace) => self.places[i] = Place::Shared,
@@ -228,10 +228,21 @@ impl<'a, 'b> Operands<'a, 'b> {
                         .check_written(v.offset, wanted.bytes)
                         .map_err(|e| self.error(i, e.to_string()))?;
                 }
-                self.addresses[i] = v.buffer.address() + v.offset;
+                self.set_address(i, v.buffer.address() + v.offset)?;
                 self.places[i] = Place::Write(v.buffer, v.offset);
             }
         }
+        Ok(())
+    }
+
+    /// Checks the alignment, which the descriptor promises to the kernel.
+    #[inline]
+    fn set_address(&mut self, i: usize, address: u64) -> Result<()> {
+        // `struct_size` and `alignment` come first in every descriptor.
+        let alignment = self.core.desc[1];
+        let place = OperandUse { address, ..self.uses[i] };
+        place.check_address(alignment, i, || self.core.schema.operands[i].name.clone())?;
+        self.addresses[i] = address;
         Ok(())
     }
 
@@ -314,7 +325,12 @@ impl<'a, 'b> Operands<'a, 'b> {
                 ));
             }
             buffer.check_written(*offset, self.uses[i].bytes).map_err(|e| self.error(i, e.to_string()))?;
-            self.addresses[i] = self.addresses[o];
+            // That the output may be written there does not say that it may be read.
+            let (reads, _) = self.core.member().reaches_primary();
+            if !(buffer.memory().primary && buffer.memory().device == self.core.device && reads) {
+                self.check_space(i, buffer)?;
+            }
+            self.set_address(i, self.addresses[o])?;
         }
         Ok(())
     }
@@ -383,7 +399,7 @@ impl<'a, 'b> Operands<'a, 'b> {
         })?;
         for (place, u) in self.places.iter_mut().zip(self.uses) {
             if let Place::Write(buffer, offset) = place {
-                buffer.mark_written(*offset, u.bytes);
+                buffer.mark_written(*offset, u.bytes_written());
             }
         }
         Ok(())

@@ -17,8 +17,8 @@ pub struct FactoryEntry {
     pub instance: String,
     /// Priority of the instance in the config, which comes before the factory's own.
     pub instance_priority: i32,
-    /// Bytes of the descriptor that the provider knows.
-    pub known_desc: usize,
+    /// The op as the provider knows it: perhaps an older or newer form than the host's.
+    pub view: Arc<Schema>,
 }
 
 /// One op: its schema and who can do it.
@@ -80,17 +80,17 @@ impl Registry {
         let Collector { schemas, factories, .. } = sink;
         let mut views = HashMap::new();
         for (name, (known, view)) in schemas {
-            views.insert(name.clone(), view.desc_size);
+            views.insert(name.clone(), view);
             self.ops.entry(name).or_insert(OpEntry { schema: known, factories: Vec::new() });
         }
         for handle in factories {
             let op = self.ops.get_mut(&handle.op).expect("the sink has checked the op");
-            let known_desc = views.get(&handle.op).copied().unwrap_or(op.schema.desc_size);
+            let view = views.get(&handle.op).unwrap_or(&op.schema).clone();
             op.factories.push(Arc::new(FactoryEntry {
                 handle: Arc::new(handle),
                 instance: instance.to_owned(),
                 instance_priority: priority,
-                known_desc,
+                view,
             }));
         }
         Ok(())
@@ -151,8 +151,12 @@ impl Sink for Collector<'_> {
             .or_else(|| self.registry.ops.get(op).map(|e| (e.schema.clone(), e.schema.clone())))
     }
 
-    fn factory(&mut self, factory: FactoryHandle) -> Result<()> {
-        let (_, view) = self.known(&factory.op).expect("asked for before the factory was read");
+    fn factory(&mut self, mut factory: FactoryHandle) -> Result<()> {
+        let (known, view) = self.known(&factory.op).expect("asked for before the factory was read");
+        // A newer provider may have values that this host has no name for; nobody here can ask for them.
+        factory.selectors.retain(|row| {
+            known.selectors().zip(row).all(|((_, choices), value)| (*value as usize) < choices.len())
+        });
         let kinds: Vec<_> = self.devices.iter().map(|d| d.info().kind.as_str()).collect();
         if !kinds.is_empty() && !kinds.contains(&factory.device_kind.as_str()) {
             return Err(Error::invalid(format!(

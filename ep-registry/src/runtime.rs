@@ -513,7 +513,17 @@ impl Runtime {
         let words = unsafe {
             std::slice::from_raw_parts(std::ptr::from_ref(&desc).cast::<u64>(), size_of::<O::Desc>() / 8)
         };
-        Ok(Primitive { core: self.core(O::NAME, device, words)?, op: PhantomData })
+        let core = self.core(O::NAME, device, words)?;
+        if core.schema.version != O::VERSION {
+            return Err(Error::abi(format!(
+                "op `{}` was registered with version {} of its schema, and this program has types for version {}; \
+                 use the types that the provider was built with",
+                O::NAME,
+                core.schema.version,
+                O::VERSION
+            )));
+        }
+        Ok(Primitive { core, op: PhantomData })
     }
 
     /// A request by names, for ops that are not known when the host is compiled.
@@ -529,6 +539,7 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::primitive`].
     pub fn primitive_dyn(&self, device: &Device, request: &Request) -> Result<DynPrimitive> {
+        self.same_schema(request)?;
         Ok(DynPrimitive { core: self.core(&request.schema().name, device, request.words()?)? })
     }
 
@@ -537,15 +548,30 @@ impl Runtime {
     /// # Errors
     /// When the request is incomplete.
     pub fn explain(&self, device: &Device, request: &Request) -> Result<Explanation> {
+        self.same_schema(request)?;
         let registry = self.registry.read();
         let op = registry.op(&request.schema().name)?;
         select::explain(select::Request { op, desc: request.words()? }, device, &self.rules)
     }
 
+    /// A request of another runtime may be of an op with the same name and another layout.
+    fn same_schema(&self, request: &Request) -> Result<()> {
+        let known = self.schema(&request.schema().name)?;
+        if Arc::ptr_eq(&known, request.schema()) || known == *request.schema() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the request was made by another runtime, whose op `{}` has another schema; make it with this one's \
+             request()",
+            known.name
+        )))
+    }
+
     #[inline]
     fn core(&self, op: &str, device: &Device, desc: &[u64]) -> Result<Arc<Core>> {
         let key = CacheKey::new(op, device.id(), desc);
-        if let Some(core) = key.as_ref().and_then(|k| self.cache.get(k)) {
+        // A device of another runtime may have the same number.
+        if let Some(core) = key.as_ref().and_then(|k| self.cache.get(k)).filter(|c| c.device == *device) {
             return Ok(core);
         }
         self.create(op, device, desc, key)
@@ -557,9 +583,13 @@ impl Runtime {
             return Err(Error::invalid(format!("{} is a device of another runtime", device.name())));
         }
         let generation = self.cache.generation();
-        let registry = self.registry.read();
-        let entry = registry.op(op)?;
-        let (factory, member) = select::choose(select::Request { op: entry, desc }, device, &self.rules)?;
+        let (factory, member, schema) = {
+            let registry = self.registry.read();
+            let entry = registry.op(op)?;
+            let (factory, member) = select::choose(select::Request { op: entry, desc }, device, &self.rules)?;
+            (factory.clone(), member, entry.schema.clone())
+        };
+        // Not under the lock: a factory may take long, and what it logs may come back to this runtime.
         let handle_device = device.members()[member].handle();
         // SAFETY: `desc` is a descriptor of the op (typed, or made by its schema); the factory was chosen among
         // those of this member's provider.
@@ -570,7 +600,7 @@ impl Runtime {
             device: device.clone(),
             member,
             inline: handle_device.info().inline,
-            schema: entry.schema.clone(),
+            schema,
             instance: factory.instance.clone(),
             desc: desc.into(),
         });

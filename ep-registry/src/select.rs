@@ -148,7 +148,7 @@ fn judge(entry: &FactoryEntry, member: &Member, request: Request<'_>, key: &Key)
     if !factory.covers(key) {
         return Some(Verdict::NotCovered);
     }
-    if let Some(field) = request.op.schema.unknown_to(request.bytes(), entry.known_desc) {
+    if let Some(field) = request.op.schema.unknown_to(request.bytes(), &entry.view) {
         return Some(Verdict::UnknownField(field.to_owned()));
     }
     let facts = DescFacts { schema: &request.op.schema, desc: request.bytes(), device: member.attributes() };

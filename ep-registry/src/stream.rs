@@ -9,9 +9,9 @@
 
 use crate::device::Device;
 use crate::memory::Memory;
-use ep_core::Result;
 use ep_core::handle::{EventHandle, StreamHandle};
 use ep_core::provider::StreamOptions;
+use ep_core::{Code, Result};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
@@ -256,10 +256,15 @@ fn switch_lane(state: &mut State, member: usize) -> Result<()> {
 #[inline]
 fn take_done(deferred: &mut VecDeque<Deferred>) -> Vec<Deferred> {
     let mut done = Vec::new();
-    while deferred.front().is_some_and(|d| d.event.query().unwrap_or(true)) {
+    while deferred.front().is_some_and(|d| is_done(&d.event)) {
         done.extend(deferred.pop_front());
     }
     done
+}
+
+/// A query that fails does not tell that the work is over, unless the device is; a later `sync` does.
+fn is_done(event: &EventHandle) -> bool {
+    event.query().unwrap_or_else(|e| e.code() == Code::DeviceLost)
 }
 
 impl Drop for StreamCore {

@@ -1,5 +1,7 @@
 //! Contributors' commands: `cargo xtask --help`.
 
+mod commands;
+
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,6 +24,17 @@ enum Cmd {
     },
     /// Writes the C header of a version of the contract that never was, for tests of version skew.
     Header(Header),
+    /// Builds everything for release, writes a config, and classifies handwritten digits on every device.
+    Demo {
+        /// Passed on to `ep demo`; see `ep demo --help`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Builds the workspace, plugins included, and runs all tests (with cargo-nextest where it is installed).
+    Test {
+        /// Runs only tests whose names contain one of these.
+        filters: Vec<String>,
+    },
 }
 
 #[derive(Args)]
@@ -68,13 +81,19 @@ impl Header {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Cmd::Gen { check } => generate(check),
-        Cmd::Header(header) => match header.write() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(message) => {
-                eprintln!("error: {message}");
-                ExitCode::FAILURE
-            }
-        },
+        Cmd::Header(header) => exit_code(header.write()),
+        Cmd::Demo { args } => exit_code(commands::demo(&args)),
+        Cmd::Test { filters } => exit_code(commands::test(&filters)),
+    }
+}
+
+fn exit_code(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
     }
 }
 

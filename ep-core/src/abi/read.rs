@@ -18,7 +18,11 @@ pub unsafe trait Growable: Copy + 'static {
 /// Longest list that is believed; beyond it the count is taken for garbage.
 const MAX_LIST: u64 = 1 << 24;
 
-fn checked_size<T: Growable>(ptr: *const T) -> Result<usize> {
+/// The `struct_size` of a peer's struct, if it can be true.
+///
+/// # Safety
+/// A non-null, aligned `ptr` is readable for eight bytes.
+unsafe fn checked_size<T: Growable>(ptr: *const T) -> Result<usize> {
     if ptr.is_null() {
         return Err(Error::abi(format!("{} is null", T::NAME)));
     }
@@ -29,8 +33,7 @@ fn checked_size<T: Growable>(ptr: *const T) -> Result<usize> {
             align_of::<T>()
         )));
     }
-    // SAFETY: not null, aligned, and the caller of the readers promises `struct_size` readable bytes, at
-    // least the eight of `struct_size` itself.
+    // SAFETY: not null, aligned, and readable as the caller promises; `struct_size` comes first.
     let size = unsafe { ptr.cast::<u64>().read() };
     if size < 8 || size % 8 != 0 || size > 1 << 20 {
         return Err(Error::abi(format!("{}.struct_size is {size}, which no version of it has", T::NAME)));
@@ -62,7 +65,8 @@ unsafe fn copy_prefix<T: Growable>(ptr: *const T, size: usize) -> T {
 /// # Safety
 /// A non-null, aligned `ptr` is readable for eight bytes, and for as many as those say.
 pub unsafe fn read_table<T: Growable>(ptr: *const T) -> Result<T> {
-    let size = checked_size(ptr)?;
+    // SAFETY: as the caller promises.
+    let size = unsafe { checked_size(ptr) }?;
     // SAFETY: readable for `size` bytes as the caller promises.
     Ok(unsafe { copy_prefix(ptr, size) })
 }
@@ -77,7 +81,8 @@ pub unsafe fn read_table<T: Growable>(ptr: *const T) -> Result<T> {
 /// As [`read_table`].
 #[inline]
 pub unsafe fn read_struct<T: Growable>(ptr: *const T) -> Result<T> {
-    let size = checked_size(ptr)?;
+    // SAFETY: as the caller promises.
+    let size = unsafe { checked_size(ptr) }?;
     if size > size_of::<T>() {
         // SAFETY: readable for `size` bytes as the caller promises.
         let tail = unsafe {
@@ -99,6 +104,25 @@ pub unsafe fn read_struct<T: Growable>(ptr: *const T) -> Result<T> {
     }
     // SAFETY: readable for `size` bytes as the caller promises.
     Ok(unsafe { copy_prefix(ptr, size) })
+}
+
+/// Fills a caller's struct as far as its capacity, `struct_size`, goes; that field itself stays as it is. Reads
+/// nothing else of `out`, which need not be initialised.
+///
+/// # Errors
+/// `AbiMismatch` as [`read_table`].
+///
+/// # Safety
+/// A non-null, aligned `out` is readable for eight bytes, and writable for as many as those say.
+pub unsafe fn write_struct<T: Growable>(out: *mut T, value: &T) -> Result<()> {
+    // SAFETY: as the caller promises.
+    let n = unsafe { checked_size(out) }?.min(size_of::<T>());
+    // SAFETY: `n` is at least 8 and at most both sizes; the structs are distinct objects.
+    unsafe {
+        let from = std::ptr::from_ref(value).cast::<u8>().add(8);
+        std::ptr::copy_nonoverlapping(from, out.cast::<u8>().add(8), n - 8);
+    }
+    Ok(())
 }
 
 /// The text of an [`EpStr`].
@@ -179,6 +203,27 @@ mod tests {
         words[0] = n + 8;
         words[n as usize / 8] = 1;
         assert_eq!(read(&words).unwrap_err().code(), Code::Unsupported);
+    }
+
+    #[test]
+    fn writing_keeps_to_the_capacity_and_reads_only_it() {
+        let value = EpCopy { dst: 1, src: 2, bytes: 3, ..EpCopy::EMPTY };
+        let mut out = std::mem::MaybeUninit::<Raw>::uninit();
+        let words = out.as_mut_ptr().cast::<u64>();
+        // SAFETY: `out` has room for 16 words; only those that were written are read.
+        unsafe {
+            words.write(16);
+            words.add(2).write(77);
+            write_struct(words.cast::<EpCopy>(), &value).unwrap();
+            assert_eq!((words.read(), words.add(1).read(), words.add(2).read()), (16, 1, 77));
+            let n = size_of::<EpCopy>();
+            words.write(n as u64 + 8);
+            words.add(n / 8).write(77);
+            write_struct(words.cast::<EpCopy>(), &value).unwrap();
+            assert_eq!((words.add(n / 8 - 1).read(), words.add(n / 8).read()), (3, 77));
+            words.write(4);
+            assert_eq!(write_struct(words.cast::<EpCopy>(), &value).unwrap_err().code(), Code::AbiMismatch);
+        }
     }
 
     #[test]

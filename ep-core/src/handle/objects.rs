@@ -55,7 +55,7 @@ impl DeviceHandle {
             take((table.info)(raw, &mut info))?;
             device.info = read_info(&info).map_err(|e| e.context("the device's description"))?;
         }
-        // SAFETY: the interface tables belong to the plugin, which stays mapped.
+        // SAFETY: the interface tables belong to the plugin, which stays mapped; ours are generated.
         unsafe {
             if let Some(t) = device.interface("ep.timing", 1, &EPTIMINGINTERFACE_INFO)? {
                 device.timing = Some(TimingInterface::load(t.cast())?);
@@ -71,7 +71,10 @@ impl DeviceHandle {
     ///
     /// # Errors
     /// The provider's.
-    pub fn interface(
+    ///
+    /// # Safety
+    /// The pointers in `expected` are readable for its `count` entries, as those of the generated `*_INFO`s are.
+    pub unsafe fn interface(
         &self,
         name: &str,
         version: u32,
@@ -83,7 +86,7 @@ impl DeviceHandle {
         }
         let mut out = std::ptr::null();
         // SAFETY: a live device, a text that outlives the call, a valid out-pointer; a non-null result is a
-        // static table of the plugin that begins as `EpInterface` says.
+        // static table of the plugin that begins as `EpInterface` says; `expected` as the caller promises.
         unsafe {
             take((table.get_interface)(self.raw, EpStr::new(name), version, &mut out))?;
             if out.is_null() {
@@ -149,14 +152,16 @@ impl DeviceHandle {
         Ok(AllocatorHandle { raw: not_null(raw, "allocator")?, device: self.clone() })
     }
 
-    /// Nanoseconds between two events of this provider, both recorded and done.
+    /// Nanoseconds between two events of this device, both recorded and done.
     ///
     /// # Errors
-    /// `Unsupported` where the device cannot tell.
+    /// `Unsupported` where the device cannot tell; `InvalidArgument` for events of another device.
     pub fn elapsed(&self, start: &EventHandle, end: &EventHandle) -> Result<u64> {
         let timing = self.timing.ok_or_else(|| Error::unsupported("this device offers no ep.timing"))?;
+        self.own(&start.device, "event")?;
+        self.own(&end.device, "event")?;
         let mut ns = 0;
-        // SAFETY: live events and a valid out-pointer.
+        // SAFETY: live events of this device and a valid out-pointer.
         unsafe { take((timing.elapsed)(start.raw, end.raw, &mut ns)) }?;
         Ok(ns)
     }
@@ -166,15 +171,26 @@ impl DeviceHandle {
         self.foreign.is_some()
     }
 
+    /// Fails for an object of another device: its pointer means nothing to this device's provider.
+    fn own(&self, device: &Arc<DeviceHandle>, what: &str) -> Result<()> {
+        if std::ptr::eq(self, &**device) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the {what} is of {device:?}, not of {self:?}; use one that this device made"
+        )))
+    }
+
     /// The kind and handle of a stream's native counterpart.
     ///
     /// # Errors
-    /// `Unsupported` where there is no such thing.
+    /// `Unsupported` where there is no such thing; `InvalidArgument` for a stream of another device.
     pub fn native_stream(&self, stream: &StreamHandle) -> Result<(String, u64)> {
         let foreign =
             self.foreign.ok_or_else(|| Error::unsupported("this device offers no ep.foreign_stream"))?;
+        self.own(&stream.device, "stream")?;
         let (mut kind, mut handle) = (EpStr::ZERO, 0);
-        // SAFETY: a live stream and valid out-pointers; the kind is static text of the plugin.
+        // SAFETY: a live stream of this device and valid out-pointers; the kind is static text of the plugin.
         unsafe {
             take((foreign.native)(stream.raw, &mut kind, &mut handle))?;
             Ok((string_of(kind), handle))
@@ -326,9 +342,10 @@ impl StreamHandle {
     /// Queues the event's point.
     ///
     /// # Errors
-    /// The provider's.
+    /// `InvalidArgument` for an event of another device; else the provider's.
     pub fn record(&self, event: &EventHandle) -> Result<()> {
-        // SAFETY: a live stream, used by this thread only, and a live event.
+        self.device.own(&event.device, "event")?;
+        // SAFETY: a live stream, used by this thread only, and a live event of the same device.
         unsafe { take((self.table().record)(self.raw, event.raw)) }
     }
 

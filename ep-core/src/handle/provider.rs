@@ -16,7 +16,7 @@ pub struct ProviderHandle {
     plugin: Arc<Plugin>,
     raw: *mut EpProvider,
     // Behind `raw` in drop order: the plugin may log until it is destroyed.
-    _services: Box<Services>,
+    _services: Services,
 }
 
 // SAFETY: the functions of a provider may be called from any thread (table EpProviderTable).
@@ -61,7 +61,7 @@ impl ProviderHandle {
         };
         let mut raw = std::ptr::null_mut();
         // SAFETY: the plugin's function with live structs; `services` outlives the instance.
-        unsafe { take((plugin.create)(&services.table, &raw_options, &mut raw)) }?;
+        unsafe { take((plugin.create)(services.table(), &raw_options, &mut raw)) }?;
         if raw.is_null() {
             return Err(Error::internal(format!(
                 "provider `{}` reported success and no instance",
@@ -321,7 +321,7 @@ impl FactoryHandle {
     /// The callback's.
     ///
     /// # Safety
-    /// `desc` is a descriptor of the op.
+    /// `desc` is a descriptor of the op; `device` is one of this factory's provider.
     pub unsafe fn custom_refusal(
         &self,
         device: &DeviceHandle,

@@ -5,6 +5,7 @@ use crate::parallel::Parallel;
 use crate::{DType, Error, Result, dtype};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// What a host does for one provider instance.
@@ -17,18 +18,18 @@ pub trait HostSide: Send + Sync + 'static {
     fn parallel(&self) -> &dyn Parallel;
 }
 
-/// The table of one instance, with what its context points to.
-pub(super) struct Services {
-    pub(super) table: EpHostServices,
-    _side: Box<Arc<dyn HostSide>>,
+/// Owns the table of one instance and what its context points to. A plugin keeps pointers to both, so they are
+/// held by a raw pointer, which may be moved while others point to the same, unlike a `Box`.
+pub(super) struct Services(NonNull<Inner>);
+
+struct Inner {
+    table: EpHostServices,
+    side: Arc<dyn HostSide>,
 }
 
 impl Services {
-    pub(super) fn new(side: Arc<dyn HostSide>) -> Box<Services> {
-        let side = Box::new(side);
-        let context = (&raw const *side).cast_mut().cast();
+    pub(super) fn new(side: Arc<dyn HostSide>) -> Services {
         let table = EpHostServices {
-            context,
             abi_major: ABI_MAJOR,
             abi_minor: ABI_MINOR,
             log_enabled: Some(log_enabled),
@@ -39,7 +40,23 @@ impl Services {
             get_interface: Some(get_interface),
             ..EpHostServices::EMPTY
         };
-        Box::new(Services { table, _side: side })
+        let mut inner = NonNull::from(Box::leak(Box::new(Inner { table, side })));
+        // SAFETY: just made, and nobody else knows it yet.
+        unsafe { inner.as_mut() }.table.context = inner.as_ptr().cast();
+        Services(inner)
+    }
+
+    /// Valid as long as `self`.
+    pub(super) fn table(&self) -> *const EpHostServices {
+        // SAFETY: `self` owns a live `Inner`.
+        unsafe { &raw const (*self.0.as_ptr()).table }
+    }
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::leak` in `new`, freed once.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
@@ -47,7 +64,7 @@ impl Services {
 /// `context` is the context of a live [`Services`].
 unsafe fn side<'a>(context: *mut c_void) -> &'a dyn HostSide {
     // SAFETY: as the caller promises.
-    unsafe { &**context.cast::<Arc<dyn HostSide>>() }
+    unsafe { &*(*context.cast::<Inner>()).side }
 }
 
 /// Runs host code that returns no status; a panic in it (in a subscriber, say) is dropped here, because there

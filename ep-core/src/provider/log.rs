@@ -5,6 +5,7 @@
 
 use super::Host;
 use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Once, PoisonError, RwLock};
 use tracing::field::{Field, Visit};
 use tracing::span;
@@ -13,21 +14,38 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// Hosts of live instances with their keys; messages go to the newest.
 static HOSTS: RwLock<Vec<(u64, Host)>> = RwLock::new(Vec::new());
 static INSTALL: Once = Once::new();
+static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// Sends this library's events to `host` until [`detach`] with the same key.
-pub(super) fn attach(key: u64, host: &Host) {
-    HOSTS.write().unwrap_or_else(PoisonError::into_inner).push((key, host.clone()));
-    INSTALL.call_once(|| {
-        // A provider that set a subscriber of its own keeps it.
-        if tracing::subscriber::set_global_default(Bridge).is_err() {
-            host.log(4, "ep", "the plugin has a tracing subscriber of its own; its events stay there");
-        }
-    });
+/// While it lives, this library's events go to a host. Dropping it returns when no message is on its way there
+/// any more.
+pub(super) struct Attached {
+    key: u64,
 }
 
-/// Returns when no message is on its way to the host of `key` any more.
-pub(super) fn detach(key: u64) {
-    HOSTS.write().unwrap_or_else(PoisonError::into_inner).retain(|(k, _)| *k != key);
+impl Attached {
+    /// `key` is unique in this library.
+    pub(super) fn new(key: u64, host: &Host) -> Attached {
+        HOSTS.write().unwrap_or_else(PoisonError::into_inner).push((key, host.clone()));
+        let attached = Attached { key };
+        INSTALL.call_once(|| {
+            // A provider that set a subscriber of its own keeps it.
+            if tracing::subscriber::set_global_default(Bridge).is_err() {
+                host.log(4, "ep", "the plugin has a tracing subscriber of its own; its events stay there");
+            }
+        });
+        attached
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        HOSTS.write().unwrap_or_else(PoisonError::into_inner).retain(|(k, _)| *k != self.key);
+    }
+}
+
+/// Ends all logging without a lock: in a forked child one may be held by a thread that is not there.
+pub(super) fn silence() {
+    SILENT.store(true, Ordering::Relaxed);
 }
 
 fn raw_level(level: &Level) -> u32 {
@@ -44,6 +62,9 @@ struct Bridge;
 
 impl Subscriber for Bridge {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        if SILENT.load(Ordering::Relaxed) {
+            return false;
+        }
         let hosts = HOSTS.read().unwrap_or_else(PoisonError::into_inner);
         hosts.last().is_some_and(|(_, h)| h.log_enabled(raw_level(metadata.level())))
     }

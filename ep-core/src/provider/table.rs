@@ -25,7 +25,7 @@ type AllocatorOf<P> = <DeviceOf<P> as Device>::Allocator;
 struct ProviderBox<P> {
     provider: P,
     factories: Mutex<Vec<Box<dyn FactoryObject>>>,
-    log_key: Option<u64>,
+    log: Option<log::Attached>,
 }
 
 struct DeviceBox<D> {
@@ -132,33 +132,27 @@ pub(super) unsafe extern "C" fn create_provider<P: Provider>(
         // SAFETY: the host passes live structs (rule 2).
         let (host, options) = unsafe { (Host::new(host)?, Options::read(options)?) };
         let loaded = !options.plugin_path().is_empty();
-        let log_key = loaded.then(|| NEXT_KEY.fetch_add(1, Ordering::Relaxed));
-        if let Some(key) = log_key {
-            log::attach(key, &host);
-        }
-        let made = P::create(host, &options);
-        match (made, log_key) {
-            (Ok(provider), _) => {
-                let boxed = Box::new(ProviderBox { provider, factories: Mutex::default(), log_key });
-                // SAFETY: the out-pointer is the host's.
-                unsafe { give(out, Box::into_raw(boxed).cast()) }
-            }
-            (Err(e), key) => {
-                key.into_iter().for_each(log::detach);
-                Err(e)
-            }
-        }
+        // Detaches when dropped: also when the vendor's code panics, as the host's context ends with this call then.
+        let log = loaded.then(|| log::Attached::new(NEXT_KEY.fetch_add(1, Ordering::Relaxed), &host));
+        let provider = P::create(host, &options)?;
+        let boxed = Box::new(ProviderBox { provider, factories: Mutex::default(), log });
+        // SAFETY: the out-pointer is the host's.
+        unsafe { give(out, Box::into_raw(boxed).cast()) }
     })
 }
 
 unsafe extern "C" fn provider_destroy<P: Provider>(provider: *mut EpProvider) {
+    if fork::check(P::FORK_SAFE).is_err() {
+        // The instance stays as it is, but the host's services end with this call.
+        log::silence();
+        return;
+    }
     // SAFETY: a live provider of ours, or null.
-    let key = unsafe { object::<ProviderBox<P>, _>(provider) }.ok().and_then(|b| b.log_key);
+    let log = unsafe { provider.cast::<ProviderBox<P>>().as_mut() }.and_then(|b| b.log.take());
     // SAFETY: the host destroys it once (rule 8).
     unsafe { drop_object::<P, ProviderBox<P>, _>(provider) };
-    if let Some(key) = key {
-        log::detach(key);
-    }
+    // Behind it, so that a panic in the vendor's `drop` is still logged.
+    drop(log);
 }
 
 unsafe extern "C" fn device_count<P: Provider>(provider: *mut EpProvider, out: *mut u32) -> *const EpStatus {
@@ -263,27 +257,6 @@ impl InfoBox {
     }
 }
 
-/// Fills a growable out-struct of the caller's capacity.
-///
-/// # Safety
-/// `out` is null, or readable for eight bytes and writable for as many as those say.
-unsafe fn give_struct<T: Growable>(out: *mut T, value: &T) -> Result<()> {
-    // SAFETY: as the caller promises; this validates null, alignment and size.
-    unsafe { read_table(out.cast_const()) }?;
-    // SAFETY: checked above; `struct_size` comes first.
-    let capacity = unsafe { out.cast::<u64>().read() } as usize;
-    let n = capacity.min(size_of::<T>());
-    // SAFETY: `n` is at most both sizes; the caller keeps its own `struct_size`, so it is skipped.
-    unsafe {
-        std::ptr::copy_nonoverlapping(
-            std::ptr::from_ref(value).cast::<u8>().add(8),
-            out.cast::<u8>().add(8),
-            n - 8,
-        );
-    }
-    Ok(())
-}
-
 unsafe extern "C" fn device_destroy<P: Provider>(device: *mut EpDevice) {
     // SAFETY: the host destroys it once.
     unsafe { drop_object::<P, DeviceBox<DeviceOf<P>>, _>(device) }
@@ -302,7 +275,7 @@ unsafe extern "C" fn device_info<P: Provider>(
     out: *mut EpDeviceInfo,
 ) -> *const EpStatus {
     // SAFETY: a live device of ours; the out-struct is the host's.
-    entry::<P>(|| unsafe { give_struct(out, &device_of::<P>(device)?.info.raw()) })
+    entry::<P>(|| unsafe { write_struct(out, &device_of::<P>(device)?.info.raw()) })
 }
 
 unsafe extern "C" fn stream_create<P: Provider>(
@@ -469,7 +442,7 @@ unsafe extern "C" fn stream_copy<P: Provider>(stream: *mut EpStream, copy: *cons
     entry::<P>(|| {
         // SAFETY: a live stream of ours and the host's struct with its texts.
         let (stream, c) = unsafe { (object::<StreamOf<P>, _>(stream)?, read_struct(copy)?) };
-        if c.bytes == 0 || (c.src == c.dst && c.src != 0) {
+        if c.bytes == 0 {
             return Ok(());
         }
         let ends = c.src.checked_add(c.bytes).zip(c.dst.checked_add(c.bytes));
@@ -479,11 +452,14 @@ unsafe extern "C" fn stream_copy<P: Provider>(stream: *mut EpStream, copy: *cons
                 c.bytes, c.src, c.dst
             )));
         }
-        // SAFETY: texts as above; the ranges are valid as the host promises with every copy.
-        unsafe {
-            let (dst_space, src_space) = (str_of(c.dst_space)?, str_of(c.src_space)?);
-            stream.copy(CopyRequest { dst: c.dst, dst_space, src: c.src, src_space, bytes: c.bytes })
+        // SAFETY: texts as above.
+        let (dst_space, src_space) = unsafe { (str_of(c.dst_space)?, str_of(c.src_space)?) };
+        // Equal addresses in two spaces are two places.
+        if c.src == c.dst && src_space == dst_space {
+            return Ok(());
         }
+        // SAFETY: the ranges are valid as the host promises with every copy.
+        unsafe { stream.copy(CopyRequest { dst: c.dst, dst_space, src: c.src, src_space, bytes: c.bytes }) }
     })
 }
 
@@ -598,7 +574,7 @@ unsafe extern "C" fn allocator_stats<P: Provider>(
             ..EpMemoryStats::EMPTY
         };
         // SAFETY: the out-struct is the host's.
-        unsafe { give_struct(out, &raw) }
+        unsafe { write_struct(out, &raw) }
     })
 }
 

@@ -65,13 +65,14 @@ impl Schema {
         Ok(key)
     }
 
-    /// The name of the first field that `desc` sets and a peer with `known` bytes of this struct does not
-    /// know.
-    pub fn unknown_to(&self, desc: &[u8], known: usize) -> Option<&str> {
+    /// The name of the first field that `desc` sets and a peer who sees the op as `view` does not know. A new
+    /// field may lie in what used to be padding, so the struct's size does not tell.
+    pub fn unknown_to(&self, desc: &[u8], view: &Schema) -> Option<&str> {
         let set = |from: usize, len: usize| desc.iter().skip(from).take(len).any(|b| *b != 0);
         let size = |k: &DescKind| if matches!(k, DescKind::Selector(_) | DescKind::DType) { 4 } else { 8 };
-        let field = self.desc.iter().find(|f| f.offset >= known && set(f.offset, size(&f.kind)));
-        field.map(|f| f.name.as_str()).or_else(|| set(known, usize::MAX).then_some("(an unnamed field)"))
+        let field = self.desc.iter().skip(view.desc.len()).find(|f| set(f.offset, size(&f.kind)));
+        let beyond = || set(view.desc_size, usize::MAX).then_some("(an unnamed field)");
+        field.map(|f| f.name.as_str()).or_else(beyond)
     }
 }
 
@@ -186,12 +187,29 @@ mod tests {
     use crate::primitive::{
         BroadcastElementwiseBinary, Matmul, MatmulArgs, Softmax, SoftmaxArgs, SoftmaxDesc,
     };
-    use crate::schema::{ArgsFacts, DescFacts};
+    use crate::schema::{ArgsFacts, DescFacts, DescField, DescKind, core_schema};
     use crate::{DType, Scalar};
 
     fn bytes<T: Growable>(value: &T) -> &[u8] {
         // SAFETY: `Growable` structs have no padding.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+    }
+
+    #[test]
+    fn a_field_in_former_padding_is_unknown_to_an_older_peer() {
+        let old = core_schema("batch_matmul").unwrap();
+        let mut new = old.clone();
+        let kind = DescKind::Selector(vec!["off".into(), "on".into()]);
+        // The descriptor's size stays what it was.
+        new.desc.push(DescField { name: "mode".into(), doc: String::new(), kind, offset: 28 });
+        assert_eq!(new.conflict(old), None);
+        let mut desc = vec![0; new.desc_size];
+        assert_eq!(new.unknown_to(&desc, old), None);
+        desc[28] = 1;
+        assert_eq!((new.unknown_to(&desc, old), new.unknown_to(&desc, &new)), (Some("mode"), None));
+        desc[28] = 0;
+        desc.extend([0, 3]);
+        assert_eq!(new.unknown_to(&desc, old), Some("(an unnamed field)"));
     }
 
     #[test]
@@ -242,9 +260,12 @@ mod tests {
         let facts = DescFacts { schema, desc: bytes(&unlimited), device: &[] };
         assert_eq!(facts.fact(FactKind::Limit, "cols"), Some(Value::Unbounded));
 
-        assert_eq!(schema.unknown_to(bytes(&desc), 24), Some("cols"));
-        assert_eq!(schema.unknown_to(bytes(&desc), 32), None);
-        assert_eq!(schema.unknown_to(bytes(&unlimited), 24), None);
+        let mut old = schema.clone();
+        old.desc.truncate(2);
+        old.desc_size = 24;
+        assert_eq!(schema.unknown_to(bytes(&desc), &old), Some("cols"));
+        assert_eq!(schema.unknown_to(bytes(&desc), schema), None);
+        assert_eq!(schema.unknown_to(bytes(&unlimited), &old), None);
         assert!(schema.key(bytes(&SoftmaxDesc::new(DType::F16, DType::INVALID))).is_err());
     }
 }

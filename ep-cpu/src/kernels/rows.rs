@@ -21,8 +21,8 @@ pub struct RowsArgs {
     pub cols: usize,
     /// The dense row-major source, aligned to its elements.
     pub src: *const u8,
-    /// The dense row-major destination, aligned to its elements. May be the source where the dtypes are
-    /// equal.
+    /// The dense row-major destination, aligned to its elements. May be the source where elements of both
+    /// have one size.
     pub dst: *mut u8,
 }
 
@@ -38,7 +38,7 @@ pub struct RowsArgs {
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `rows * cols` elements, with no other access until this returns.
-/// They do not overlap, unless the dtypes are equal and the addresses too.
+/// They do not overlap, unless their elements have one size and the addresses are equal.
 pub type RowsFn = unsafe fn(isa: Isa, par: &dyn Parallel, args: &RowsArgs) -> Result<()>;
 
 /// Source and destination dtypes and the kernel for them.
@@ -158,7 +158,7 @@ unsafe fn write_part<D: Cell<A>, A: Real, const L: usize>(at: *mut D, len: usize
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `cols` elements; both are aligned to theirs. They do not overlap,
-/// unless their types and addresses are the same.
+/// unless their elements have one size and the addresses are the same.
 #[inline(always)]
 unsafe fn map<S: Cell<A>, D: Cell<A>, A: Real, const L: usize>(
     src: *const S,

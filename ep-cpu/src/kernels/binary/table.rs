@@ -41,19 +41,19 @@ pub const OPS: &[&str] = &[
     "elu_backward_with_dy_x",
     "celu_backward_with_dy_y",
     "gelu_backward_with_dy_x",
-    "hardswish_backward_with_dy_x",
-    "hardsigmoid_backward_with_dy_x",
-    "hardshrink_backward_with_dy_y",
-    "hardtanh_backward_with_dy_y",
+    "hard_swish_backward_with_dy_x",
+    "hard_sigmoid_backward_with_dy_x",
+    "hard_shrink_backward_with_dy_y",
+    "hard_tanh_backward_with_dy_y",
     "leaky_relu_backward_with_dy_x",
     "mish_backward_with_dy_x",
     "relu_backward_with_dy_y",
     "relu_backward_with_dy_x",
     "selu_backward_with_dy_x",
     "silu_backward_with_dy_x",
-    "softsign_backward_with_dy_x",
-    "softplus_backward_with_dy_x",
-    "softshrink_backward_with_dy_y",
+    "soft_sign_backward_with_dy_x",
+    "soft_plus_backward_with_dy_x",
+    "soft_shrink_backward_with_dy_y",
     "tanh_backward_with_dy_y",
     "threshold_backward_with_dy_x",
     "sigmoid_backward_with_dy_y",
@@ -155,19 +155,19 @@ fn table() -> Vec<BinaryRow> {
     t.float::<backward::Elu>("elu_backward_with_dy_x");
     t.float::<backward::Celu>("celu_backward_with_dy_y");
     t.float::<backward::Gelu>("gelu_backward_with_dy_x");
-    t.float::<backward::HardSwish>("hardswish_backward_with_dy_x");
-    t.float::<backward::HardSigmoid>("hardsigmoid_backward_with_dy_x");
-    t.float::<backward::HardShrink>("hardshrink_backward_with_dy_y");
-    t.float::<backward::HardTanh>("hardtanh_backward_with_dy_y");
+    t.float::<backward::HardSwish>("hard_swish_backward_with_dy_x");
+    t.float::<backward::HardSigmoid>("hard_sigmoid_backward_with_dy_x");
+    t.float::<backward::HardShrink>("hard_shrink_backward_with_dy_y");
+    t.float::<backward::HardTanh>("hard_tanh_backward_with_dy_y");
     t.float::<backward::LeakyRelu>("leaky_relu_backward_with_dy_x");
     t.float::<backward::Mish>("mish_backward_with_dy_x");
     t.float::<backward::Relu>("relu_backward_with_dy_y");
     t.float::<backward::Relu>("relu_backward_with_dy_x");
     t.float::<backward::Selu>("selu_backward_with_dy_x");
     t.float::<backward::Silu>("silu_backward_with_dy_x");
-    t.float::<backward::SoftSign>("softsign_backward_with_dy_x");
-    t.float::<backward::SoftPlus>("softplus_backward_with_dy_x");
-    t.float::<backward::SoftShrink>("softshrink_backward_with_dy_y");
+    t.float::<backward::SoftSign>("soft_sign_backward_with_dy_x");
+    t.float::<backward::SoftPlus>("soft_plus_backward_with_dy_x");
+    t.float::<backward::SoftShrink>("soft_shrink_backward_with_dy_y");
     t.float::<backward::Tanh>("tanh_backward_with_dy_y");
     t.float::<backward::Threshold>("threshold_backward_with_dy_x");
     t.float::<backward::SigmoidY>("sigmoid_backward_with_dy_y");

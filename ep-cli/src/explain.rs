@@ -1,0 +1,165 @@
+//! `ep explain`.
+
+use crate::failure::{Exit, Failure, named};
+use crate::host::Host;
+use crate::output::Out;
+use clap::Args;
+use ep_registry::{Request, Runtime};
+use serde::Serialize;
+use std::path::Path;
+use std::str::FromStr;
+
+const EXAMPLES: &str = "\
+Examples:
+  ep explain --op softmax --dtype src=f16 --dtype dst=f32 --limit cols=1024
+  ep explain --device cpu:0 --op elementwise_unary --selector op=relu \\
+      --dtype src=f32 --dtype dst=f32
+  ep query --op matmul      shows the names of the roles and selectors";
+
+/// Tells which factory a request gets on each device, and why the others refuse it
+///
+/// A selector that is not given has its first value. Exit code 5 when nothing matches.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Explain {
+    /// The op
+    #[arg(long)]
+    op: String,
+    /// A dtype by role; give one for each role
+    #[arg(long, value_name = "ROLE=DTYPE")]
+    dtype: Vec<Pair<String>>,
+    /// A selector's value
+    #[arg(long, value_name = "NAME=VALUE")]
+    selector: Vec<Pair<String>>,
+    /// An attribute
+    #[arg(long, value_name = "NAME=NUMBER", allow_hyphen_values = true)]
+    attr: Vec<Pair<f64>>,
+    /// The most that launches will ask for (`cols=1024`), or the alignment of all addresses in bytes
+    /// (`alignment=64`)
+    #[arg(long, value_name = "NAME=INTEGER")]
+    limit: Vec<Pair<u64>>,
+    /// The device, `cpu:0`, or `cpu` for the first of its kind [default: all]
+    #[arg(long)]
+    device: Option<String>,
+    /// Prints JSON: [{device, request, chosen, candidates: [{provider, factory, verdict}], nearest}]
+    #[arg(long)]
+    json: bool,
+}
+
+/// `name=value`.
+#[derive(Clone)]
+struct Pair<T> {
+    name: String,
+    value: T,
+}
+
+impl<T: FromStr<Err: std::fmt::Display>> FromStr for Pair<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Pair<T>, String> {
+        let (name, value) = text.split_once('=').ok_or("write it as name=value")?;
+        if name.is_empty() {
+            return Err("the name before `=` is empty".into());
+        }
+        let value = value.parse().map_err(|e| format!("`{value}`: {e}"))?;
+        Ok(Pair { name: name.to_owned(), value })
+    }
+}
+
+#[derive(Serialize)]
+struct Row {
+    device: String,
+    request: String,
+    chosen: Option<String>,
+    candidates: Vec<CandidateRow>,
+    nearest: Option<String>,
+}
+
+#[derive(Serialize)]
+struct CandidateRow {
+    provider: String,
+    factory: String,
+    verdict: String,
+}
+
+impl Explain {
+    /// Runs it.
+    pub fn run(&self, config: Option<&Path>, out: &mut Out) -> Result<(), Failure> {
+        let host = Host::load_and_warn(config)?;
+        let request = self.request(&host.runtime)?;
+        let mut rows = Vec::new();
+        let mut matched = false;
+        for device in host.devices(self.device.as_deref())? {
+            let story = host.runtime.explain(device, &request).map_err(|e| named(&e))?;
+            matched |= story.chosen().is_some();
+            if !self.json {
+                out.text(story.to_string())?;
+                continue;
+            }
+            rows.push(Row {
+                chosen: story.chosen().map(|c| format!("{}/{}", c.instance, c.factory)),
+                candidates: story
+                    .candidates
+                    .iter()
+                    .map(|c| CandidateRow {
+                        provider: c.instance.clone(),
+                        factory: c.factory.clone(),
+                        verdict: c.verdict.to_string(),
+                    })
+                    .collect(),
+                device: story.device,
+                request: story.request,
+                nearest: story.nearest,
+            });
+        }
+        if self.json {
+            out.json(&rows)?;
+        }
+        if matched { Ok(()) } else { Err(Failure::new(Exit::NoMatch, "")) }
+    }
+
+    fn request(&self, runtime: &Runtime) -> Result<Request, Failure> {
+        let build = || {
+            let mut request = runtime.request(&self.op)?;
+            for p in &self.dtype {
+                request = request.dtype(&p.name, &p.value)?;
+            }
+            for p in &self.selector {
+                request = request.selector(&p.name, &p.value)?;
+            }
+            for p in &self.attr {
+                request = request.attr(&p.name, p.value)?;
+            }
+            for p in &self.limit {
+                request = request.limit(&p.name, p.value)?;
+            }
+            Ok(request)
+        };
+        let request = build().map_err(|e| named(&e))?;
+        let missing: Vec<_> = request
+            .schema()
+            .dtypes()
+            .filter(|f| !self.dtype.iter().any(|p| p.name == f.name))
+            .map(|f| format!("--dtype {}=DTYPE", f.name))
+            .collect();
+        if missing.is_empty() {
+            return Ok(request);
+        }
+        Err(Failure::new(Exit::Usage, format!("op `{}` also needs {}", self.op, missing.join(" "))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_parse() {
+        let p: Pair<f64> = "alpha=-1e-3".parse().unwrap();
+        assert_eq!((p.name.as_str(), p.value), ("alpha", -1e-3));
+        let p: Pair<String> = "a=b=c".parse().unwrap();
+        assert_eq!(p.value, "b=c");
+        let wrong = ["cols", "=4", "cols=x", "cols=-1", "cols=99999999999999999999"];
+        assert!(wrong.iter().all(|text| text.parse::<Pair<u64>>().is_err()));
+    }
+}

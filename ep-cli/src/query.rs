@@ -1,0 +1,276 @@
+//! `ep query`.
+
+use crate::failure::{Failure, named, no_device};
+use crate::host::Host;
+use crate::output::{Cell, Out, Style};
+use clap::Args;
+use ep_core::{DType, Error};
+use ep_registry::query::{Filter, Row};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+const EXAMPLES: &str = "\
+Examples:
+  ep query                               ops and dtypes at a glance
+  ep query --op cast --device cpu:0      every combination of one op
+  ep query --dtype bf16 --json           for programs";
+
+/// Lists what the loaded providers can do, without running anything
+///
+/// Without --op: a table of ops and dtypes for each device. With --op: every combination of selectors and
+/// dtypes, by factory.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Query {
+    /// Only this op, in detail
+    #[arg(long)]
+    op: Option<String>,
+    /// Only what has this dtype in some role
+    #[arg(long)]
+    dtype: Option<String>,
+    /// Only this device, `cpu:0`, or all of a kind, `cpu`
+    #[arg(long)]
+    device: Option<String>,
+    /// Prints JSON: [{provider, device, op, selectors: {name: value}, dtypes: {role: dtype}, predicate, priority}]
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct JsonRow<'a> {
+    provider: &'a str,
+    device: &'a str,
+    op: &'a str,
+    selectors: BTreeMap<&'a str, &'a str>,
+    dtypes: BTreeMap<&'a str, &'a str>,
+    predicate: &'a str,
+    priority: i32,
+}
+
+fn by_name(pairs: &[(String, String)]) -> BTreeMap<&str, &str> {
+    pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+impl<'a> From<&'a Row> for JsonRow<'a> {
+    fn from(row: &'a Row) -> JsonRow<'a> {
+        JsonRow {
+            provider: &row.instance,
+            device: &row.device,
+            op: &row.op,
+            selectors: by_name(&row.selectors),
+            dtypes: by_name(&row.dtypes),
+            predicate: &row.predicate,
+            priority: row.priority,
+        }
+    }
+}
+
+impl Query {
+    /// Runs it.
+    pub fn run(&self, config: Option<&Path>, out: &mut Out) -> Result<(), Failure> {
+        let host = Host::load_and_warn(config)?;
+        if let Some(op) = &self.op {
+            host.runtime.schema(op).map_err(|e| named(&e))?;
+        }
+        if let Some(dtype) = &self.dtype {
+            let known = ep_core::dtype::vendor::by_name(dtype).is_some() || DType::parse(dtype).is_ok();
+            if !known {
+                let names: Vec<_> = DType::ALL.iter().map(ToString::to_string).collect();
+                let message = format!("no dtype is called `{dtype}`; there are {}", names.join(", "));
+                return Err(named(&Error::not_found(message)));
+            }
+        }
+        if let Some(device) = &self.device {
+            host.runtime.device(device).map_err(|e| no_device(&e).with_config(&host.config))?;
+        }
+        let filter = Filter { op: self.op.clone(), dtype: self.dtype.clone(), device: self.device.clone() };
+        let rows = host.runtime.query(&filter);
+        if self.json {
+            return out.json(&rows.iter().map(JsonRow::from).collect::<Vec<_>>());
+        }
+        if rows.is_empty() {
+            return out.line("no loaded provider can do that");
+        }
+        let mut devices: Vec<&str> = rows.iter().map(|r| r.device.as_str()).collect();
+        devices.dedup();
+        for (i, device) in devices.into_iter().enumerate() {
+            if i != 0 {
+                out.line("")?;
+            }
+            let rows: Vec<&Row> = rows.iter().filter(|r| r.device == device).collect();
+            match &self.op {
+                Some(op) => details(op, device, &rows, out)?,
+                None => matrix(device, &rows, out)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A dtype's column head.
+fn short(dtype: &str) -> &str {
+    match dtype {
+        "complex64" => "c64",
+        "complex128" => "c128",
+        other => other,
+    }
+}
+
+/// Selector values of one row, in the schema's order.
+type Selectors<'a> = &'a [(String, String)];
+
+/// How many selector values each op has with each dtype of its first role.
+fn matrix(device: &str, rows: &[&Row], out: &mut Out) -> Result<(), Failure> {
+    let mut cells: BTreeMap<&str, BTreeMap<&str, BTreeSet<Selectors<'_>>>> = BTreeMap::new();
+    let mut seen: BTreeSet<&str> = BTreeSet::new();
+    for row in rows {
+        let dtype = row.dtypes.first().map_or("bytes", |(_, d)| d.as_str());
+        seen.insert(dtype);
+        cells.entry(&row.op).or_default().entry(dtype).or_default().insert(&row.selectors);
+    }
+    let core: Vec<String> = DType::ALL.iter().map(ToString::to_string).collect();
+    let mut columns: Vec<&str> = core.iter().map(String::as_str).filter(|d| seen.remove(d)).collect();
+    columns.extend(seen);
+    let head = |text: &str| Cell::styled(Style::Bold, text);
+    let mut table = vec![
+        std::iter::once(head(device))
+            .chain(columns.iter().map(|d| head(short(d)).right()))
+            .collect::<Vec<_>>(),
+    ];
+    for (op, by_dtype) in &cells {
+        let count = |d: &&str| match by_dtype.get(*d) {
+            None => Cell::styled(Style::Dim, "."),
+            Some(selectors) => Cell::from(selectors.len().to_string()),
+        };
+        table
+            .push(std::iter::once(Cell::from(*op)).chain(columns.iter().map(|d| count(d).right())).collect());
+    }
+    out.table(0, &table)?;
+    out.line(out.paint(
+        Style::Dim,
+        "Each number counts the selector values (functions, transposes) for the dtype of the op's first role; \
+         --op OP has details.",
+    ))
+}
+
+/// What the rows of one factory have in common.
+fn factory_of(row: &Row) -> (&str, &str, &str, i32) {
+    (&row.instance, &row.factory, &row.predicate, row.priority)
+}
+
+/// The combinations of one op on one device, by factory.
+fn details(op: &str, device: &str, rows: &[&Row], out: &mut Out) -> Result<(), Failure> {
+    // The rows of one factory follow each other.
+    for (i, rows) in rows.chunk_by(|a, b| factory_of(a) == factory_of(b)).enumerate() {
+        let (instance, factory, predicate, priority) = factory_of(rows[0]);
+        if i != 0 {
+            out.line("")?;
+        }
+        let title = out.paint(Style::Bold, &format!("{op} on {device}: {instance}/{factory}"));
+        out.line(format!("{title}, priority {priority}"))?;
+        if !predicate.is_empty() {
+            out.line(format!("  only if {predicate}"))?;
+        }
+        for (dtypes, selectors) in combinations(rows) {
+            out.line(format!("  {}", dtypes.join("; ")))?;
+            for (name, values) in selectors {
+                wrapped(&format!("    {name}: "), &values, out)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Selector values by name.
+type Values<'a> = Vec<(&'a str, Vec<&'a str>)>;
+
+/// Dtype tuples in words, grouped by the selector values that they have in common.
+fn combinations<'a>(rows: &[&'a Row]) -> Vec<(Vec<String>, Values<'a>)> {
+    let mut by_dtypes: Vec<(&[(String, String)], Values<'a>)> = Vec::new();
+    for row in rows {
+        let at = by_dtypes.iter().position(|(d, _)| *d == row.dtypes).unwrap_or_else(|| {
+            by_dtypes.push((&row.dtypes, Vec::new()));
+            by_dtypes.len() - 1
+        });
+        for (name, value) in &row.selectors {
+            let selectors = &mut by_dtypes[at].1;
+            let i = selectors.iter().position(|(n, _)| n == name).unwrap_or_else(|| {
+                selectors.push((name, Vec::new()));
+                selectors.len() - 1
+            });
+            if !selectors[i].1.contains(&value.as_str()) {
+                selectors[i].1.push(value);
+            }
+        }
+    }
+    let words = |dtypes: &[(String, String)]| {
+        let parts: Vec<_> = dtypes.iter().map(|(role, dtype)| format!("{role} {dtype}")).collect();
+        if parts.is_empty() { "any bytes".to_owned() } else { parts.join(", ") }
+    };
+    let mut groups: Vec<(Vec<String>, Values<'a>)> = Vec::new();
+    for (dtypes, selectors) in by_dtypes {
+        match groups.iter_mut().find(|(_, s)| *s == selectors) {
+            Some((list, _)) => list.push(words(dtypes)),
+            None => groups.push((vec![words(dtypes)], selectors)),
+        }
+    }
+    groups
+}
+
+/// Words after a label, in lines of at most 100 characters.
+fn wrapped(label: &str, words: &[&str], out: &mut Out) -> Result<(), Failure> {
+    let mut line = label.to_owned();
+    let mut empty = true;
+    for word in words {
+        if !empty && line.chars().count() + word.len() + 1 > 100 {
+            out.line(line.trim_end())?;
+            line = " ".repeat(label.chars().count());
+        }
+        line.push_str(word);
+        line.push(' ');
+        empty = false;
+    }
+    out.line(line.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(op: &str, src: &str, dst: &str) -> Row {
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        Row {
+            instance: "cpu".into(),
+            device: "cpu:0".into(),
+            op: "x".into(),
+            factory: "f".into(),
+            selectors: vec![pair("op", op)],
+            dtypes: vec![pair("src", src), pair("dst", dst)],
+            predicate: String::new(),
+            priority: 0,
+        }
+    }
+
+    #[test]
+    fn dtypes_with_the_same_functions_are_grouped() {
+        let rows = [
+            row("add", "f32", "f32"),
+            row("sub", "f32", "f32"),
+            row("add", "f64", "f64"),
+            row("sub", "f64", "f64"),
+            row("equal", "f32", "bool"),
+        ];
+        let groups = combinations(&rows.iter().collect::<Vec<_>>());
+        assert_eq!(
+            groups,
+            [
+                (
+                    vec!["src f32, dst f32".to_owned(), "src f64, dst f64".to_owned()],
+                    vec![("op", vec!["add", "sub"])]
+                ),
+                (vec!["src f32, dst bool".to_owned()], vec![("op", vec!["equal"])]),
+            ]
+        );
+    }
+}

@@ -1,0 +1,470 @@
+//! The `ep` command as its users run it.
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const EP: &str = env!("CARGO_BIN_EXE_ep");
+
+/// A file that a whole build puts beside `ep`.
+fn beside_ep(name: &str) -> PathBuf {
+    let path = Path::new(EP).with_file_name(name);
+    assert!(
+        path.exists(),
+        "{} is missing: run `cargo xtask test`, or `cargo build --workspace` first",
+        path.display()
+    );
+    path
+}
+
+fn plugin() -> PathBuf {
+    beside_ep("libep_cpu.so")
+}
+
+/// An empty folder of a test's own.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{test}"));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        std::fs::write(self.path(name), content).unwrap();
+        self.path(name)
+    }
+
+    /// A config with the CPU provider.
+    fn config(&self) -> PathBuf {
+        self.config_for(&plugin(), "")
+    }
+
+    fn config_for(&self, library: &Path, more: &str) -> PathBuf {
+        self.write("ep.toml", format!("[[provider]]\nname = \"cpu\"\npath = {library:?}\n{more}"))
+    }
+
+    /// The same file under another name, without copying where links work.
+    fn link(&self, file: &Path, name: &str) -> PathBuf {
+        let to = self.path(name);
+        if std::fs::hard_link(file, &to).is_err() {
+            std::fs::copy(file, &to).unwrap();
+        }
+        to
+    }
+
+    /// `ep` in this folder, with no config but what the test gives it.
+    fn command(&self, program: impl AsRef<Path>, args: &[&str]) -> Command {
+        let mut command = Command::new(program.as_ref());
+        command.args(args).current_dir(&self.0).env("HOME", &self.0).stdin(Stdio::null());
+        for variable in ["EP_CONFIG", "XDG_CONFIG_HOME", "NO_COLOR"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    fn ep(&self, args: &[&str]) -> Run {
+        Run::of(self.command(EP, args).output().unwrap())
+    }
+}
+
+/// What a command printed and how it ended.
+struct Run {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Run {
+    fn of(output: Output) -> Run {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
+        let run = Run {
+            code: output.status.code().expect("no signal"),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        };
+        assert!(
+            !run.stdout.contains('\x1b') && !run.stderr.contains('\x1b'),
+            "colour in a pipe: {}",
+            run.stdout
+        );
+        assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
+        run
+    }
+
+    #[track_caller]
+    fn fails(self, code: i32, parts: &[&str]) -> Run {
+        assert_eq!(self.code, code, "{}{}", self.stdout, self.stderr);
+        for part in parts {
+            assert!(self.stderr.contains(part), "no `{part}` in: {}", self.stderr);
+        }
+        self
+    }
+
+    #[track_caller]
+    fn works(self) -> Run {
+        assert_eq!(self.code, 0, "{}{}", self.stdout, self.stderr);
+        self
+    }
+
+    #[track_caller]
+    fn shows(self, parts: &[&str]) -> Run {
+        for part in parts {
+            assert!(self.stdout.contains(part), "no `{part}` in: {}", self.stdout);
+        }
+        self
+    }
+
+    #[track_caller]
+    fn json(&self) -> Vec<Value> {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {}{}", self.stdout, self.stderr))
+    }
+}
+
+#[track_caller]
+fn assert_keys(value: &Value, keys: &[&str]) {
+    let found: BTreeSet<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(found, keys.iter().copied().collect());
+}
+
+#[test]
+fn version_names_package_and_contract() {
+    let run = Folder::new("version").ep(&["--version"]).works();
+    let rest = run.stdout.strip_prefix(concat!("ep ", env!("CARGO_PKG_VERSION"), " (ABI ")).unwrap();
+    let (abi, fingerprint) =
+        rest.trim_end().strip_suffix(')').unwrap().split_once(", fingerprint 0x").unwrap();
+    let expected = format!("{}.{}", ep_core::abi::ABI_MAJOR, ep_core::abi::ABI_MINOR);
+    assert_eq!(abi, expected);
+    assert_eq!(u64::from_str_radix(fingerprint, 16), Ok(ep_core::abi::ABI_FINGERPRINT));
+}
+
+#[test]
+fn help_teaches() {
+    let folder = Folder::new("help");
+    let commands = ["demo", "list", "query", "explain", "bench", "init", "completions"];
+    folder.ep(&["--help"]).works().shows(&commands).shows(&[
+        "Examples:",
+        "Exit codes:",
+        "EP_CONFIG",
+        "NO_COLOR",
+    ]);
+    folder.ep(&["-h"]).works().shows(&commands).shows(&["Examples:"]);
+    for command in commands {
+        folder.ep(&[command, "--help"]).works().shows(&["Usage: ep", "--config"]);
+    }
+    folder.ep(&[]).fails(2, &["Usage: ep"]);
+    folder.ep(&["query", "--opp", "x"]).fails(2, &["--op"]);
+    folder.ep(&["bench"]).fails(2, &["--boundary"]);
+    folder.ep(&["explain", "--op", "x", "--limit", "cols"]).fails(2, &["name=value"]);
+}
+
+#[test]
+fn completions_for_every_shell() {
+    let folder = Folder::new("completions");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        folder.ep(&["completions", shell]).works().shows(&["explain", "boundary"]);
+    }
+    folder.ep(&["completions", "dos"]).fails(2, &["dos"]);
+}
+
+#[test]
+fn a_missing_config_says_what_mends_it() {
+    let folder = Folder::new("missing-config");
+    for command in
+        [["list"].as_slice(), &["demo"], &["query"], &["explain", "--op", "cast"], &["bench", "--boundary"]]
+    {
+        folder.ep(command).fails(3, &["no config", "`ep init`"]);
+    }
+    folder.ep(&["list", "--config", "no/such.toml"]).fails(3, &["no/such.toml", "`ep init`"]);
+    let by_variable = folder.command(EP, &["list"]).env("EP_CONFIG", "/no/such.toml").output().unwrap();
+    Run::of(by_variable).fails(3, &["/no/such.toml", "EP_CONFIG", "`ep init`"]);
+}
+
+#[test]
+fn a_malformed_config_is_shown_with_its_line() {
+    let folder = Folder::new("malformed");
+    folder.write("ep.toml", "[[provider]]\nname = \"cpu\"\npath = libep_cpu.so\n");
+    folder.ep(&["list"]).fails(1, &["ep.toml:3", "path = libep_cpu.so"]);
+    folder.write("ep.toml", "[[provider]]\nname = \"cpu\"\npath = \"x.so\"\npriorty = 3\n");
+    folder.ep(&["demo"]).fails(1, &["ep.toml:4", "priorty"]);
+}
+
+#[test]
+fn where_nothing_loads_the_message_says_why_and_what_mends_it() {
+    let folder = Folder::new("nothing-loads");
+    folder.write("ep.toml", "# nothing\n");
+    folder.ep(&["query"]).fails(3, &["names none", "ep init --force", "ep.toml"]);
+    folder.write("text.so", "this is no library");
+    folder.config_for(&folder.path("text.so"), "");
+    let parts = ["no provider is loaded", "ep init --force"];
+    folder.ep(&["demo"]).fails(3, &parts).fails(3, &["text.so"]);
+    folder.ep(&["list"]).fails(3, &parts).shows(&["cpu", "failed", "text.so"]);
+    let rows = folder.ep(&["list", "--json"]).fails(3, &parts).json();
+    assert_eq!(rows[0]["status"], "failed");
+    folder.config_for(&folder.path("text.so"), "required = true\n");
+    folder.ep(&["query"]).fails(3, &["required", "text.so"]);
+    folder.ep(&["list"]).fails(3, &parts).shows(&["failed"]);
+}
+
+#[test]
+fn verbose_prints_the_config_and_quiet_hides_warnings() {
+    let folder = Folder::new("verbose");
+    folder.write("text.so", "this is no library");
+    let second = "[[provider]]\nname = \"bad\"\npath = \"text.so\"\n";
+    let config = folder.config_for(&plugin(), second);
+    let run = folder.ep(&["query", "--op", "cast", "-v"]).works();
+    assert!(run.stderr.contains(config.to_str().unwrap()), "{}", run.stderr);
+    let run = folder.ep(&["query", "--op", "cast"]).works();
+    assert!(run.stderr.contains("text.so"), "{}", run.stderr);
+    assert!(!run.stderr.contains(config.to_str().unwrap()), "{}", run.stderr);
+    let run = folder.ep(&["query", "--op", "cast", "-q"]).works();
+    assert_eq!(run.stderr, "");
+    // Here the report is on standard output, so no warning repeats it.
+    let run = folder.ep(&["list"]).works().shows(&["bad", "failed", "text.so", "loaded"]);
+    assert_eq!(run.stderr, "");
+}
+
+#[test]
+fn list_has_its_keys() {
+    let folder = Folder::new("list");
+    let config = folder.config();
+    let elsewhere = Folder::new("list-elsewhere");
+    let run = elsewhere.ep(&["list", "--json", "--config", config.to_str().unwrap()]).works();
+    let rows = run.json();
+    assert_eq!(rows.len(), 1);
+    assert_keys(&rows[0], &["provider", "version", "path", "status", "reason", "devices"]);
+    assert_eq!(rows[0]["provider"], "cpu");
+    assert_eq!(rows[0]["status"], "loaded");
+    assert_eq!(rows[0]["path"], plugin().to_str().unwrap());
+    assert!(rows[0]["version"].as_str().is_some_and(|v| !v.is_empty()));
+    let device = &rows[0]["devices"][0];
+    assert_keys(device, &["id", "name", "kind", "uuid", "memory_bytes", "features"]);
+    assert_eq!((&device["id"], &device["kind"]), (&"cpu:0".into(), &"cpu".into()));
+    assert!(device["memory_bytes"].as_u64().is_some_and(|b| b > 1 << 20), "{device}");
+    assert!(device["features"].is_object());
+    folder.ep(&["list"]).works().shows(&["PROVIDER", "cpu", "loaded", "cpu:0", plugin().to_str().unwrap()]);
+}
+
+#[test]
+fn query_has_its_keys_and_filters() {
+    let folder = Folder::new("query");
+    folder.config();
+    let rows = folder.ep(&["query", "--json"]).works().json();
+    for row in &rows {
+        assert_keys(row, &["provider", "device", "op", "selectors", "dtypes", "predicate", "priority"]);
+        assert_eq!((&row["provider"], &row["device"]), (&"cpu".into(), &"cpu:0".into()));
+        assert!(row["selectors"].is_object() && row["dtypes"].is_object() && row["priority"].is_i64());
+    }
+    let relu = |r: &&Value| r["selectors"]["op"] == "relu" && r["dtypes"]["src"] == "f32";
+    assert!(rows.iter().any(|r| relu(&r) && r["op"] == "elementwise_unary"));
+
+    let args = ["query", "--json", "--op", "softmax", "--dtype", "f16", "--device", "cpu"];
+    let some = folder.ep(&args).works().json();
+    let expected: Vec<&Value> = rows
+        .iter()
+        .filter(|r| r["op"] == "softmax" && r["dtypes"].as_object().unwrap().values().any(|d| d == "f16"))
+        .collect();
+    assert!(!some.is_empty());
+    assert_eq!(some.iter().collect::<Vec<_>>(), expected);
+
+    folder.ep(&["query"]).works().shows(&["cpu:0", "elementwise_unary", "bf16", "c128"]);
+    folder.ep(&["query", "--op", "elementwise_unary"]).works().shows(&["relu", "src f32, dst f32", "cpu/"]);
+    folder.ep(&["query", "--op", "sofmax"]).fails(2, &["sofmax", "softmax"]);
+    folder.ep(&["query", "--dtype", "float"]).fails(2, &["float", "f32", "complex64"]);
+    folder.ep(&["query", "--device", "cpu:7"]).fails(3, &["cpu:7", "cpu:0"]);
+}
+
+#[test]
+fn explain_tells_the_chosen_and_the_nearest() {
+    let folder = Folder::new("explain");
+    folder.config();
+    let relu = ["explain", "--op", "elementwise_unary", "--selector", "op=relu", "--dtype", "src=f32"];
+    let args = [relu.as_slice(), &["--dtype", "dst=f32"]].concat();
+    folder.ep(&args).works().shows(&["op=relu", "on cpu:0: cpu/", "chosen"]);
+    let rows = folder.ep(&[args.as_slice(), &["--json", "--device", "cpu"]].concat()).works().json();
+    assert_keys(&rows[0], &["device", "request", "chosen", "candidates", "nearest"]);
+    assert_keys(&rows[0]["candidates"][0], &["provider", "factory", "verdict"]);
+    assert!(rows[0]["chosen"].as_str().is_some_and(|c| c.starts_with("cpu/")));
+    assert_eq!(rows[0]["nearest"], Value::Null);
+
+    let args = [relu.as_slice(), &["--dtype", "dst=bool"]].concat();
+    folder.ep(&args).fails(5, &[]).shows(&["nothing matches", "nearest that is covered"]);
+    let rows = folder.ep(&[args.as_slice(), &["--json"]].concat()).fails(5, &[]).json();
+    assert_eq!(rows[0]["chosen"], Value::Null);
+    assert!(rows[0]["nearest"].is_string());
+
+    folder.ep(&relu).fails(2, &["--dtype dst=DTYPE"]);
+    folder.ep(&["explain", "--op", "sofmax"]).fails(2, &["softmax"]);
+    folder.ep(&["explain", "--op", "cast", "--dtype", "from=f32"]).fails(2, &["from", "src"]);
+    folder.ep(&["explain", "--op", "cast", "--dtype", "src=float"]).fails(2, &["float"]);
+    folder.ep(&["explain", "--op", "elementwise_unary", "--selector", "op=relo"]).fails(2, &["relo", "relu"]);
+    folder.ep(&["explain", "--op", "softmax", "--limit", "rws=1"]).fails(2, &["rws", "cols"]);
+}
+
+#[test]
+fn demo_classifies_the_digits() {
+    let folder = Folder::new("demo");
+    folder.config();
+    let rows = folder.ep(&["demo", "--json"]).works().json();
+    assert_eq!(rows.len(), 1);
+    let keys = ["device", "correct", "total", "max_abs_diff", "images_per_second", "factories"];
+    assert_keys(&rows[0], &keys);
+    assert_eq!((&rows[0]["device"], &rows[0]["total"]), (&"cpu:0".into(), &540.into()));
+    assert_eq!(rows[0]["correct"], 528);
+    assert!(rows[0]["max_abs_diff"].as_f64().is_some_and(|d| d > 0.0 && d < 1e-5), "{}", rows[0]);
+    assert!(rows[0]["images_per_second"].as_f64().is_some_and(|n| n > 1.0 && n.is_finite()));
+    let ops = ["broadcast_elementwise_binary", "cast", "elementwise_unary", "matmul", "softmax"];
+    assert_keys(&rows[0]["factories"], &ops);
+    assert!(rows[0]["factories"].as_object().unwrap().values().all(|p| p == "cpu"));
+    let shown = ["528 of 540", "libep_cpu.so", "cpu/", "█", "labelled", "images per second"];
+    folder.ep(&["demo", "--device", "cpu:0"]).works().shows(&shown);
+    folder.ep(&["demo", "--device", "npu"]).fails(3, &["npu", "cpu:0"]);
+}
+
+/// Copies the demo's data.
+fn copy_data(folder: &Folder) -> [PathBuf; 2] {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/digits");
+    // Read and written, so that the copies are writable although the originals are not.
+    ["mlp.safetensors", "test.safetensors"].map(|f| folder.write(f, std::fs::read(source.join(f)).unwrap()))
+}
+
+/// The place of a tensor's data in a file.
+fn place_of(bytes: &[u8], tensor: &str) -> usize {
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    8 + length + header[tensor]["data_offsets"][0].as_u64().unwrap() as usize
+}
+
+#[test]
+fn one_changed_weight_or_label_changes_the_result() {
+    let folder = Folder::new("changed-data");
+    folder.config();
+    let [model, test] = copy_data(&folder);
+    let demo = || folder.ep(&["demo", "--json", "--data", "."]);
+    let unchanged = demo().works().json();
+    assert_eq!(unchanged[0]["correct"], 528);
+
+    let good = std::fs::read(&model).unwrap();
+    let mut bytes = good.clone();
+    let at = place_of(&bytes, "layer1.weight");
+    let weight = f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    bytes[at..at + 4].copy_from_slice(&(weight + 0.5).to_le_bytes());
+    std::fs::write(&model, &bytes).unwrap();
+    let run = demo().fails(4, &["cpu:0", "1e-5"]);
+    assert!(run.json()[0]["max_abs_diff"].as_f64().unwrap() >= 1e-5);
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&model, &bytes).unwrap();
+    assert_eq!(demo().fails(4, &[]).json()[0]["max_abs_diff"], Value::Null);
+    std::fs::write(&model, &good).unwrap();
+
+    let mut bytes = std::fs::read(&test).unwrap();
+    let at = place_of(&bytes, "labels");
+    bytes[at] = (bytes[at] + 1) % 10;
+    std::fs::write(&test, &bytes).unwrap();
+    let run = demo().fails(4, &["527 of 540"]);
+    assert_eq!(run.json()[0]["correct"], 527);
+    bytes[at] = 10;
+    std::fs::write(&test, &bytes).unwrap();
+    demo().fails(1, &["test.safetensors", "label 10"]);
+    std::fs::write(&test, &bytes[..bytes.len() / 2]).unwrap();
+    demo().fails(1, &["test.safetensors"]);
+    std::fs::remove_file(&test).unwrap();
+    demo().fails(1, &["test.safetensors"]);
+}
+
+#[test]
+fn without_the_library_the_demo_fails_and_names_it() {
+    let folder = Folder::new("renamed");
+    let library = folder.link(&plugin(), "libep_cpu.so");
+    folder.config_for(Path::new("libep_cpu.so"), "");
+    folder.ep(&["demo", "--json"]).works();
+    std::fs::rename(&library, folder.path("libep_cpu.so.away")).unwrap();
+    folder.ep(&["demo"]).fails(3, &[library.to_str().unwrap(), "ep init"]);
+}
+
+#[test]
+fn the_command_contains_no_provider() {
+    let contains = |path: &Path, text: &str| {
+        let bytes = std::fs::read(path).unwrap();
+        bytes.windows(text.len()).any(|w| w == text.as_bytes())
+    };
+    // As a name in messages, and as it is mangled in symbols. The plugin shows that the search can find it.
+    assert!(contains(&plugin(), "6ep_cpu"));
+    for text in ["6ep_cpu", "ep_cpu::"] {
+        assert!(!contains(Path::new(EP), text), "{text}");
+    }
+}
+
+#[test]
+fn init_writes_a_config_that_works() {
+    let folder = Folder::new("init");
+    let ep = folder.link(Path::new(EP), "ep");
+    let init = |args: &[&str]| Run::of(folder.command(&ep, &[&["init"], args].concat()).output().unwrap());
+    init(&[]).fails(3, &["no provider stands beside", "cargo build"]);
+    assert!(!folder.path("ep.toml").exists());
+
+    folder.link(&plugin(), "libep_cpu.so");
+    folder.write("libtext.so", "this is no library");
+    init(&[]).works().shows(&["found", "libep_cpu.so", "skipped", "libtext.so", "wrote ep.toml", "ep list"]);
+    let text = std::fs::read_to_string(folder.path("ep.toml")).unwrap();
+    assert!(text.contains("path = \"libep_cpu.so\"") && text.contains("# priority"), "{text}");
+    let rows = folder.ep(&["list", "--json"]).works().json();
+    assert_eq!(rows[0]["path"], folder.path("libep_cpu.so").to_str().unwrap());
+
+    folder.write("ep.toml", "mine");
+    init(&[]).fails(1, &["ep.toml exists", "--force"]);
+    assert_eq!(std::fs::read(folder.path("ep.toml")).unwrap(), b"mine");
+    init(&["--force"]).works();
+    std::fs::create_dir(folder.path("sub")).unwrap();
+    init(&["--output", "sub/other.toml"]).works().shows(&["--config sub/other.toml"]);
+    folder.ep(&["list", "--config", "sub/other.toml"]).works().shows(&["loaded"]);
+    init(&["--output", "none/other.toml"]).fails(1, &["none/other.toml"]);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let folder = Folder::new("pipe");
+    folder.config();
+    for args in [["query", "--json"].as_slice(), &["list"], &["completions", "bash"]] {
+        let mut child =
+            folder.command(EP, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let run = Run::of(child.wait_with_output().unwrap()).works();
+        assert_eq!(run.stderr, "", "{args:?}");
+    }
+}
+
+#[test]
+fn bench_runs_the_program_beside() {
+    let folder = Folder::new("bench");
+    folder.config();
+    let ep = folder.link(Path::new(EP), "ep");
+    let bench = || Run::of(folder.command(&ep, &["bench", "--boundary", "--json"]).output().unwrap());
+    bench().fails(1, &["ep-boundary is missing", "cargo build --release -p ep-benches"]);
+    folder.link(&beside_ep("ep-boundary"), "ep-boundary");
+    let rows = bench().works().json();
+    let names = [
+        "launch.plugin",
+        "launch.static",
+        "launch.fn_pointer",
+        "launch.safe",
+        "lookup.cached",
+        "lookup.cold",
+        "load",
+        "parallel_for.warm",
+        "parallel_for.idle",
+    ];
+    assert_eq!(rows.iter().map(|r| r["name"].as_str().unwrap()).collect::<Vec<_>>(), names);
+    for row in &rows {
+        assert_keys(row, &["name", "median_ns", "min_ns", "runs"]);
+        let (median, min) = (row["median_ns"].as_f64().unwrap(), row["min_ns"].as_f64().unwrap());
+        assert!(0.0 < min && min <= median && row["runs"].as_u64().unwrap() > 0, "{row}");
+    }
+}

@@ -1,0 +1,5 @@
+//! The asynchronous test provider behind its tables.
+
+mod kernels;
+mod rig;
+mod streams;
