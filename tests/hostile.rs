@@ -1,30 +1,43 @@
-//! A provider that misbehaves in every place where it is called, loaded from its file through the public API: each
-//! time the host gets an error that says so, and the process and the provider beside it live on.
+//! A provider that misbehaves in every place where it is called, loaded from its file: each time the host gets an
+//! error that says so, and the process and the provider beside it live on.
 //!
-//! `plugins/hostile` lists the modes and has the tests of tables and texts that only a broken build can have.
+//! `plugins/hostile` has the modes, and in `cases.rs` what a host is to make of each.
 
+#[path = "plugins/hostile/src/cases.rs"]
+mod cases;
+
+use cases::{CASES, Shows};
+use ep_core::abi::{EpStatus, EpStr, take};
 use ep_core::primitive::{ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, UnaryOp};
 use ep_core::{Code, DType, Result};
 use ep_registry::config::ProviderConfig;
+use ep_registry::query::Filter;
 use ep_registry::report::Entry;
 use ep_registry::{Event, Runtime, Status};
 use ep_tests::loading::{built, folder, good, says};
 use std::path::Path;
 
-/// Every call of a host, with the mode of one act in it.
-const RUN_STAGES: [&str; 12] = [
-    "stream", "event", "allocator", "alloc", "free", "build", "launch", "copy", "sync", "done", "record", "wait",
-];
+/// Sets how the provider misbehaves on this thread, from its entry point on.
+fn set_mode(mode: &str) {
+    type Set = unsafe extern "C" fn(EpStr) -> *const EpStatus;
+    // SAFETY: a library of this workspace, without initialisers.
+    let library = unsafe { libloading::Library::new(built("test_hostile")) }.expect("it loads");
+    // The provider's code is used after this, and a library is never unmapped.
+    let library = std::mem::ManuallyDrop::new(library);
+    // SAFETY: its function of this name has this type and reads the text during the call.
+    let result = unsafe { take(library.get::<Set>(b"ep_test_hostile_mode").expect("exported")(EpStr::new(mode))) };
+    // An unknown mode is a case too: the provider is told by its option.
+    assert!(result.is_ok() || mode == "no.such_mode", "{mode}: {result:?}");
+}
 
-/// Loads the provider in these modes, each as an instance of its own, with a good provider last.
-fn load(good: &Path, modes: &[&str]) -> Runtime {
-    let file = built("test_hostile");
-    let mut builder = Runtime::builder().threads(1);
-    for mode in modes {
-        let mut settings = ProviderConfig::new(*mode, &file);
-        settings.options.insert("mode".into(), (*mode).into());
-        builder = builder.provider_with(settings);
+/// The hostile provider as `x`, and a good one.
+fn load(good: &Path, mode: &str) -> Runtime {
+    let mut settings = ProviderConfig::new("x", built("test_hostile"));
+    set_mode(mode);
+    if mode == "no.such_mode" {
+        settings.options.insert("mode".into(), mode.into());
     }
+    let builder = Runtime::builder().threads(1).provider_with(settings);
     builder.provider("good", good).build().expect("nothing is required")
 }
 
@@ -33,7 +46,7 @@ fn entry<'a>(runtime: &'a Runtime, instance: &str) -> &'a Entry {
     found.unwrap_or_else(|| panic!("no entry `{instance}` in\n{}", runtime.report()))
 }
 
-/// What a host does: memory, transfers, a launch, events between two streams. Returns relu of `data`.
+/// What a host does: memory, transfers, launches, events between two streams. Returns relu of `data`.
 fn use_device(runtime: &Runtime, device: &str, data: &[f32]) -> Result<Vec<f32>> {
     let device = runtime.device(device)?;
     let desc = ElementwiseUnaryDesc::new(UnaryOp::RELU, DType::F32, DType::F32);
@@ -53,136 +66,111 @@ fn use_device(runtime: &Runtime, device: &str, data: &[f32]) -> Result<Vec<f32>>
     dst.download()
 }
 
-const DATA: [f32; 5] = [-1.0, 2.5, f32::NEG_INFINITY, -0.5, 7.0];
-const RELU: [f32; 5] = [0.0, 2.5, 0.0, 0.0, 7.0];
+/// Enough that an address near the end of the address space wraps around.
+const LEN: usize = 37;
 
-/// The provider beside the bad one works.
+fn data() -> [f32; LEN] {
+    std::array::from_fn(|i| if i == 5 { f32::NEG_INFINITY } else { i as f32 * 1.5 - 20.0 })
+}
+
+fn relu() -> [f32; LEN] {
+    data().map(|x| if x < 0.0 { 0.0 } else { x })
+}
+
 fn good_one_works(runtime: &Runtime) {
     assert_eq!(entry(runtime, "good").status, Status::Loaded, "{}", runtime.report());
-    assert_eq!(use_device(runtime, "skew", &DATA).unwrap(), RELU);
+    assert_eq!(use_device(runtime, "skew", &data()).expect("a good provider"), relu());
+}
+
+/// Runs every case for which `wanted` holds; says how many.
+fn run(wanted: impl Fn(Shows) -> bool) -> usize {
+    let folder = folder();
+    let good = good(folder.path());
+    let file = built("test_hostile");
+    let mut count = 0;
+    for &(mode, shows, code, said) in CASES.iter().filter(|c| wanted(c.1)) {
+        let runtime = load(&good, mode);
+        let line = entry(&runtime, "x");
+        let status = match shows {
+            Shows::Load => Status::Failed,
+            Shows::Absent => Status::Absent,
+            _ => Status::Loaded,
+        };
+        assert_eq!((line.status, line.path.as_ref()), (status, Some(&file)), "{mode}: {line}");
+        match shows {
+            Shows::Load | Shows::Absent | Shows::Remark => says(&line.reason, &[said]),
+            _ => assert_eq!(line.reason, "", "{mode}"),
+        }
+        if status == Status::Loaded {
+            match use_device(&runtime, "hostile", &data()) {
+                Ok(result) => {
+                    assert!(matches!(shows, Shows::Never | Shows::Remark), "{mode} has not shown");
+                    assert_eq!(result, relu(), "{mode}");
+                }
+                Err(error) => {
+                    assert_eq!(error.code(), code, "{mode}: {error}");
+                    says(error.message(), &[said]);
+                }
+            }
+        } else {
+            assert!(line.devices.is_empty(), "{mode}: {line}");
+            assert!(runtime.query(&Filter::default()).iter().all(|row| row.instance == "good"), "{mode}");
+        }
+        good_one_works(&runtime);
+        count += 1;
+    }
+    count
 }
 
 #[test]
-fn without_a_mode_it_is_a_good_provider() {
-    let folder = folder();
-    let runtime = Runtime::builder().threads(1).provider("x", built("test_hostile")).build().unwrap();
-    assert_eq!(entry(&runtime, "x").status, Status::Loaded, "{}", runtime.report());
-    assert_eq!(use_device(&runtime, "cpu", &DATA).unwrap(), RELU);
-    let runtime = load(&good(folder.path()), &["launch.pnic"]);
-    let misspelt = entry(&runtime, "launch.pnic");
-    assert_eq!(misspelt.status, Status::Failed);
-    says(&misspelt.reason, &["no mode `launch.pnic`"]);
+fn what_is_wrong_while_loading_is_in_the_report() {
+    assert!(run(|shows| matches!(shows, Shows::Load | Shows::Absent | Shows::Remark)) > 50);
 }
 
 #[test]
-fn panics_and_errors_while_loading_are_lines_in_the_report() {
+fn what_goes_wrong_at_work_comes_back_from_the_call() {
+    let at_work = |shows| !matches!(shows, Shows::Load | Shows::Absent | Shows::Remark | Shows::Never);
+    assert!(run(at_work) > 20);
+}
+
+#[test]
+fn what_goes_wrong_in_a_destructor_stays_there() {
+    assert!(run(|shows| shows == Shows::Never) > 6);
+}
+
+#[test]
+fn many_bad_instances_do_not_disturb_each_other() {
     let folder = folder();
-    let modes: Vec<String> = ["create", "count", "open", "register"]
-        .iter()
-        .flat_map(|stage| ["panic", "error", "unavailable"].map(|act| format!("{stage}.{act}")))
-        .collect();
-    let names: Vec<&str> = modes.iter().map(String::as_str).collect();
-    let runtime = load(&good(folder.path()), &names);
-    for mode in names {
+    let stages = ["create", "count", "open", "register"];
+    let modes = stages.iter().flat_map(|s| ["panic", "error", "unavailable"].map(|act| format!("{s}.{act}")));
+    let modes: Vec<String> = modes.collect();
+    let mut builder = Runtime::builder().threads(1);
+    for mode in &modes {
+        let mut settings = ProviderConfig::new(mode, built("test_hostile"));
+        settings.options.insert("mode".into(), mode.clone());
+        builder = builder.provider_with(settings);
+    }
+    set_mode("");
+    let runtime = builder.provider("good", good(folder.path())).build().unwrap();
+    for mode in &modes {
         let (stage, act) = mode.split_once('.').unwrap();
         let line = entry(&runtime, mode);
-        // Before there is an instance, nobody knows whether it is only the device that is absent.
+        // Before there is an instance, nobody knows that only the device is absent.
         let absent = act == "unavailable" && stage != "create";
         assert_eq!(line.status, if absent { Status::Absent } else { Status::Failed }, "{line}");
         says(&line.reason, &[&format!("hostile {stage}")]);
         assert_eq!(line.reason.contains("panicked: "), act == "panic", "{line}");
-        assert!(line.devices.is_empty(), "{line}");
     }
     assert_eq!(runtime.devices().len(), 1);
     good_one_works(&runtime);
 }
 
 #[test]
-fn registrations_that_make_no_sense_are_refused_as_a_whole() {
-    let folder = folder();
-    let cases = [
-        ("count.max", ["4294967295 devices", "at most 4096"]),
-        ("register.duplicate", ["hostile(register.duplicate)", "taken by another factory"]),
-        ("register.predicate_dtype", ["dtype(\"sorce\")", "does not exist; op `elementwise_unary` has"]),
-        ("register.predicate_device", ["device(\"antennas\")", "does not exist"]),
-        ("register.predicate_limit", ["limit(\"colums\")", "does not exist"]),
-        ("schema.size", ["hostile.op", "7"]),
-        ("schema.overlap", ["hostile.op", "cols"]),
-        ("schema.conflict", ["op `softmax`", "argument `rows` here is `cols` there"]),
-    ];
-    let runtime = load(&good(folder.path()), &cases.map(|(mode, _)| mode));
-    for (mode, parts) in cases {
-        let line = entry(&runtime, mode);
-        assert_eq!(line.status, Status::Failed, "{line}");
-        says(&line.reason, &parts);
-        says(&line.to_string(), &[mode, built("test_hostile").to_str().unwrap()]);
-    }
-    let left: Vec<_> = runtime.query(&ep_registry::query::Filter::default());
-    assert!(left.iter().all(|row| row.instance == "good"), "{left:?}");
-    good_one_works(&runtime);
-}
-
-#[test]
-fn a_provider_without_devices_or_ops_is_told_apart() {
-    let folder = folder();
-    let runtime = load(&good(folder.path()), &["count.none", "register.nothing"]);
-    let none = entry(&runtime, "count.none");
-    assert_eq!(none.status, Status::Absent, "{none}");
-    says(&none.reason, &["no devices"]);
-    assert_eq!(entry(&runtime, "register.nothing").status, Status::Loaded);
-    let error = use_device(&runtime, "cpu", &DATA).unwrap_err();
-    assert_eq!(error.code(), Code::Unsupported);
-    says(error.message(), &["elementwise_unary", "cpu:0"]);
-    good_one_works(&runtime);
-}
-
-#[test]
-fn panics_and_errors_at_work_come_back_from_the_call() {
-    let folder = folder();
-    let good = good(folder.path());
-    for stage in RUN_STAGES {
-        for (act, code) in
-            [("panic", Code::Panic), ("error", Code::Internal), ("unavailable", Code::Unavailable)]
-        {
-            let mode = format!("{stage}.{act}");
-            let runtime = load(&good, &[&mode]);
-            assert_eq!(entry(&runtime, &mode).status, Status::Loaded, "{}", runtime.report());
-            match use_device(&runtime, "cpu", &DATA) {
-                // Freeing happens while something is dropped, which cannot fail; it is logged.
-                Ok(result) => assert!(stage == "free" && result == RELU, "{mode}: {result:?}"),
-                Err(error) => {
-                    assert_eq!(error.code(), code, "{mode}: {error}");
-                    says(error.message(), &[&format!("hostile {stage}")]);
-                    assert_ne!(stage, "free");
-                }
-            }
-            good_one_works(&runtime);
-        }
-    }
-}
-
-#[test]
-fn addresses_that_cannot_be_are_not_used() {
-    let folder = folder();
-    let good = good(folder.path());
-    for mode in ["alloc.null", "alloc.misaligned", "alloc.high"] {
-        let runtime = load(&good, &[mode]);
-        let error = use_device(&runtime, "cpu", &DATA).unwrap_err();
-        assert_eq!(error.code(), Code::Internal, "{mode}: {error}");
-        says(error.message(), &["cpu:0", "the provider allocated", "null, misaligned or wraps around"]);
-        good_one_works(&runtime);
-    }
-}
-
-#[test]
-fn panics_in_destructors_stay_inside() {
-    let folder = folder();
-    let good = good(folder.path());
-    for object in ["provider", "device", "stream", "event", "allocator", "primitive"] {
-        let mode = format!("drop.{object}");
-        let runtime = load(&good, &[&mode]);
-        assert_eq!(use_device(&runtime, "cpu", &DATA).unwrap(), RELU, "{mode}");
-        good_one_works(&runtime);
-        drop(runtime);
-    }
+fn a_required_provider_that_panics_fails_the_whole() {
+    let mut settings = ProviderConfig::new("x", built("test_hostile"));
+    settings.options.insert("mode".into(), "register.panic".into());
+    settings.required = true;
+    let error = Runtime::builder().threads(1).provider_with(settings).build().unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    says(error.message(), &["`x` is required", "libtest_hostile", "panicked: hostile register"]);
 }

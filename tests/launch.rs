@@ -1,8 +1,8 @@
 //! Launching primitives: what is checked, what is allowed, and that it computes.
 
 use ep_core::primitive::{
-    ElementwiseUnary, ElementwiseUnaryArgs, Matmul, MatmulCall, MatmulDesc, Softmax, SoftmaxCall, SoftmaxDesc,
-    Transpose,
+    ElementwiseUnary, ElementwiseUnaryArgs, Matmul, MatmulCall, MatmulDesc, Softmax, SoftmaxCall,
+    SoftmaxDesc, Transpose,
 };
 use ep_core::{Code, DType, Result, Scalar};
 use ep_registry::{Buffer, Device, InPlace, NoMemory, Runtime};
@@ -264,8 +264,7 @@ fn the_dynamic_api_computes_the_same(on: Under) {
         let src = device.upload(&data).unwrap();
         let mut typed = device.alloc(DType::F32, 30).unwrap();
         let mut dynamic = device.alloc(DType::F32, 30).unwrap();
-        let softmax =
-            runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F32, DType::F32)).unwrap();
+        let softmax = runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F32, DType::F32)).unwrap();
         softmax.launch(&stream, SoftmaxCall { rows: 6, cols: 5, src: &src, dst: &mut typed }).unwrap();
 
         let request = runtime.request("softmax").unwrap();
@@ -310,7 +309,8 @@ fn the_dynamic_api_checks_names(on: Under) {
         not_found(negate.args().read("x", &src).unwrap_err(), "src");
         invalid(negate.args().read("dst", &src));
         invalid(negate.args().write("src", &mut dst));
-        let missing = negate.launch(&stream, negate.args().size("count", 1).unwrap().read("src", &src).unwrap());
+        let missing =
+            negate.launch(&stream, negate.args().size("count", 1).unwrap().read("src", &src).unwrap());
         contains(&invalid(missing), &["`dst` is not given"]);
         let args = negate.args().size("count", 1).unwrap().write("dst", &mut dst).unwrap();
         contains(&invalid(negate.launch(&stream, args)), &["operand `src` needs a buffer of 4 bytes"]);

@@ -114,9 +114,7 @@ fn elapsed_time_fits(on: Under) {
         let stream = other.devices()[0].stream().unwrap();
         stream.wait(&start).unwrap();
         let mut foreign = other.devices()[0].upload(&[0.0f32; 16]).unwrap();
-        AddScalar::new(&other, &other.devices()[0])
-            .launch(&stream, 16, InPlace, 1.0, &mut foreign)
-            .unwrap();
+        AddScalar::new(&other, &other.devices()[0]).launch(&stream, 16, InPlace, 1.0, &mut foreign).unwrap();
         stream.record(&theirs).unwrap();
         assert_eq!(start.elapsed_ns(&theirs).unwrap_err().code(), Code::InvalidArgument);
     });

@@ -65,10 +65,7 @@ fn instances_are_ranked_by_rule_then_priority_then_order() {
     let mixed = ranked(ranked(Runtime::builder(), "a", 0, "3"), "b", 1, "2").build().unwrap();
     assert_eq!(chosen(&mixed, DType::F32, 2000), "b/wide");
     // A rule comes before everything; the one of the op before the one of all ops.
-    assert_eq!(
-        chosen(&build(5, 0).select("softmax", ["b"]).build().unwrap(), DType::F32, 2000),
-        "b/wide"
-    );
+    assert_eq!(chosen(&build(5, 0).select("softmax", ["b"]).build().unwrap(), DType::F32, 2000), "b/wide");
     assert_eq!(chosen(&build(5, 0).select("*", ["b", "a"]).build().unwrap(), DType::F32, 2000), "b/wide");
     let both = build(0, 0).select("*", ["b"]).select("softmax", ["a"]).build().unwrap();
     assert_eq!(chosen(&both, DType::F32, 2000), "a/wide");
@@ -142,7 +139,11 @@ fn an_explanation_names_the_reason_for_each_rank() {
     let all = verdicts(&runtime, "f32", 2000);
     assert_eq!(all[0], ("a/wide".into(), "chosen".into()));
     assert!(find(&all, "b/wide").contains("ties"), "{all:?}");
-    assert!(find(&all, "a/narrow").contains("hint 1.0 instead of 0.0") || find(&all, "a/narrow").contains("hint 1 instead of 0"), "{all:?}");
+    assert!(
+        find(&all, "a/narrow").contains("hint 1.0 instead of 0.0")
+            || find(&all, "a/narrow").contains("hint 1 instead of 0"),
+        "{all:?}"
+    );
     assert_eq!(find(&all, "a/small"), "needs limit(\"cols\") <= 64, but limit(\"cols\") is 2000");
     assert!(find(&verdicts(&runtime, "f32", 10), "a/wide").contains("a/small has priority 10 instead of 0"));
 
@@ -162,13 +163,15 @@ fn an_explanation_names_the_reason_for_each_rank() {
 #[test]
 fn a_repeated_request_gives_the_same_primitive() {
     let runtime = one();
-    let address = |p: &Primitive<Softmax>| p.describe_identity();
     let first = softmax(&runtime, DType::F32, 100);
-    assert_eq!(address(&first), address(&softmax(&runtime, DType::F32, 100)));
-    assert_ne!(address(&first), address(&softmax(&runtime, DType::F32, 101)));
+    // Each kernel that is built has a number of its own.
+    assert_eq!(first.describe(), softmax(&runtime, DType::F32, 100).describe());
+    assert_ne!(first.describe(), softmax(&runtime, DType::F32, 101).describe());
+    assert_ne!(first.describe(), softmax(&one(), DType::F32, 100).describe());
     runtime.deregister("one").unwrap();
     let device = &runtime.devices()[0];
-    let again = runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F32, DType::F32).with_max_cols(100));
+    let again =
+        runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F32, DType::F32).with_max_cols(100));
     assert_eq!(again.unwrap_err().code(), Code::Unsupported, "the cache has been emptied");
     // What exists keeps working.
     let mut buffer = device.upload(&[0.0f32; 4]).unwrap();
@@ -176,6 +179,22 @@ fn a_repeated_request_gives_the_same_primitive() {
     first.launch(&device.stream().unwrap(), call).unwrap();
     assert_eq!(runtime.deregister("two").unwrap_err().code(), Code::NotFound);
     assert!(runtime.query(&Filter::default()).is_empty());
+}
+
+#[test]
+fn the_cache_is_bounded_and_keeps_what_is_used() {
+    let runtime = one();
+    let number = |cols: u64| softmax(&runtime, DType::F32, cols).describe();
+    let (first, used) = (number(1), number(2));
+    for cols in 3..9000 {
+        number(cols);
+        if cols % 1000 == 0 {
+            assert_eq!(number(2), used);
+        }
+    }
+    assert_eq!(number(2), used);
+    assert_eq!(number(8999), number(8999));
+    assert_ne!(number(1), first, "9000 primitives are more than are kept");
 }
 
 #[test]
@@ -200,7 +219,10 @@ fn a_query_lists_what_is_there() {
     let names: Vec<&str> = rows.iter().map(|r| r.factory.as_str()).collect();
     assert_eq!(names, ["small", "level", "narrow", "wide", "first", "second", "never"]);
     let small = &rows[0];
-    assert_eq!((small.instance.as_str(), small.device.as_str(), small.op.as_str()), ("one", "cpu:0", "softmax"));
+    assert_eq!(
+        (small.instance.as_str(), small.device.as_str(), small.op.as_str()),
+        ("one", "cpu:0", "softmax")
+    );
     assert_eq!((small.predicate.as_str(), small.priority), ("limit(\"cols\") <= 64", 10));
     assert_eq!(small.dtypes, [("src".into(), "f32".into()), ("dst".into(), "f32".into())]);
     assert_eq!(rows[6].predicate, "limit(\"cols\") <= 8 & device(\"level\") < 3");

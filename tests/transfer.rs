@@ -25,6 +25,8 @@ on_each_provider!(
     a_fresh_mapping_is_zero,
     copies_on_one_device,
     copies_are_checked,
+    memory_is_counted,
+    pinned_memory_works_where_there_is_some,
 );
 
 /// The code and the message of a refusal.
@@ -121,9 +123,7 @@ fn unwritten_parts_cannot_be_read(on: Under) {
         let mut buffer = device.alloc(DType::I32, 10).unwrap();
         let mut out = device.alloc(DType::I32, 10).unwrap();
         // A part in the middle leaves a gap before it, which is still unwritten.
-        negate
-            .launch(&stream, 2, &device.upload(&[8, 9]).unwrap(), buffer.slice_mut(8, 2).unwrap())
-            .unwrap();
+        negate.launch(&stream, 2, &device.upload(&[8, 9]).unwrap(), buffer.slice_mut(8, 2).unwrap()).unwrap();
         invalid(buffer.download::<i32>());
         buffer.upload(&[1, 2, 3, 4, 5]).unwrap();
         invalid(buffer.download::<i32>());
@@ -224,8 +224,7 @@ fn empty_buffers_work(on: Under) {
         dst.map_write::<f32>().unwrap().finish().unwrap();
         let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F32)).unwrap();
         fill.launch(&stream, FillCall { count: 0, value: 1.0.into(), dst: &mut dst }).unwrap();
-        let message =
-            invalid(fill.launch(&stream, FillCall { count: 1, value: 1.0.into(), dst: &mut dst }));
+        let message = invalid(fill.launch(&stream, FillCall { count: 1, value: 1.0.into(), dst: &mut dst }));
         assert!(message.contains("`dst` has 0 bytes"), "{message}");
     });
 }
@@ -312,5 +311,36 @@ fn copies_are_checked(on: Under) {
         assert!(invalid(stream.copy(&src, &mut other)).contains("u32"));
         stream.copy(src.slice(1, 2).unwrap(), &mut short).unwrap();
         assert_eq!(short.download::<i32>().unwrap(), [2, 3]);
+    });
+}
+
+fn memory_is_counted(on: Under) {
+    on.run(|_, device| {
+        let start = device.memory_stats().unwrap();
+        let buffers = [device.upload(&[1u8; 1000]).unwrap(), device.alloc(DType::F64, 500).unwrap()];
+        let held = device.memory_stats().unwrap();
+        assert_eq!(held.in_use_blocks, start.in_use_blocks + 2);
+        assert!(held.in_use_bytes >= start.in_use_bytes + 5000 && held.reserved_bytes >= held.in_use_bytes);
+        assert!(held.peak_in_use_bytes >= held.in_use_bytes);
+        assert_eq!(held.total_allocs, start.total_allocs + 2);
+        drop(buffers);
+        device.trim().unwrap();
+        let end = device.memory_stats().unwrap();
+        assert_eq!((end.in_use_bytes, end.in_use_blocks), (start.in_use_bytes, start.in_use_blocks));
+        assert_eq!(end.peak_in_use_bytes, held.peak_in_use_bytes);
+    });
+}
+
+fn pinned_memory_works_where_there_is_some(on: Under) {
+    on.run(|runtime, device| {
+        let pinned = device.alloc_pinned(DType::F32, 12);
+        if on.is_async() {
+            assert_eq!(refused(pinned).0, Code::Unsupported);
+            return;
+        }
+        let mut pinned = pinned.unwrap();
+        pinned.upload(&[0.5f32; 12]).unwrap();
+        count_up(runtime, device, &mut pinned, 3);
+        assert_eq!(pinned.download::<f32>().unwrap(), [3.5; 12]);
     });
 }

@@ -142,7 +142,7 @@ fn config_text(providers: &[Found], base: &Path) -> Result<String, Failure> {
         text.push_str(&format!(
             "\n[[provider]]\n\
              name = \"{}\"              # the instance: rules below and reports use it\n\
-             path = {path}    # relative to the folder of this file\n\
+             path = {path}    # from the folder of this file, unless absolute\n\
              # devices = [\"cpu:0\"]      # only these; all by default\n\
              # priority = 10            # among providers that could run a request the highest wins; 0 by default\n\
              # required = true          # nothing starts without it; false by default\n\

@@ -173,49 +173,63 @@ fn details(op: &str, device: &str, rows: &[&Row], out: &mut Out) -> Result<(), F
             out.line(format!("  only if {predicate}"))?;
         }
         for (dtypes, selectors) in combinations(rows) {
-            out.line(format!("  {}", dtypes.join("; ")))?;
-            for (name, values) in selectors {
-                wrapped(&format!("    {name}: "), &values, out)?;
+            for (label, words) in lines(&dtypes, true) {
+                wrapped(&format!("  {label}: "), &words, out)?;
+            }
+            for (label, words) in lines(&selectors, false) {
+                wrapped(&format!("    {label}: "), &words, out)?;
             }
         }
     }
     Ok(())
 }
 
-/// Selector values by name.
-type Values<'a> = Vec<(&'a str, Vec<&'a str>)>;
+/// The dtypes of a combination by role, or its selector values by name.
+type Pairs<'a> = &'a [(String, String)];
 
-/// Dtype tuples in words, grouped by the selector values that they have in common.
-fn combinations<'a>(rows: &[&'a Row]) -> Vec<(Vec<String>, Values<'a>)> {
-    let mut by_dtypes: Vec<(&[(String, String)], Values<'a>)> = Vec::new();
+/// Dtype combinations with the selector combinations that all of them have.
+fn combinations<'a>(rows: &[&'a Row]) -> Vec<(Vec<Pairs<'a>>, Vec<Pairs<'a>>)> {
+    let mut by_dtypes: Vec<(Pairs<'a>, Vec<Pairs<'a>>)> = Vec::new();
     for row in rows {
-        let at = by_dtypes.iter().position(|(d, _)| *d == row.dtypes).unwrap_or_else(|| {
-            by_dtypes.push((&row.dtypes, Vec::new()));
-            by_dtypes.len() - 1
-        });
-        for (name, value) in &row.selectors {
-            let selectors = &mut by_dtypes[at].1;
-            let i = selectors.iter().position(|(n, _)| n == name).unwrap_or_else(|| {
-                selectors.push((name, Vec::new()));
-                selectors.len() - 1
-            });
-            if !selectors[i].1.contains(&value.as_str()) {
-                selectors[i].1.push(value);
-            }
+        match by_dtypes.iter_mut().find(|(d, _)| *d == row.dtypes) {
+            Some((_, list)) => list.push(&row.selectors),
+            None => by_dtypes.push((&row.dtypes, vec![&row.selectors])),
         }
     }
-    let words = |dtypes: &[(String, String)]| {
-        let parts: Vec<_> = dtypes.iter().map(|(role, dtype)| format!("{role} {dtype}")).collect();
-        if parts.is_empty() { "any bytes".to_owned() } else { parts.join(", ") }
-    };
-    let mut groups: Vec<(Vec<String>, Values<'a>)> = Vec::new();
+    let mut groups: Vec<(Vec<Pairs<'a>>, Vec<Pairs<'a>>)> = Vec::new();
     for (dtypes, selectors) in by_dtypes {
         match groups.iter_mut().find(|(_, s)| *s == selectors) {
-            Some((list, _)) => list.push(words(dtypes)),
-            None => groups.push((vec![words(dtypes)], selectors)),
+            Some((list, _)) => list.push(dtypes),
+            None => groups.push((vec![dtypes], selectors)),
         }
     }
     groups
+}
+
+/// Combinations in few words, each line with its label: one line where all names have the same value (for dtypes),
+/// one for each name where every mixture exists, else one for each combination.
+fn lines<'a>(combinations: &[Pairs<'a>], dtypes: bool) -> Vec<(String, Vec<&'a str>)> {
+    let first = combinations.first().copied().unwrap_or_default();
+    if first.is_empty() {
+        return if dtypes { vec![("dtypes".into(), vec!["any, as bytes"])] } else { Vec::new() };
+    }
+    let names: Vec<&str> = first.iter().map(|(name, _)| name.as_str()).collect();
+    if dtypes && combinations.iter().all(|c| c.iter().all(|(_, d)| *d == c[0].1)) {
+        return vec![(names.join(" = "), combinations.iter().map(|c| c[0].1.as_str()).collect())];
+    }
+    let mut by_name: Vec<Vec<&str>> = vec![Vec::new(); names.len()];
+    for c in combinations {
+        for (list, (_, value)) in by_name.iter_mut().zip(*c) {
+            if !list.contains(&value.as_str()) {
+                list.push(value);
+            }
+        }
+    }
+    if by_name.iter().map(Vec::len).product::<usize>() == combinations.len() {
+        return names.into_iter().map(str::to_owned).zip(by_name).collect();
+    }
+    let one = |c: &Pairs<'a>| (names.join(", "), c.iter().map(|(_, value)| value.as_str()).collect());
+    combinations.iter().map(one).collect()
 }
 
 /// Words after a label, in lines of at most 100 characters.
@@ -262,15 +276,27 @@ mod tests {
             row("equal", "f32", "bool"),
         ];
         let groups = combinations(&rows.iter().collect::<Vec<_>>());
+        let shown: Vec<_> = groups.iter().map(|(d, s)| (lines(d, true), lines(s, false))).collect();
+        let line = |label: &str, words: &[&'static str]| (label.to_owned(), words.to_vec());
         assert_eq!(
-            groups,
+            shown,
             [
-                (
-                    vec!["src f32, dst f32".to_owned(), "src f64, dst f64".to_owned()],
-                    vec![("op", vec!["add", "sub"])]
-                ),
-                (vec!["src f32, dst bool".to_owned()], vec![("op", vec!["equal"])]),
+                (vec![line("src = dst", &["f32", "f64"])], vec![line("op", &["add", "sub"])]),
+                (vec![line("src", &["f32"]), line("dst", &["bool"])], vec![line("op", &["equal"])]),
             ]
         );
+    }
+
+    #[test]
+    fn no_mixture_is_claimed_that_does_not_exist() {
+        let rows = [row("cast", "f16", "f32"), row("cast", "f32", "f16"), row("cast", "f16", "f16")];
+        let dtypes: Vec<Pairs<'_>> = rows.iter().map(|r| r.dtypes.as_slice()).collect();
+        assert_eq!(lines(&dtypes, true).len(), 3);
+        assert_eq!(lines(&dtypes, true)[0], ("src, dst".to_owned(), vec!["f16", "f32"]));
+        assert_eq!(lines(&[&[]], true), [("dtypes".to_owned(), vec!["any, as bytes"])]);
+        let pair = |a: &str, b: &str| vec![("a".to_owned(), a.to_owned()), ("b".to_owned(), b.to_owned())];
+        let (plain, both) = (pair("none", "none"), pair("transpose", "transpose"));
+        assert_eq!(lines(&[&plain, &both], false)[1], ("a, b".to_owned(), vec!["transpose", "transpose"]));
+        assert_eq!(lines(&[&[]], false), []);
     }
 }

@@ -275,7 +275,7 @@ fn query_has_its_keys_and_filters() {
     assert_eq!(some.iter().collect::<Vec<_>>(), expected);
 
     folder.ep(&["query"]).works().shows(&["cpu:0", "elementwise_unary", "bf16", "c128"]);
-    folder.ep(&["query", "--op", "elementwise_unary"]).works().shows(&["relu", "src f32, dst f32", "cpu/"]);
+    folder.ep(&["query", "--op", "elementwise_unary"]).works().shows(&["relu", "src = dst: ", "cpu/"]);
     folder.ep(&["query", "--op", "sofmax"]).fails(2, &["sofmax", "softmax"]);
     folder.ep(&["query", "--dtype", "float"]).fails(2, &["float", "f32", "complex64"]);
     folder.ep(&["query", "--device", "cpu:7"]).fails(3, &["cpu:7", "cpu:0"]);
@@ -391,10 +391,8 @@ fn without_the_library_the_demo_fails_and_names_it() {
 
 #[test]
 fn the_command_contains_no_provider() {
-    let contains = |path: &Path, text: &str| {
-        let bytes = std::fs::read(path).unwrap();
-        bytes.windows(text.len()).any(|w| w == text.as_bytes())
-    };
+    let contains =
+        |path: &Path, text: &str| String::from_utf8_lossy(&std::fs::read(path).unwrap()).contains(text);
     // As a name in messages, and as it is mangled in symbols. The plugin shows that the search can find it.
     assert!(contains(&plugin(), "6ep_cpu"));
     for text in ["6ep_cpu", "ep_cpu::"] {

@@ -130,7 +130,7 @@ impl DType {
     #[inline]
     pub fn packed_bytes(self, count: u64) -> u64 {
         let bits = self.bits().or_else(|| vendor::with(self, |v| v.bits)).unwrap_or(0);
-        if bits % 8 == 0 {
+        if bits.is_multiple_of(8) {
             return count.saturating_mul(u64::from(bits / 8));
         }
         count.saturating_mul(u64::from(bits)) / 8

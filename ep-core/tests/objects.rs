@@ -9,13 +9,23 @@ use ep_core::provider::{
 };
 use ep_core::{Code, Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A provider whose streams note the copies that reach them.
 struct Noting;
 struct NotingDevice;
 struct NotingStream;
 struct NoMemory;
+
+/// The library's log goes to one host at a time, and these tests all log.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a careless vendor keeps beyond the instance.
+static KEPT: Mutex<Option<Host>> = Mutex::new(None);
 
 static COPIES: Mutex<Vec<(u64, String, String)>> = Mutex::new(Vec::new());
 
@@ -24,8 +34,9 @@ impl Provider for Noting {
     const NAME: &'static str = "noting";
     const VERSION: &'static str = "1";
 
-    fn create(_: Host, options: &Options) -> Result<Noting> {
+    fn create(host: Host, options: &Options) -> Result<Noting> {
         tracing::info!("starting");
+        *KEPT.lock().unwrap() = Some(host);
         assert!(options.get("panic").is_none(), "asked to");
         Ok(Noting)
     }
@@ -123,6 +134,29 @@ impl HostSide for Logs {
     }
 }
 
+#[test]
+fn services_that_are_kept_too_long_do_nothing() {
+    let _alone = alone();
+    let logs = Arc::new(Logs::default());
+    let provider = start(logs.clone(), "", &[]).unwrap();
+    let host = KEPT.lock().unwrap().take().unwrap();
+    host.log(1, "test", "heard");
+    assert!(host.log_enabled(1));
+    assert_eq!(logs.0.load(Ordering::Relaxed), 1);
+    drop(provider);
+    host.log(1, "test", "not heard");
+    assert!(!host.log_enabled(1));
+    assert_eq!((logs.0.load(Ordering::Relaxed), Arc::strong_count(&logs)), (1, 1));
+    assert_eq!(host.intern_dtype("test.kept", 8, 1).unwrap_err().code(), Code::Unavailable);
+    let sum = AtomicUsize::new(0);
+    let add = |range: std::ops::Range<usize>| {
+        sum.fetch_add(range.sum(), Ordering::Relaxed);
+        Ok(())
+    };
+    host.parallel_for(10, 1, 0, &add).unwrap();
+    assert_eq!(sum.into_inner(), 45);
+}
+
 fn start(logs: Arc<Logs>, path: &str, options: &[(String, String)]) -> Result<Arc<ProviderHandle>> {
     // SAFETY: the entry point of a provider that is linked in.
     let plugin = unsafe { Plugin::load(query::<Noting>, "test") }?;
@@ -131,6 +165,7 @@ fn start(logs: Arc<Logs>, path: &str, options: &[(String, String)]) -> Result<Ar
 
 #[test]
 fn objects_of_another_device_are_refused() {
+    let _alone = alone();
     let provider = start(Arc::default(), "", &[]).unwrap();
     let (a, b) = (provider.open(0).unwrap(), provider.open(1).unwrap());
     let stream = a.create_stream(StreamOptions::default()).unwrap();
@@ -147,6 +182,7 @@ fn objects_of_another_device_are_refused() {
 
 #[test]
 fn equal_addresses_in_two_spaces_are_two_places() {
+    let _alone = alone();
     let device = start(Arc::default(), "", &[]).unwrap().open(0).unwrap();
     let stream = device.create_stream(StreamOptions::default()).unwrap();
     let copy = |src_space, dst_space| CopyRequest { dst: 640, dst_space, src: 640, src_space, bytes: 8 };
@@ -160,6 +196,7 @@ fn equal_addresses_in_two_spaces_are_two_places() {
 
 #[test]
 fn logging_ends_with_an_instance_also_when_its_start_panics() {
+    let _alone = alone();
     let logs = Arc::new(Logs::default());
     let count = || logs.0.load(Ordering::Relaxed);
     let panic = [("panic".to_owned(), "yes".to_owned())];

@@ -150,12 +150,17 @@ impl StreamCore {
         if let Some(primary) = primary {
             let from = primary.handle.device();
             if from.has_foreign_streams() && device.has_foreign_streams() {
-                let (kind, native) = from.native_stream(&primary.handle)?;
-                // SAFETY: the native stream is of this hardware; it lives as long as lane 0, which is dropped
-                // after the other lanes (see `Drop`).
-                if let Ok(handle) = unsafe { device.adopt_stream(&kind, native) } {
-                    state.lanes[member] = Some(Lane { handle, inline, adopted: true });
-                    return Ok(());
+                let adopted = from.native_stream(&primary.handle).and_then(|(kind, native)| {
+                    // SAFETY: the native stream is of this hardware; it lives as long as lane 0, which is
+                    // dropped after the other lanes (see `Drop`).
+                    unsafe { device.adopt_stream(&kind, native) }
+                });
+                match adopted {
+                    Ok(handle) => {
+                        state.lanes[member] = Some(Lane { handle, inline, adopted: true });
+                        return Ok(());
+                    }
+                    Err(e) => tracing::debug!("{}: a stream of its own instead: {e}", self.device.name()),
                 }
             }
         }

@@ -23,7 +23,7 @@ impl Random {
     }
 
     /// 64 random bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -32,12 +32,12 @@ impl Random {
 
     /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.word() % bound
     }
 
     /// Elements with random bits: negative ones, infinities and NaNs of every payload among them.
     pub fn vec<T: Bits>(&mut self, len: usize) -> Vec<T> {
-        (0..len).map(|_| T::from_random(self.next())).collect()
+        (0..len).map(|_| T::from_random(self.word())).collect()
     }
 }
 

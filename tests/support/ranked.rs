@@ -9,7 +9,8 @@
 //! | `first`, `second` | f16 | | 0 | |
 //! | `never` | f64 | at most 8 columns, and `level` below 3 | 0 | |
 //!
-//! Its softmax writes the number of its threads, through the host's `parallel_for`.
+//! Its softmax writes the number of its threads, through the host's `parallel_for`. Each kernel that is built
+//! describes itself by a number of its own.
 
 use ep_core::parallel::Parallel;
 use ep_core::primitive::{Softmax, SoftmaxArgs, SoftmaxDesc};
@@ -19,6 +20,7 @@ use ep_core::provider::{
     StreamOptions, cells,
 };
 use ep_core::{DType, Result, Scalar, hob};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// An instance; option `level` (3) is an attribute of its device.
 #[derive(Debug)]
@@ -98,19 +100,27 @@ fn softmax(
     RankedDevice,
     impl Fn(&RankedDevice, &SoftmaxDesc) -> Result<CountThreads> + Send + Sync + use<>,
 > {
-    let build = |device: &RankedDevice, _: &SoftmaxDesc| Ok(CountThreads(device.host.clone()));
+    let build = |device: &RankedDevice, _: &SoftmaxDesc| {
+        let number = BUILT.fetch_add(1, Ordering::Relaxed).to_string();
+        Ok(CountThreads { host: device.host.clone(), number })
+    };
     Factory::new(name, build).dtypes([[dtype, dtype]])
 }
 
+static BUILT: AtomicUsize = AtomicUsize::new(0);
+
 /// The kernel.
 #[derive(Debug)]
-pub struct CountThreads(Host);
+pub struct CountThreads {
+    host: Host,
+    number: String,
+}
 
 impl Kernel<Softmax, RankedDevice> for CountThreads {
     unsafe fn launch(&self, _: &InlineStream, args: &SoftmaxArgs) -> Result<()> {
         let (rows, cols) = (args.rows as usize, args.cols);
-        let threads = self.0.threads() as f32;
-        self.0.parallel_for(rows, 1, 0, &|part| {
+        let threads = self.host.threads() as f32;
+        self.host.parallel_for(rows, 1, 0, &|part| {
             for row in part {
                 let address = args.dst + (row as u64 * cols as u64) * size_of::<f32>() as u64;
                 // SAFETY: a row of the destination, as the caller promises; no other chunk has it. The tests
@@ -119,5 +129,9 @@ impl Kernel<Softmax, RankedDevice> for CountThreads {
             }
             Ok(())
         })
+    }
+
+    fn describe(&self) -> &str {
+        &self.number
     }
 }

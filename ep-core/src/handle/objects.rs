@@ -58,13 +58,18 @@ impl DeviceHandle {
         // SAFETY: the interface tables belong to the plugin, which stays mapped; ours are generated.
         unsafe {
             if let Some(t) = device.interface("ep.timing", 1, &EPTIMINGINTERFACE_INFO)? {
-                device.timing = Some(TimingInterface::load(t.cast())?);
+                device.timing = device.optional("ep.timing", TimingInterface::load(t.cast()));
             }
             if let Some(t) = device.interface("ep.foreign_stream", 1, &EPFOREIGNSTREAMINTERFACE_INFO)? {
-                device.foreign = Some(ForeignStreamInterface::load(t.cast())?);
+                device.foreign = device.optional("ep.foreign_stream", ForeignStreamInterface::load(t.cast()));
             }
         }
         Ok(Arc::new(device))
+    }
+
+    /// A bad table of an optional interface costs that interface only.
+    fn optional<T>(&self, name: &str, table: Result<T>) -> Option<T> {
+        table.inspect_err(|e| tracing::warn!("{self:?}: interface {name} is not used: {e}")).ok()
     }
 
     /// An optional interface of the device; `None` when it is absent or does not fit `expected`.

@@ -4,13 +4,15 @@ use crate::abi::{
     EpDtypeInfo, EpHostServices, EpProviderOptions, EpStatus, EpStr, HostServicesTable, finish, list,
     read_struct, str_of, take,
 };
-use crate::parallel::{Parallel, Task};
+use crate::parallel::{Parallel, Serial, Task};
 use crate::{DType, Error, Result, dtype};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The host's services. Cheap to clone; usable until the provider instance is dropped.
+/// The host's services. Cheap to clone. They end with the provider instance: a clone that is kept longer logs
+/// nothing and computes on the calling thread. Threads of the provider that use one are joined before that.
 #[derive(Clone, Debug)]
 pub struct Host {
     inner: Arc<Inner>,
@@ -20,6 +22,7 @@ pub struct Host {
 struct Inner {
     table: HostServicesTable,
     threads: usize,
+    closed: AtomicBool,
 }
 
 // SAFETY: the table holds functions and a context pointer that rule 9 lets any thread use.
@@ -35,19 +38,29 @@ impl Host {
         let table = unsafe { HostServicesTable::load(services) }?;
         // SAFETY: the context belongs to the table.
         let threads = unsafe { (table.num_threads)(table.context) }.max(1) as usize;
-        Ok(Host { inner: Arc::new(Inner { table, threads }) })
+        Ok(Host { inner: Arc::new(Inner { table, threads, closed: AtomicBool::new(false) }) })
+    }
+
+    /// Ends the use of the host by this and all clones.
+    pub(super) fn close(&self) {
+        self.inner.closed.store(true, Ordering::Release);
+    }
+
+    /// The host's functions, while its services last.
+    #[inline]
+    fn table(&self) -> Option<&HostServicesTable> {
+        (!self.inner.closed.load(Ordering::Acquire)).then_some(&self.inner.table)
     }
 
     /// Whether messages of this level (1 error to 5 trace) are wanted.
     pub fn log_enabled(&self, level: u32) -> bool {
-        let t = &self.inner.table;
         // SAFETY: the context belongs to the table.
-        unsafe { (t.log_enabled)(t.context, level) != 0 }
+        self.table().is_some_and(|t| unsafe { (t.log_enabled)(t.context, level) != 0 })
     }
 
     /// Logs a message. Plugins normally use `tracing`, whose events arrive here.
     pub fn log(&self, level: u32, target: &str, message: &str) {
-        let t = &self.inner.table;
+        let Some(t) = self.table() else { return };
         // SAFETY: the context belongs to the table; the texts outlive the call.
         unsafe { (t.log)(t.context, level, EpStr::new(target), EpStr::new(message)) }
     }
@@ -59,7 +72,11 @@ impl Host {
     pub fn intern_dtype(&self, name: &str, bits: u32, alignment: u32) -> Result<DType> {
         let info = EpDtypeInfo { name: EpStr::new(name), bits, alignment, ..EpDtypeInfo::EMPTY };
         let mut id = 0;
-        let t = &self.inner.table;
+        let t = self.table().ok_or_else(|| {
+            Error::unavailable(format!(
+                "dtype `{name}`: the provider instance that this host served has ended"
+            ))
+        })?;
         // SAFETY: the context belongs to the table; `info` and `id` live during the call; the status is ours.
         unsafe { take((t.intern_dtype)(t.context, &info, &mut id)) }?;
         dtype::vendor::intern(Some(DType(id)), name, bits, alignment)
@@ -81,8 +98,8 @@ unsafe extern "C" fn run_chunk(user: *mut c_void, begin: u64, end: u64) -> *cons
 
 impl Parallel for Host {
     fn parallel_for(&self, n: usize, grain: usize, max_threads: usize, task: &Task<'_>) -> Result<()> {
+        let Some(t) = self.table() else { return Serial.parallel_for(n, grain, max_threads, task) };
         let job = Job { task };
-        let t = &self.inner.table;
         let max = u32::try_from(max_threads).unwrap_or(u32::MAX);
         // SAFETY: the context belongs to the table. The host calls `run_chunk` only during this call (rule 9),
         // during which `job` and what it borrows live; `Task` is `Sync`, so several threads may run it.

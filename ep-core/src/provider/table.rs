@@ -25,7 +25,19 @@ type AllocatorOf<P> = <DeviceOf<P> as Device>::Allocator;
 struct ProviderBox<P> {
     provider: P,
     factories: Mutex<Vec<Box<dyn FactoryObject>>>,
-    log: Option<log::Attached>,
+    session: Option<Session>,
+}
+
+/// An instance's use of its host, whose services end when this is dropped.
+struct Session {
+    host: Host,
+    _log: Option<log::Attached>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.host.close();
+    }
 }
 
 struct DeviceBox<D> {
@@ -132,27 +144,32 @@ pub(super) unsafe extern "C" fn create_provider<P: Provider>(
         // SAFETY: the host passes live structs (rule 2).
         let (host, options) = unsafe { (Host::new(host)?, Options::read(options)?) };
         let loaded = !options.plugin_path().is_empty();
-        // Detaches when dropped: also when the vendor's code panics, as the host's context ends with this call then.
         let log = loaded.then(|| log::Attached::new(NEXT_KEY.fetch_add(1, Ordering::Relaxed), &host));
+        // Ends here if the vendor's code fails or panics, because the host's services then end with this call.
+        let session = Session { host: host.clone(), _log: log };
         let provider = P::create(host, &options)?;
-        let boxed = Box::new(ProviderBox { provider, factories: Mutex::default(), log });
+        let boxed = Box::new(ProviderBox { provider, factories: Mutex::default(), session: Some(session) });
         // SAFETY: the out-pointer is the host's.
         unsafe { give(out, Box::into_raw(boxed).cast()) }
     })
 }
 
 unsafe extern "C" fn provider_destroy<P: Provider>(provider: *mut EpProvider) {
+    // SAFETY: a live provider of ours, or null.
+    let session = unsafe { provider.cast::<ProviderBox<P>>().as_mut() }.and_then(|b| b.session.take());
     if fork::check(P::FORK_SAFE).is_err() {
-        // The instance stays as it is, but the host's services end with this call.
+        // The instance stays as it is, but the host's services end with this call. Detaching takes a lock.
         log::silence();
+        if let Some(session) = session {
+            session.host.close();
+            std::mem::forget(session);
+        }
         return;
     }
-    // SAFETY: a live provider of ours, or null.
-    let log = unsafe { provider.cast::<ProviderBox<P>>().as_mut() }.and_then(|b| b.log.take());
     // SAFETY: the host destroys it once (rule 8).
     unsafe { drop_object::<P, ProviderBox<P>, _>(provider) };
     // Behind it, so that a panic in the vendor's `drop` is still logged.
-    drop(log);
+    drop(session);
 }
 
 unsafe extern "C" fn device_count<P: Provider>(provider: *mut EpProvider, out: *mut u32) -> *const EpStatus {

@@ -15,7 +15,7 @@ pub enum Shows {
     Stream,
     /// It loads; allocating fails.
     Alloc,
-    /// It loads; copying to or from the device fails.
+    /// It loads; copying to the device, and waiting for that, fails.
     Copy,
     /// It loads; no primitive can be made.
     Primitive,
@@ -23,8 +23,6 @@ pub enum Shows {
     Launch,
     /// It loads; recording an event fails.
     Record,
-    /// It loads; waiting for the stream fails.
-    Sync,
     /// Everything works. The panic of a destructor is at most logged.
     Never,
 }
@@ -105,7 +103,12 @@ pub const CASES: &[(&str, Shows, Code, &str)] = &[
     ("register.predicate_dtype", Shows::Load, Code::InvalidArgument, "sorce"),
     ("register.predicate_device", Shows::Load, Code::InvalidArgument, "antennas"),
     ("register.predicate_limit", Shows::Load, Code::InvalidArgument, "colums"),
-    ("schema.size", Shows::Load, Code::InvalidArgument, "schema of op `hostile.op`: the descriptor have 7 bytes"),
+    (
+        "schema.size",
+        Shows::Load,
+        Code::InvalidArgument,
+        "schema of op `hostile.op`: the descriptor have 7 bytes",
+    ),
     ("schema.overlap", Shows::Load, Code::InvalidArgument, "schema of op `hostile.op`"),
     ("schema.conflict", Shows::Load, Code::AbiMismatch, "`rows`"),
     ("factory.op", Shows::Load, Code::NotFound, "op `no_such_op`: the op is not known"),
@@ -121,7 +124,12 @@ pub const CASES: &[(&str, Shows, Code, &str)] = &[
     ("factory.no_selectors", Shows::Load, Code::InvalidArgument, "0 rows of selectors"),
     ("factory.selector", Shows::Load, Code::InvalidArgument, "has no value 999"),
     ("factory.predicate_op", Shows::Load, Code::InvalidArgument, "777"),
-    ("factory.predicate_short", Shows::Load, Code::InvalidArgument, "factory `hostile(factory.predicate_short)`"),
+    (
+        "factory.predicate_short",
+        Shows::Load,
+        Code::InvalidArgument,
+        "factory `hostile(factory.predicate_short)`",
+    ),
     ("factory.predicate_null", Shows::Load, Code::InvalidArgument, "2 entries"),
     ("factory.no_create", Shows::Load, Code::AbiMismatch, "EpFactoryInfo.create"),
     ("factory.no_table", Shows::Load, Code::AbiMismatch, "EpPrimitiveTable is null"),
@@ -148,8 +156,8 @@ pub const CASES: &[(&str, Shows, Code, &str)] = &[
     ("event.nothing", Shows::Record, Code::Internal, "success and no event"),
     ("record.panic", Shows::Record, Code::Panic, "panicked: hostile record"),
     ("record.error", Shows::Record, Code::Internal, "hostile record"),
-    ("sync.panic", Shows::Sync, Code::Panic, "panicked: hostile sync"),
-    ("sync.error", Shows::Sync, Code::Internal, "hostile sync"),
+    ("sync.panic", Shows::Copy, Code::Panic, "panicked: hostile sync"),
+    ("sync.error", Shows::Copy, Code::Internal, "hostile sync"),
     // At the end.
     ("free.panic", Shows::Never, Code::Panic, ""),
     ("free.error", Shows::Never, Code::Internal, ""),

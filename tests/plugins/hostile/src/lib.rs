@@ -1,4 +1,5 @@
-//! A provider that misbehaves in one way, its *mode*, and is good otherwise: the CPU with ReLU on f32.
+//! A provider that misbehaves in one way, its *mode*, and is good otherwise: a device with ReLU on
+//! f32.
 //!
 //! A mode is `<stage>.<what>`; `cases.rs` lists them with what a host is to make of each. Besides, every stage in
 //! `provider.rs` has `<stage>.abort`, `.exit` and `.hang`, which a host survives only in a child process. The mode

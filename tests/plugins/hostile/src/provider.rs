@@ -5,17 +5,32 @@ use ep_core::abi::{EpField, EpOpSchema, EpStr, text};
 use ep_core::hob::{self, Expr};
 use ep_core::op::Op;
 use ep_core::primitive::{ElementwiseUnary, ElementwiseUnaryArgs, Softmax, UnaryOp};
-use ep_core::provider::inline::{HostAllocator, HostDevice, InlineEvent, InlineStream};
+use ep_core::provider::inline::{HOST_SPACE, HostAllocator, host_copy};
 use ep_core::provider::{
-    Allocator, CopyRequest, Device, DeviceInfo, Event, Factory, Host, Kernel, MemoryKind, MemoryStats, Options,
-    Provider, Registrar, Stream, StreamOptions, cells,
+    Allocator, CopyRequest, Device, DeviceInfo, Event, Factory, Host, Kernel, MemoryKind, MemoryStats,
+    Options, Provider, Registrar, Stream, StreamOptions, cells,
 };
 use ep_core::{DType, Result};
 
 /// Where [`Mode::act`] is called. With each: `.panic`, `.error`, `.unavailable`, `.abort`, `.exit`, `.hang`.
 const STAGES: &[&str] = &[
-    "query", "create", "count", "open", "register", "stream", "event", "allocator", "alloc", "free", "build",
-    "launch", "copy", "sync", "done", "record", "wait",
+    "query",
+    "create",
+    "count",
+    "open",
+    "register",
+    "stream",
+    "event",
+    "allocator",
+    "alloc",
+    "free",
+    "build",
+    "launch",
+    "copy",
+    "sync",
+    "done",
+    "record",
+    "wait",
 ];
 /// What panics when it is dropped: `drop.<object>`.
 const DROPS: &[&str] =
@@ -90,7 +105,7 @@ impl Provider for Hostile {
 
     fn register(&self, registrar: &mut Registrar<'_, Self>) -> Result<()> {
         self.mode.act("register")?;
-        registrar.device_kind("cpu");
+        registrar.device_kind("hostile");
         match &*self.mode.0 {
             "register.nothing" => return Ok(()),
             "schema.size" => registrar.add_schema(leak(EpOpSchema { desc_size: 7, ..vendor_op() }))?,
@@ -183,8 +198,16 @@ impl Device for HostileDevice {
     type Allocator = HostileAllocator;
 
     fn info(&self) -> DeviceInfo {
-        // Not inline, so that hosts use streams and events; the name is for `crate::tables`.
-        DeviceInfo { inline: false, name: named(&self.mode), ..HostDevice::cpu_info() }
+        // Neither inline nor in host memory, so that hosts use streams, events and copies.
+        DeviceInfo {
+            kind: "hostile".into(),
+            name: named(&self.mode),
+            uuid: *b"test-hostile    ",
+            memory_space: "hostile".into(),
+            reads: vec!["hostile".into()],
+            writes: vec!["hostile".into()],
+            ..DeviceInfo::default()
+        }
     }
 
     fn create_stream(&self, _: StreamOptions) -> Result<HostileStream> {
@@ -224,18 +247,16 @@ impl Stream for HostileStream {
 
     unsafe fn copy(&self, copy: CopyRequest<'_>) -> Result<()> {
         self.mode.act("copy")?;
-        // SAFETY: as the caller promises.
-        unsafe { InlineStream.copy(copy) }
+        // SAFETY: as the caller promises; both sides are host memory, whatever they are called.
+        unsafe { host_copy(CopyRequest { dst_space: HOST_SPACE, src_space: HOST_SPACE, ..copy }) }
     }
 
     fn record(&self, _: &HostileEvent) -> Result<()> {
-        self.mode.act("record")?;
-        InlineStream.record(&InlineEvent)
+        self.mode.act("record")
     }
 
     fn wait(&self, _: &HostileEvent) -> Result<()> {
-        self.mode.act("wait")?;
-        InlineStream.wait(&InlineEvent)
+        self.mode.act("wait")
     }
 }
 
@@ -246,11 +267,11 @@ pub(crate) struct HostileEvent {
 
 impl Event for HostileEvent {
     fn query(&self) -> Result<bool> {
-        InlineEvent.query()
+        Ok(true)
     }
 
     fn sync(&self) -> Result<()> {
-        InlineEvent.sync()
+        Ok(())
     }
 }
 

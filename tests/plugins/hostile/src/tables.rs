@@ -24,23 +24,24 @@ struct Tables {
 type Row<T> = (&'static str, fn(&mut T));
 
 /// What a query answers instead of the tables.
-const QUERIES: &[(&str, fn() -> Answer)] = &[
-    ("query.null", || Answer::Plugin(null())),
-    ("query.misaligned", || Answer::Plugin(without_provenance(12))),
-    ("query.status_code", || Answer::Status(&ODD_CODE)),
-    ("query.status_text", || Answer::Status(&NO_TEXT)),
+const QUERIES: &[(&str, Answer)] = &[
+    ("query.null", Answer::Plugin(null())),
+    ("query.misaligned", Answer::Plugin(without_provenance(12))),
+    ("query.status_code", Answer::Status(&raw const ODD_CODE)),
+    ("query.status_text", Answer::Status(&raw const NO_TEXT)),
 ];
 
+#[derive(Clone, Copy)]
 enum Answer {
     Plugin(*const EpPlugin),
     Status(*const EpStatus),
 }
 
 /// A code that there is not, text that is not UTF-8, and nothing to release.
-static ODD_CODE: EpStatus =
-    EpStatus { code: 4711, reserved: 0, message: INVALID_UTF8, release: None };
+static ODD_CODE: EpStatus = EpStatus { code: 4711, reserved: 0, message: INVALID_UTF8, release: None };
 /// Text that is null and has a length.
-static NO_TEXT: EpStatus = EpStatus { code: 2, reserved: 0, message: EpStr { ptr: null(), len: 5 }, release: None };
+static NO_TEXT: EpStatus =
+    EpStatus { code: 2, reserved: 0, message: EpStr { ptr: null(), len: 5 }, release: None };
 const INVALID_UTF8: EpStr = EpStr { ptr: b"hostile \xff".as_ptr().cast(), len: 9 };
 
 const TABLES: &[Row<Tables>] = &[
@@ -142,7 +143,7 @@ pub(crate) fn knows(mode: &str) -> bool {
 /// # Safety
 /// `out` is valid for a write.
 pub(crate) unsafe fn query(mode: &Mode, out: *mut *const EpPlugin) -> Result<*const EpStatus> {
-    let plugin = match row(QUERIES, &mode.0).map(|answer| answer()) {
+    let plugin = match row(QUERIES, &mode.0).copied() {
         Some(Answer::Status(status)) => return Ok(status),
         Some(Answer::Plugin(plugin)) => plugin,
         None => {

@@ -237,6 +237,11 @@ fn an_adopted_stream_shares_the_queue() {
     adopted.sync().unwrap();
     assert!(stream.query().unwrap());
     assert_eq!(rig.download::<i32>(&stream, x, 1), [-29]);
+    for i in 1..30 {
+        launch(&fill, &adopted, &FillArgs::new(1, Scalar::I64(i), x)).unwrap();
+    }
+    drop(adopted);
+    assert!(stream.query().unwrap(), "dropping the adopted stream has waited for the queue");
     // SAFETY: refused before they are used.
     unsafe {
         assert_eq!(again.device.adopt_stream("CUstream", handle).unwrap_err().code(), Code::Unsupported);
