@@ -25,7 +25,8 @@ fn set_mode(mode: &str) {
     // The provider's code is used after this, and a library is never unmapped.
     let library = std::mem::ManuallyDrop::new(library);
     // SAFETY: its function of this name has this type and reads the text during the call.
-    let result = unsafe { take(library.get::<Set>(b"ep_test_hostile_mode").expect("exported")(EpStr::new(mode))) };
+    let result =
+        unsafe { take(library.get::<Set>(b"ep_test_hostile_mode").expect("exported")(EpStr::new(mode))) };
     // An unknown mode is a case too: the provider is told by its option.
     assert!(result.is_ok() || mode == "no.such_mode", "{mode}: {result:?}");
 }
@@ -128,14 +129,29 @@ fn what_is_wrong_while_loading_is_in_the_report() {
 }
 
 #[test]
-fn what_goes_wrong_at_work_comes_back_from_the_call() {
+fn panics_and_errors_at_work_come_back_from_the_call() {
     let at_work = |shows| !matches!(shows, Shows::Load | Shows::Absent | Shows::Remark | Shows::Never);
     assert!(run(at_work) > 20);
 }
 
 #[test]
-fn what_goes_wrong_in_a_destructor_stays_there() {
+fn panics_in_destructors_stay_inside() {
     assert!(run(|shows| shows == Shows::Never) > 6);
+}
+
+#[test]
+fn a_provider_without_devices_or_ops_is_told_apart() {
+    let folder = folder();
+    let good = good(folder.path());
+    let no_devices = load(&good, "count.none");
+    let error = use_device(&no_devices, "hostile", &data()).unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    says(error.message(), &["device `hostile` is absent", "no devices"]);
+    let no_ops = load(&good, "register.nothing");
+    assert_eq!(entry(&no_ops, "x").devices, ["hostile:0"]);
+    let error = use_device(&no_ops, "hostile", &data()).unwrap_err();
+    assert_eq!(error.code(), Code::Unsupported);
+    says(error.message(), &["elementwise_unary", "hostile:0"]);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Which factory a request gets, why, and what there is to ask for.
 
 use ep_core::primitive::{Softmax, SoftmaxCall, SoftmaxDesc};
-use ep_core::provider::query;
 use ep_core::{Code, DType};
 use ep_registry::config::ProviderConfig;
 use ep_registry::query::Filter;
@@ -16,7 +15,7 @@ fn ranked(builder: Builder, name: &str, priority: i32, level: &str) -> Builder {
     let mut settings = ProviderConfig::new(name, "");
     settings.priority = priority;
     settings.options.insert("level".into(), level.into());
-    builder.linked_with(settings, query::<Ranked>)
+    builder.linked_with::<Ranked>(settings)
 }
 
 fn one() -> Runtime {

@@ -14,8 +14,12 @@ use std::path::Path;
 on_each_provider!(runtimes_do_not_disturb_each_other, runtimes_on_threads, instances_of_one_provider);
 
 mod asynchronous {
-    use super::{a_runtime_ends_while_its_plugin_logs, buffers_cross_runtimes, lanes_are_ordered};
+    use super::{
+        a_runtime_ends_while_its_plugin_logs, adopted_lanes_share_a_queue, buffers_cross_runtimes,
+        lanes_are_ordered,
+    };
     super::on_each_async_provider!(
+        adopted_lanes_share_a_queue,
         a_runtime_ends_while_its_plugin_logs,
         buffers_cross_runtimes,
         lanes_are_ordered,
@@ -110,38 +114,52 @@ fn lanes_are_ordered(on: Under) {
         let builder = Runtime::builder().provider_with(cpu);
         let builder = match on {
             Under::AsyncPlugin => builder.provider_with(later),
-            _ => builder.linked_with(later, ep_core::provider::query::<test_async::AsyncProvider>),
+            _ => builder.linked_with::<test_async::AsyncProvider>(later),
         };
         let runtime = builder.select("broadcast_elementwise_binary", ["later"]).build().unwrap();
         let [device] = runtime.devices() else { panic!("{:?}", runtime.devices()) };
         assert_eq!(device.members()[0].instance(), primary);
 
-        let add = AddScalar::new(&runtime, device);
-        let double = unary_on(&runtime, device, "inline", UnaryOp::SQUARE);
-        assert_eq!((add.0.instance(), double.instance()), ("later", "inline"));
-        let streams = [device.stream().unwrap(), device.stream().unwrap()];
-        let mut buffer = device.upload(&[0.0f32; 45]).unwrap();
-        let mut random = Random::fresh();
-        let mut model = 0.0f32;
-        for _ in 0..60 {
-            let stream = &streams[random.below(2) as usize];
-            if random.below(2) == 0 || model > 100.0 {
-                let x = if model > 100.0 { -model } else { 1.0 };
-                add.launch(stream, 45, InPlace, x, &mut buffer).unwrap();
-                model += x;
-            } else {
-                launch(&double, stream, &mut buffer);
-                model *= model;
-            }
-            if random.below(10) == 0 {
-                assert_eq!(*buffer.map_read::<f32>().unwrap(), [model; 45]);
-            }
-        }
-        drop(streams);
-        assert_eq!(buffer.download::<f32>().unwrap(), [model; 45]);
-        drop(buffer);
-        check_left_behind(&runtime);
+        let square = unary_on(&runtime, device, "inline", UnaryOp::SQUARE);
+        take_turns(&runtime, "later", &square, |x| x * x);
     }
+}
+
+/// Two instances of a provider for one device: the lane of the second shares the first one's queue.
+fn adopted_lanes_share_a_queue(on: Under) {
+    let builder = on.add(on.add(Runtime::builder(), "first", &[]), "second", &[]);
+    let runtime = builder.select("broadcast_elementwise_binary", ["second"]).build().unwrap();
+    let negate = unary_on(&runtime, &runtime.devices()[0], "first", UnaryOp::NEGATIVE);
+    take_turns(&runtime, "second", &negate, |x| -x);
+}
+
+/// Launches an addition of the instance `adder`, and `other`, which computes `f`, in random order on two streams.
+fn take_turns(runtime: &Runtime, adder: &str, other: &Primitive<ElementwiseUnary>, f: fn(f32) -> f32) {
+    let device = other.device();
+    let add = AddScalar::new(runtime, device);
+    assert_eq!(add.0.instance(), adder);
+    let streams = [device.stream().unwrap(), device.stream().unwrap()];
+    let mut buffer = device.upload(&[0.0f32; 45]).unwrap();
+    let mut random = Random::fresh();
+    let mut model = 0.0f32;
+    for _ in 0..60 {
+        let stream = &streams[random.below(2) as usize];
+        if random.below(2) == 0 || model > 100.0 {
+            let x = if model > 100.0 { -model } else { 1.0 };
+            add.launch(stream, 45, InPlace, x, &mut buffer).unwrap();
+            model += x;
+        } else {
+            launch(other, stream, &mut buffer);
+            model = f(model);
+        }
+        if random.below(10) == 0 {
+            assert_eq!(*buffer.map_read::<f32>().unwrap(), [model; 45]);
+        }
+    }
+    drop(streams);
+    assert_eq!(buffer.download::<f32>().unwrap(), [model; 45]);
+    drop(buffer);
+    check_left_behind(runtime);
 }
 
 /// A unary f32 primitive of a certain instance.

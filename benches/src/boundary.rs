@@ -149,8 +149,7 @@ fn measure(config: &Path) -> Result<Report> {
         "the first load in this process, reading the config and the library from the disk's cache: {:.2} ms",
         first.as_secs_f64() * 1e3
     ));
-    let query = ep_core::provider::query::<ep_cpu::provider::CpuProvider>;
-    let linked = Runtime::builder().linked("static", query).threads(2).build()?;
+    let linked = Runtime::builder().linked::<ep_cpu::provider::CpuProvider>("static").threads(2).build()?;
     let path = launches(&plugin, &linked, &mut report)?;
     lookups(&plugin, &mut report)?;
     loads(&path, &mut report)?;

@@ -253,7 +253,8 @@ struct EpUuid {
 #define EP_PLUGIN_FORK_SAFE UINT32_C(1)
 
 /**
- * What a plugin is. Static: valid as long as the library is mapped.
+ * What a plugin is. Static: valid as long as the library is mapped. The fields up to `version` are the same
+ * in every version of the ABI, so that two sides can always tell each other who they are.
  * Growable. A table: constant while the other side may use it.
  */
 struct EpPlugin {
@@ -535,7 +536,10 @@ struct EpStreamTable {
   uint64_t struct_size;
   /** Waits for the stream's work and frees it. */
   void (*destroy)(EpStream *stream);
-  /** Blocks until all work is done; reports errors of that work, once. */
+  /**
+   * Blocks until all work is done; reports the first error of that work, once. Also with an error the work
+   * has ended: it touches no memory any more, and what it was to write holds some value.
+   */
   const EpStatus *(*sync)(EpStream *stream);
   /** `out` gets 1 when all work is done, else 0. */
   const EpStatus *(*query)(EpStream *stream, uint32_t *out);

@@ -35,7 +35,14 @@ pub unsafe trait Op: Send + Sync + Sized + 'static {
 
     /// The schema, decoded.
     fn schema() -> &'static Schema {
-        crate::schema::core_schema(Self::NAME).expect("every core op is in the table of core schemas")
+        // SAFETY: an op's own schema is static and valid (this trait's safety).
+        unsafe { crate::schema::schema_of(Self::raw_schema()) }
+    }
+
+    /// The bytes between the fields of a descriptor, which must be zero.
+    fn reserved(desc: &Self::Desc) -> u32 {
+        let _ = desc;
+        0
     }
 
     /// Checks everything about a launch but its addresses: sizes, dims, scalars, limits.
@@ -211,7 +218,8 @@ pub unsafe fn view<'a>(values: *const i64, len: i64) -> &'a [i64] {
 #[cold]
 fn bad_rank(name: &str, values: *const i64, len: i64) -> Error {
     Error::invalid(format!(
-        "`{name}`: rank {len} at {values:p}; the rank is 0 to {MAX_DIMS} and the pointer valid"
+        "`{name}`: rank {len} at {values:p}; the rank is 0 to {MAX_DIMS} (-1 stands for \
+         shapes that must have one rank and differ in it) and the pointer valid"
     ))
 }
 

@@ -10,10 +10,11 @@ mod request;
 pub use decode::decode_schema;
 pub use request::{ArgsFacts, DescFacts, Key, MAX_STRUCT};
 
+use crate::abi::EpOpSchema;
 use crate::hob::{Expr, Facts};
 use crate::{DType, Result, primitive};
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 /// One op.
 #[derive(Debug, Clone, PartialEq)]
@@ -219,6 +220,25 @@ static CORE: LazyLock<HashMap<String, Arc<Schema>>> = LazyLock::new(|| {
         })
         .collect()
 });
+
+/// The decoded form of a static schema; decoded once.
+///
+/// # Safety
+/// `raw` is valid as the schema of an op: everything that it points to is static.
+///
+/// # Panics
+/// When the schema is malformed, which is a defect of the op's own definition.
+pub unsafe fn schema_of(raw: &'static EpOpSchema) -> &'static Schema {
+    static DECODED: RwLock<BTreeMap<usize, &'static Schema>> = RwLock::new(BTreeMap::new());
+    let key = std::ptr::from_ref(raw).addr();
+    if let Some(known) = DECODED.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return known;
+    }
+    // SAFETY: as the caller promises.
+    let schema = unsafe { decode_schema(raw) }.unwrap_or_else(|e| panic!("{e}"));
+    let mut decoded = DECODED.write().unwrap_or_else(PoisonError::into_inner);
+    decoded.entry(key).or_insert_with(|| Box::leak(Box::new(schema)))
+}
 
 /// The core op of this name.
 pub fn core_schema(name: &str) -> Option<&'static Schema> {

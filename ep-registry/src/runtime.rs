@@ -18,7 +18,7 @@ use ep_core::abi::{ABI_MAJOR, ABI_MINOR};
 use ep_core::handle::{DeviceHandle, Plugin, ProviderHandle};
 use ep_core::op::Op;
 use ep_core::parallel::Parallel;
-use ep_core::provider::QueryFn;
+use ep_core::provider::{Provider, QueryFn};
 use ep_core::schema::Schema;
 use ep_core::{Code, Error, Result};
 use parking_lot::RwLock;
@@ -80,16 +80,25 @@ impl Builder {
         self
     }
 
-    /// Adds a provider that is linked into this program:
-    /// `.linked("cpu", ep_core::provider::query::<CpuProvider>)`.
+    /// Adds a provider that is linked into this program: `.linked::<CpuProvider>("cpu")`.
     #[must_use]
-    pub fn linked(self, name: impl Into<String>, query: QueryFn) -> Self {
-        self.linked_with(ProviderConfig::new(name, ""), query)
+    pub fn linked<P: Provider>(self, name: impl Into<String>) -> Self {
+        self.linked_with::<P>(ProviderConfig::new(name, ""))
     }
 
     /// Adds a linked provider with settings; their path means nothing.
     #[must_use]
-    pub fn linked_with(mut self, settings: ProviderConfig, query: QueryFn) -> Self {
+    pub fn linked_with<P: Provider>(self, settings: ProviderConfig) -> Self {
+        // SAFETY: the query function of a `Provider` is a plugin's entry point, and its code is this program's.
+        unsafe { self.linked_query(settings, ep_core::provider::query::<P>) }
+    }
+
+    /// Adds a linked provider by its entry point, such as one written in C.
+    ///
+    /// # Safety
+    /// `query` keeps the contract of `ep_plugin_query`, and its code stays mapped.
+    #[must_use]
+    pub unsafe fn linked_query(mut self, settings: ProviderConfig, query: QueryFn) -> Self {
         self.linked.push((settings, query));
         self
     }

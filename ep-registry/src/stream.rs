@@ -52,6 +52,8 @@ struct Lane {
 /// Something that is kept until an event.
 struct Deferred {
     event: EventHandle,
+    /// The number of the latest work before the event.
+    number: u64,
     _kept: Kept,
 }
 
@@ -102,6 +104,7 @@ impl Stream {
                 return Ok(false);
             }
         }
+        self.core.completed.fetch_max(self.core.submitted(), Ordering::Relaxed);
         Ok(true)
     }
 }
@@ -134,7 +137,7 @@ impl StreamCore {
         if lane.inline {
             return work(&lane.handle);
         }
-        _done = take_done(deferred);
+        _done = self.take_done(deferred);
         *last = Some(member);
         self.submitted.fetch_add(1, Ordering::Relaxed);
         work(&lane.handle)
@@ -198,12 +201,7 @@ impl StreamCore {
 
     /// An event behind everything queued so far; `None` if nothing is asynchronous here.
     pub(crate) fn record_now(&self) -> Result<Option<EventHandle>> {
-        let state = self.state.lock();
-        let Some(last) = state.last else { return Ok(None) };
-        let Some(Some(lane)) = state.lanes.get(last) else { return Ok(None) };
-        let event = lane.handle.device().create_event()?;
-        lane.handle.record(&event)?;
-        Ok(Some(event))
+        record(&self.state.lock())
     }
 
     /// Makes later work of this stream's lane `member` wait for an event of any provider.
@@ -226,17 +224,35 @@ impl StreamCore {
 
     /// Keeps something until everything queued so far is done.
     pub(crate) fn keep(&self, kept: Kept) {
-        let recorded = self.record_now();
-        match recorded {
-            Ok(Some(event)) => self.state.lock().deferred.push_back(Deferred { event, _kept: kept }),
-            Ok(None) => {}
+        let mut state = self.state.lock();
+        match record(&state) {
+            Ok(Some(event)) => {
+                let number = self.submitted();
+                state.deferred.push_back(Deferred { event, number, _kept: kept });
+            }
+            Ok(None) => drop(state),
             Err(e) => {
+                drop(state);
                 tracing::error!("{}: cannot record an event, waiting instead: {e}", self.device.name());
                 if let Err(e) = self.sync() {
                     tracing::error!("{}: {e}", self.device.name());
                 }
             }
         }
+    }
+
+    /// Takes out what was kept for work that is done. Events are in queue order, so the first pending one ends
+    /// it.
+    #[inline]
+    fn take_done(&self, deferred: &mut VecDeque<Deferred>) -> Vec<Deferred> {
+        let mut done = Vec::new();
+        while deferred.front().is_some_and(|d| is_done(&d.event)) {
+            done.extend(deferred.pop_front());
+        }
+        if let Some(last) = done.last() {
+            self.completed.fetch_max(last.number, Ordering::Relaxed);
+        }
+        done
     }
 
     /// Whether the lane of a member works when it is called.
@@ -257,14 +273,12 @@ fn switch_lane(state: &mut State, member: usize) -> Result<()> {
     state.lanes[last].as_ref().map_or(Ok(()), |l| l.handle.sync())
 }
 
-/// Takes out what was kept for work that is done. Events are in queue order, so the first pending one ends it.
-#[inline]
-fn take_done(deferred: &mut VecDeque<Deferred>) -> Vec<Deferred> {
-    let mut done = Vec::new();
-    while deferred.front().is_some_and(|d| is_done(&d.event)) {
-        done.extend(deferred.pop_front());
-    }
-    done
+/// An event behind everything on the asynchronous lane that was used last, which is behind the others.
+fn record(state: &State) -> Result<Option<EventHandle>> {
+    let Some(Some(lane)) = state.last.and_then(|last| state.lanes.get(last)) else { return Ok(None) };
+    let event = lane.handle.device().create_event()?;
+    lane.handle.record(&event)?;
+    Ok(Some(event))
 }
 
 /// A query that fails does not tell that the work is over, unless the device is; a later `sync` does.

@@ -4,7 +4,7 @@ use ep_core::primitive::{Permute, PermuteArgs, PermuteCall, PermuteDesc};
 use ep_core::provider::inline::{HostAllocator, host_copy};
 use ep_core::provider::{
     Allocator, CopyRequest, Device, DeviceInfo, Event, Factory, Host, Kernel, MemoryKind, MemoryStats,
-    Options, Provider, Registrar, Stream, StreamOptions, query,
+    Options, Provider, Registrar, Stream, StreamOptions,
 };
 use ep_core::{Code, DType, Error, Result};
 use ep_registry::{Buffer, Runtime};
@@ -232,7 +232,7 @@ fn late() -> (Runtime, Arc<Sim>) {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let sim = Arc::new(Sim::default());
     *NEXT.lock().unwrap() = Some(sim.clone());
-    let runtime = Runtime::builder().linked("late", query::<Late>).threads(1).build().unwrap();
+    let runtime = Runtime::builder().linked::<Late>("late").threads(1).build().unwrap();
     (runtime, sim)
 }
 

@@ -1,6 +1,5 @@
 //! The providers that the host's tests run on.
 
-use ep_core::provider::QueryFn;
 use ep_registry::config::ProviderConfig;
 use ep_registry::{Device, Runtime};
 use std::path::PathBuf;
@@ -46,25 +45,12 @@ impl Under {
         matches!(self, Under::AsyncPlugin | Under::AsyncLinked)
     }
 
-    /// Whether it is loaded from a file.
-    pub fn is_plugin(self) -> bool {
-        matches!(self, Under::CpuPlugin | Under::AsyncPlugin)
-    }
-
     /// The device kind, which is the instance's name too.
     pub fn kind(self) -> &'static str {
         if self.is_async() { "async" } else { "cpu" }
     }
 
-    fn query(self) -> QueryFn {
-        if self.is_async() {
-            ep_core::provider::query::<test_async::AsyncProvider>
-        } else {
-            ep_core::provider::query::<ep_cpu::provider::CpuProvider>
-        }
-    }
-
-    /// An instance called `name` with options, for a [`ep_registry::runtime::Builder`].
+    /// Adds an instance called `name`, with options, which must load.
     pub fn add(
         self,
         builder: ep_registry::Builder,
@@ -74,11 +60,14 @@ impl Under {
         let mut settings = ProviderConfig::new(name, "");
         settings.required = true;
         settings.options = options.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        if !self.is_plugin() {
-            return builder.linked_with(settings, self.query());
+        match self {
+            Under::CpuLinked => builder.linked_with::<ep_cpu::provider::CpuProvider>(settings),
+            Under::AsyncLinked => builder.linked_with::<test_async::AsyncProvider>(settings),
+            Under::CpuPlugin | Under::AsyncPlugin => {
+                settings.path = plugin(if self.is_async() { "test_async" } else { "ep_cpu" });
+                builder.provider_with(settings)
+            }
         }
-        settings.path = plugin(if self.is_async() { "test_async" } else { "ep_cpu" });
-        builder.provider_with(settings)
     }
 
     /// A runtime with this provider only.

@@ -206,15 +206,12 @@ fn args(o: &mut String, op: &Op, t: &str) {
         ""
     };
     writeln!(o, "impl {t}Args {{\n    /// Arguments without workspace. Slices must outlive the launch.\n{allow}    pub fn new({}) -> Self {{", params.join(", ")).unwrap();
-    same_length_checks(o, op);
     writeln!(o, "        {t}Args {{\n            struct_size: size_of::<Self>() as u64,\n            flags: 0,\n            workspace: 0,\n            workspace_bytes: 0,").unwrap();
     for a in &op.arg {
         let value = match a.kind {
             ArgKind::Dims => format!("{}.as_ptr()", a.name),
             ArgKind::Scalar => format!("{}.into()", a.name),
-            ArgKind::Size if dims.contains(&a.name) => {
-                format!("{}.len() as i64", first_with_length(op, &a.name))
-            }
+            ArgKind::Size if dims.contains(&a.name) => length_value(op, &a.name),
             _ => a.name.clone(),
         };
         if value == a.name {
@@ -228,22 +225,16 @@ fn args(o: &mut String, op: &Op, t: &str) {
     writeln!(o, "// SAFETY: `repr(C)`, no padding, `struct_size` first, all-zero is valid.\nunsafe impl Growable for {t}Args {{\n    const NAME: &'static str = \"Ep{t}Args\";\n}}\n").unwrap();
 }
 
-fn first_with_length(op: &Op, length: &str) -> String {
-    op.arg.iter().find(|a| a.length.as_deref() == Some(length)).unwrap().name.clone()
-}
-
-/// Two slices that share one length field must agree; the shorter length would be memory-safe but wrong.
-fn same_length_checks(o: &mut String, op: &Op) {
-    for a in op.arg.iter().filter(|a| a.length.is_some()) {
-        let first = first_with_length(op, a.length.as_deref().unwrap());
-        if first != a.name {
-            writeln!(
-                o,
-                "        assert_eq!({}.len(), {first}.len(), \"`{}` and `{first}` have one length\");",
-                a.name, a.name
-            )
-            .unwrap();
+/// The value of a length field. Slices that share one must agree: otherwise it is -1, which every launch refuses.
+fn length_value(op: &Op, length: &str) -> String {
+    let slices: Vec<_> = op.arg.iter().filter(|a| a.length.as_deref() == Some(length)).map(|a| &a.name).collect();
+    match slices.as_slice() {
+        [one] => format!("{one}.len() as i64"),
+        [first, rest @ ..] => {
+            let same: Vec<_> = rest.iter().map(|r| format!("{r}.len() == {first}.len()")).collect();
+            format!("if {} {{ {first}.len() as i64 }} else {{ -1 }}", same.join(" && "))
         }
+        [] => panic!("{}: nothing has the length {length}", op.name),
     }
 }
 
@@ -298,6 +289,9 @@ fn marker(o: &mut String, op: &Op, t: &str) {
     let d = if has_desc { "desc" } else { "_desc" };
     let needs_desc = op.operand.iter().any(|x| x.dtype.is_some());
     writeln!(o, "#[derive(Clone, Copy, Debug)]\npub struct {t};\n\n// SAFETY: generated from the same description as the schema.\nunsafe impl Op for {t} {{\n    const NAME: &'static str = \"{}\";\n    const VERSION: u32 = {};\n    type Desc = {t}Desc;\n    type Args = {t}Args;\n    type Uses = [OperandUse; {n}];\n\n    fn raw_schema() -> &'static EpOpSchema {{\n        &SCHEMA\n    }}\n", op.name, op.version).unwrap();
+    if op.desc_layout().2 {
+        writeln!(o, "    fn reserved(desc: &{t}Desc) -> u32 {{\n        desc.reserved\n    }}\n").unwrap();
+    }
     let limits: Vec<_> = op.desc.iter().filter(|d| d.kind == DescKind::Limit).collect();
     writeln!(o, "    #[inline]\n    unsafe fn check({}: &{t}Desc, args: &{t}Args) -> Result<()> {{\n        no_flags(args.flags)?;", if limits.is_empty() { "_desc" } else { d }).unwrap();
     for a in &op.arg {

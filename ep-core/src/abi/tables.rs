@@ -173,7 +173,7 @@ impl AllocatorTable {
 pub struct StreamTable {
     /// Waits for the stream's work and frees it.
     pub destroy: unsafe extern "C" fn(stream: *mut EpStream),
-    /// Blocks until all work is done; reports errors of that work, once.
+    /// Blocks until all work is done; reports the first error of that work, once. Also with an error the work has ended: it touches no memory any more, and what it was to write holds some value.
     pub sync: unsafe extern "C" fn(stream: *mut EpStream) -> *const EpStatus,
     /// `out` gets 1 when all work is done, else 0.
     pub query: unsafe extern "C" fn(stream: *mut EpStream, out: *mut u32) -> *const EpStatus,

@@ -1326,7 +1326,7 @@ pub struct EpStreamTable {
     pub struct_size: u64,
     /// Waits for the stream's work and frees it.
     pub destroy: Option<unsafe extern "C" fn(stream: *mut EpStream)>,
-    /// Blocks until all work is done; reports errors of that work, once.
+    /// Blocks until all work is done; reports the first error of that work, once. Also with an error the work has ended: it touches no memory any more, and what it was to write holds some value.
     pub sync: Option<unsafe extern "C" fn(stream: *mut EpStream) -> *const EpStatus>,
     /// `out` gets 1 when all work is done, else 0.
     pub query: Option<unsafe extern "C" fn(stream: *mut EpStream, out: *mut u32) -> *const EpStatus>,
@@ -1802,7 +1802,7 @@ impl EpForeignStreamInterface {
     pub const INTERFACE: &'static str = "ep.foreign_stream";
 }
 
-/// What a plugin is. Static: valid as long as the library is mapped.
+/// What a plugin is. Static: valid as long as the library is mapped. The fields up to `version` are the same in every version of the ABI, so that two sides can always tell each other who they are.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]

@@ -202,6 +202,10 @@ unsafe impl Op for BatchMatmul {
         &SCHEMA
     }
 
+    fn reserved(desc: &BatchMatmulDesc) -> u32 {
+        desc.reserved
+    }
+
     #[inline]
     unsafe fn check(_desc: &BatchMatmulDesc, args: &BatchMatmulArgs) -> Result<()> {
         no_flags(args.flags)?;

@@ -241,6 +241,10 @@ unsafe impl Op for BroadcastElementwiseBinary {
         &SCHEMA
     }
 
+    fn reserved(desc: &BroadcastElementwiseBinaryDesc) -> u32 {
+        desc.reserved
+    }
+
     #[inline]
     unsafe fn check(
         desc: &BroadcastElementwiseBinaryDesc,

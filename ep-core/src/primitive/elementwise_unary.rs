@@ -175,6 +175,10 @@ unsafe impl Op for ElementwiseUnary {
         &SCHEMA
     }
 
+    fn reserved(desc: &ElementwiseUnaryDesc) -> u32 {
+        desc.reserved
+    }
+
     #[inline]
     unsafe fn check(_desc: &ElementwiseUnaryDesc, args: &ElementwiseUnaryArgs) -> Result<()> {
         no_flags(args.flags)?;

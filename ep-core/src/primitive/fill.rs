@@ -138,6 +138,10 @@ unsafe impl Op for Fill {
         &SCHEMA
     }
 
+    fn reserved(desc: &FillDesc) -> u32 {
+        desc.reserved
+    }
+
     #[inline]
     unsafe fn check(_desc: &FillDesc, args: &FillArgs) -> Result<()> {
         no_flags(args.flags)?;

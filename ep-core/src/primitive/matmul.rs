@@ -186,6 +186,10 @@ unsafe impl Op for Matmul {
         &SCHEMA
     }
 
+    fn reserved(desc: &MatmulDesc) -> u32 {
+        desc.reserved
+    }
+
     #[inline]
     unsafe fn check(_desc: &MatmulDesc, args: &MatmulArgs) -> Result<()> {
         no_flags(args.flags)?;

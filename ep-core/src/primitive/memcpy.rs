@@ -137,6 +137,10 @@ unsafe impl Op for Memcpy {
         &SCHEMA
     }
 
+    fn reserved(desc: &MemcpyDesc) -> u32 {
+        desc.reserved
+    }
+
     #[inline]
     unsafe fn check(_desc: &MemcpyDesc, args: &MemcpyArgs) -> Result<()> {
         no_flags(args.flags)?;

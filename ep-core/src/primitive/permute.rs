@@ -100,13 +100,12 @@ const _: () = {
 impl PermuteArgs {
     /// Arguments without workspace. Slices must outlive the launch.
     pub fn new(src_dims: &[i64], permutation: &[i64], src: u64, dst: u64) -> Self {
-        assert_eq!(permutation.len(), src_dims.len(), "`permutation` and `src_dims` have one length");
         PermuteArgs {
             struct_size: size_of::<Self>() as u64,
             flags: 0,
             workspace: 0,
             workspace_bytes: 0,
-            num_dims: src_dims.len() as i64,
+            num_dims: if permutation.len() == src_dims.len() { src_dims.len() as i64 } else { -1 },
             src_dims: src_dims.as_ptr(),
             permutation: permutation.as_ptr(),
             src,
@@ -163,6 +162,10 @@ unsafe impl Op for Permute {
 
     fn raw_schema() -> &'static EpOpSchema {
         &SCHEMA
+    }
+
+    fn reserved(desc: &PermuteDesc) -> u32 {
+        desc.reserved
     }
 
     #[inline]

@@ -171,7 +171,8 @@ pub trait Stream: Send + 'static {
     /// The events it works with.
     type Event: Event;
 
-    /// Blocks until all work is done.
+    /// Blocks until all work is done, also when it failed: afterwards none of it touches memory, and what it was
+    /// to write holds some value.
     ///
     /// # Errors
     /// The first error of that work, once.

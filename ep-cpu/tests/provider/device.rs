@@ -1,7 +1,6 @@
 //! The device, its memory, and what the provider says of itself.
 
 use crate::support::{Rig, builder};
-use ep_core::parallel::Parallel;
 use ep_core::primitive::{ElementwiseUnary, ElementwiseUnaryDesc, UnaryOp};
 use ep_core::provider::Attribute;
 use ep_core::{Code, DType, Scalar};

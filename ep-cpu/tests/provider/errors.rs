@@ -73,7 +73,7 @@ fn a_dtype_without_a_kernel() {
     let rig = Rig::new();
     let desc = ElementwiseUnaryDesc::new(UnaryOp::TANH, DType::I32, DType::I32);
     let e = rig.runtime.primitive::<ElementwiseUnary>(rig.cpu(), desc).map(drop);
-    refused(e, Code::Unsupported, &["elementwise_unary", "tanh", "i32", "unary.float", "f32"]);
+    refused(e, Code::Unsupported, &["elementwise_unary", "op=tanh", "src i32", "cpu/unary.float", "nearest"]);
     let desc = MatmulDesc::new(Transpose::NONE, Transpose::NONE, DType::BOOL);
     let e = rig.runtime.primitive::<Matmul>(rig.cpu(), desc).map(drop);
     refused(e, Code::Unsupported, &["matmul", "bool"]);

@@ -1,6 +1,5 @@
 //! A runtime with the provider linked in, values of every dtype, and launches in both ways.
 
-use ep_core::provider::query;
 use ep_core::{DType, Result, Scalar};
 use ep_cpu::provider::CpuProvider;
 use ep_registry::config::ProviderConfig;
@@ -12,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub fn builder(options: &[(&str, &str)]) -> Builder {
     let mut settings = ProviderConfig::new("cpu", "");
     settings.options = options.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    Runtime::builder().threads(2).linked_with(settings, query::<CpuProvider>)
+    Runtime::builder().threads(2).linked_with::<CpuProvider>(settings)
 }
 
 /// A runtime, its CPU and a stream.

@@ -30,11 +30,11 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(n: usize, grain: usize, width: usize) -> Plan {
-        let grain = grain.max(1);
+        let (grain, width) = (grain.max(1), width.max(1));
         let unit = if grain >= UNIT { UNIT } else { 1 };
         let units = n / unit;
         let chunks = match width {
-            0 | 1 => 1,
+            1 => 1,
             _ => (units / grain.div_ceil(unit)).clamp(1, CHUNKS_PER_THREAD * width),
         };
         let chunks = if chunks > width { chunks - chunks % width } else { chunks };

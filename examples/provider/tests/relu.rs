@@ -2,7 +2,6 @@
 
 use ep_core::DType;
 use ep_core::primitive::{ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, UnaryOp};
-use ep_core::provider::query;
 use ep_registry::{InPlace, Runtime};
 use example_provider::Example;
 use half::f16;
@@ -13,7 +12,7 @@ fn relu(dtype: DType) -> ElementwiseUnaryDesc {
 
 #[test]
 fn relu_of_odd_values_into_other_memory_and_in_place() {
-    let runtime = Runtime::builder().linked("example", query::<Example>).threads(1).build().unwrap();
+    let runtime = Runtime::builder().linked::<Example>("example").threads(1).build().unwrap();
     let cpu = runtime.device("cpu:0").unwrap();
     let stream = cpu.stream().unwrap();
 
@@ -43,7 +42,7 @@ fn relu_of_odd_values_into_other_memory_and_in_place() {
 fn an_option_that_it_does_not_have_is_refused() {
     let mut settings = ep_registry::config::ProviderConfig::new("example", "");
     settings.options.insert("speed".into(), "high".into());
-    let runtime = Runtime::builder().linked_with(settings, query::<Example>).threads(1).build().unwrap();
+    let runtime = Runtime::builder().linked_with::<Example>(settings).threads(1).build().unwrap();
     assert!(runtime.device("cpu:0").is_err());
     assert!(runtime.report().to_string().contains("unknown option `speed`"), "{}", runtime.report());
 }

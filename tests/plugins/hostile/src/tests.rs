@@ -21,7 +21,8 @@ fn set_mode(mode: &str) -> Result<()> {
 fn runtime(options: &[(&str, &str)]) -> Runtime {
     let mut settings = ProviderConfig::new("x", "");
     settings.options = options.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    Runtime::builder().threads(1).linked_with(settings, ep_plugin_query).build().unwrap()
+    // SAFETY: this crate's own entry point.
+    unsafe { Runtime::builder().threads(1).linked_query(settings, ep_plugin_query) }.build().unwrap()
 }
 
 struct Side;

@@ -1,0 +1,151 @@
+//! Factories' and primitives' functions: made once for each (provider, op, kernel).
+
+use super::super::{Kernel, Provider};
+use super::device::device_of;
+use super::{StreamOf, drop_object, entry, give, object};
+use crate::abi::*;
+use crate::op::Op;
+use crate::{Error, Result};
+use std::ffi::c_void;
+
+struct Built<O: Op, K> {
+    desc: O::Desc,
+    kernel: K,
+}
+
+/// Something whose address is the context of a factory's callbacks.
+pub(in crate::provider) trait FactoryObject: Send {
+    fn context(&self) -> *mut EpFactoryContext;
+}
+
+struct FactoryBox<F> {
+    build: F,
+}
+
+impl<F: Send> FactoryObject for FactoryBox<F> {
+    fn context(&self) -> *mut EpFactoryContext {
+        (&raw const *self).cast_mut().cast()
+    }
+}
+
+pub(in crate::provider) fn factory_object<P: Provider, O: Op, K, F>(build: F) -> Box<dyn FactoryObject>
+where
+    K: Kernel<O, P::Device>,
+    F: Fn(&P::Device, &O::Desc) -> Result<K> + Send + Sync + 'static,
+{
+    Box::new(FactoryBox { build })
+}
+
+/// A factory's `create`.
+pub(in crate::provider) unsafe extern "C" fn create_primitive<P: Provider, O: Op, K, F>(
+    context: *mut EpFactoryContext,
+    device: *mut EpDevice,
+    desc: *const c_void,
+    out: *mut *mut EpPrimitive,
+) -> *const EpStatus
+where
+    K: Kernel<O, P::Device>,
+    F: Fn(&P::Device, &O::Desc) -> Result<K> + Send + Sync + 'static,
+{
+    entry::<P>(|| {
+        // SAFETY: the context is this factory's, the device ours; the descriptor is the op's.
+        let (factory, device, desc) = unsafe {
+            (
+                object::<FactoryBox<F>, _>(context)?,
+                device_of::<P>(device)?,
+                read_struct(desc.cast::<O::Desc>())?,
+            )
+        };
+        if O::reserved(&desc) != 0 {
+            return Err(Error::unsupported(format!(
+                "{}: reserved bytes of the descriptor are set; this version gives them no meaning",
+                O::NAME
+            )));
+        }
+        let kernel = (factory.build)(&device.device, &desc)?;
+        // SAFETY: the out-pointer is the host's.
+        unsafe { give(out, Box::into_raw(Box::new(Built::<O, K> { desc, kernel })).cast()) }
+    })
+}
+
+unsafe extern "C" fn primitive_destroy<P: Provider, O: Op, K>(primitive: *mut EpPrimitive) {
+    // SAFETY: the host destroys it once.
+    unsafe { drop_object::<P, Built<O, K>, _>(primitive) }
+}
+
+unsafe extern "C" fn primitive_launch<P: Provider, O: Op, K: Kernel<O, P::Device>>(
+    primitive: *mut EpPrimitive,
+    stream: *mut EpStream,
+    args: *const c_void,
+) -> *const EpStatus {
+    entry::<P>(|| {
+        // SAFETY: a live primitive and stream of ours, and the op's argument struct.
+        let (built, stream, args) = unsafe {
+            (
+                object::<Built<O, K>, _>(primitive)?,
+                object::<StreamOf<P>, _>(stream)?,
+                read_struct(args.cast::<O::Args>())?,
+            )
+        };
+        // SAFETY: the host promises readable dims with every launch.
+        unsafe { check_launch::<O>(&built.desc, &args) }?;
+        // SAFETY: launching is unsafe for the host, which promises valid memory (rule 11).
+        unsafe { built.kernel.launch(stream, &args) }
+    })
+}
+
+/// Everything that can be checked about a launch without knowing the memory.
+///
+/// # Safety
+/// As [`Op::check`].
+#[inline]
+unsafe fn check_launch<O: Op>(desc: &O::Desc, args: &O::Args) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe { O::check(desc, args) }?;
+    // SAFETY: every descriptor starts with `struct_size` and `alignment` (both u64).
+    let alignment = unsafe { std::ptr::from_ref(desc).cast::<u64>().add(1).read() };
+    // SAFETY: just checked.
+    let uses = unsafe { O::uses(desc, args) };
+    for (i, u) in uses.as_ref().iter().enumerate() {
+        u.check_address(alignment, i, || O::schema().operands[i].name.clone())?;
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn primitive_workspace<P: Provider, O: Op, K: Kernel<O, P::Device>>(
+    primitive: *mut EpPrimitive,
+    args: *const c_void,
+    out: *mut u64,
+) -> *const EpStatus {
+    entry::<P>(|| {
+        // SAFETY: a live primitive of ours and the op's argument struct.
+        let (built, args) =
+            unsafe { (object::<Built<O, K>, _>(primitive)?, read_struct(args.cast::<O::Args>())?) };
+        // SAFETY: the host promises readable dims.
+        unsafe { O::check(&built.desc, &args) }?;
+        // SAFETY: the out-pointer is the host's.
+        unsafe { give(out, built.kernel.workspace_size(&args)?) }
+    })
+}
+
+unsafe extern "C" fn primitive_describe<P: Provider, O: Op, K: Kernel<O, P::Device>>(
+    primitive: *mut EpPrimitive,
+    out: *mut EpStr,
+) -> *const EpStatus {
+    // SAFETY: a live primitive of ours, whose text lives as long; the out-pointer is the host's.
+    entry::<P>(|| unsafe { give(out, EpStr::new(object::<Built<O, K>, _>(primitive)?.kernel.describe())) })
+}
+
+/// The table of primitives of one kernel type.
+pub(in crate::provider) fn primitive_table<P: Provider, O: Op, K: Kernel<O, P::Device>>()
+-> &'static EpPrimitiveTable {
+    const {
+        &EpPrimitiveTable {
+            destroy: Some(primitive_destroy::<P, O, K>),
+            launch: Some(primitive_launch::<P, O, K>),
+            workspace_size: Some(primitive_workspace::<P, O, K>),
+            describe: Some(primitive_describe::<P, O, K>),
+            ..EpPrimitiveTable::EMPTY
+        }
+    }
+}
