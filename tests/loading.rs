@@ -270,7 +270,7 @@ fn another_content_than_the_hash_says_is_refused_and_the_right_one_loads() {
         let settings = ProviderConfig { sha256: Some(sha256), ..ProviderConfig::new("x", &path) };
         Runtime::builder().threads(1).provider_with(settings).build().unwrap()
     };
-    let runtime = build(wrong.clone());
+    let runtime = build(wrong);
     let entry = only(&runtime);
     assert_eq!(entry.status, Status::Failed);
     let (found, expected) = (digest.to_string(), wrong.to_string());

@@ -83,7 +83,7 @@ impl Isa {
     /// `InvalidArgument` when the variable holds an unknown word, `Unavailable` when this CPU lacks
     /// the level it names.
     pub fn detect() -> Result<Isa> {
-        match std::env::var_os(ISA_ENV) {
+        match std::env::var_os(ISA_ENV).filter(|word| !word.is_empty()) {
             None => Ok(Isa(best())),
             Some(word) => Self::from_word(&word.to_string_lossy()),
         }

@@ -36,6 +36,7 @@ use glob::Pattern;
 
 use crate::document::{self, At, Document, Table};
 use crate::platform;
+use crate::pool::MAX_THREADS;
 use crate::trust::{Digest, Policy};
 
 /// What `ep.toml` says.
@@ -233,7 +234,7 @@ impl Config {
             }
             let search = top.table("search", &["dirs", "allow", "deny"], |table| Search::read(table, base))?;
             let runtime = top.table("runtime", &["threads", "strict_layout"], |table| {
-                let threads = table.integer("threads", 1..1 << 16)?;
+                let threads = table.integer("threads", 1..1 + MAX_THREADS as i64)?;
                 let strict = table.boolean("strict_layout")?;
                 Ok((threads.and_then(|at| usize::try_from(at.value).ok()), strict.is_some_and(|at| at.value)))
             })?;

@@ -4,7 +4,7 @@ use crate::support::{Rig, builder};
 use ep_core::primitive::{ElementwiseUnary, ElementwiseUnaryDesc, UnaryOp};
 use ep_core::provider::Attribute;
 use ep_core::{Code, DType, Scalar};
-use ep_cpu::isa::Isa;
+use ep_cpu::isa::{ISA_ENV, Isa};
 use ep_registry::query::Filter;
 use std::collections::HashSet;
 
@@ -37,6 +37,20 @@ fn every_level_can_be_asked_for_and_is_named() {
         let relu = runtime.primitive::<ElementwiseUnary>(cpu, desc).unwrap();
         assert!(relu.describe().starts_with(&format!("{isa}: ")), "{}", relu.describe());
     }
+}
+
+/// With a level in the environment that does not exist, only the option can be what decides.
+#[test]
+fn the_option_wins_over_the_environment() {
+    let with_bad_level = |test: &str| {
+        let mut tests = std::process::Command::new(std::env::current_exe().unwrap());
+        tests.args(["--exact", test]).env(ISA_ENV, "sse9").output().unwrap()
+    };
+    let asked = with_bad_level("device::every_level_can_be_asked_for_and_is_named");
+    let out = String::from_utf8_lossy(&asked.stdout);
+    assert!(asked.status.success() && out.contains("1 passed"), "{out}");
+    let not_asked = with_bad_level("device::no_row_is_claimed_twice");
+    assert!(!not_asked.status.success(), "the environment counts without the option");
 }
 
 /// Rows are claimed once, by as few factories as that takes.

@@ -14,6 +14,9 @@ use ep_registry::{InPlace, NoMemory};
 
 const COUNT: usize = 37;
 
+/// A function, its name, its source dtypes, its destination dtype unless that is the source's, and its formula.
+type Case<O, F> = (O, &'static str, &'static [DType], Option<DType>, F);
+
 /// What `cast` makes of a value; rounding is left to [`encode_all`].
 fn convert(x: Num, dst: DType) -> Num {
     match x {
@@ -103,7 +106,7 @@ fn unary_functions_by_formula() {
         _ => Num::Float(if x.float() <= 0.0 { 0.0 } else { x.float() }),
     };
     let is_nan: Formula = |x| Num::Int(x.float().is_nan().into());
-    let cases: [(UnaryOp, &str, &[DType], Option<DType>, Formula); 4] = [
+    let cases: [Case<UnaryOp, Formula>; 4] = [
         (UnaryOp::IDENTITY, "identity", &DType::ALL, None, |x| x),
         (UnaryOp::NEGATIVE, "negative", &DType::ALL[1..], None, negative),
         (UnaryOp::RELU, "relu", DType::REAL, None, relu),
@@ -254,7 +257,7 @@ fn less(a: Num, b: Num) -> Num {
 fn binary_functions_by_formula() {
     let (rig, mut random) = (Rig::new(), Random::new());
     type Formula = fn(Num, Num) -> Num;
-    let cases: [(BinaryOp, &str, &[DType], Option<DType>, Formula); 2] = [
+    let cases: [Case<BinaryOp, Formula>; 2] = [
         (BinaryOp::ADD, "add", &DType::ALL, None, add),
         (BinaryOp::LESS_THAN, "less_than", DType::REAL, Some(DType::BOOL), less),
     ];
