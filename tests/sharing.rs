@@ -1,7 +1,8 @@
 //! Several runtimes in one process, several providers for one device, several instances of one file.
 
 use ep_core::primitive::{
-    ElementwiseUnary, ElementwiseUnaryDesc, Matmul, MatmulCall, MatmulDesc, Transpose, UnaryOp,
+    ElementwiseUnary, ElementwiseUnaryArgs, ElementwiseUnaryDesc, Matmul, MatmulCall, MatmulDesc, Transpose,
+    UnaryOp,
 };
 use ep_core::{Code, DType, Scalar};
 use ep_registry::config::ProviderConfig;
@@ -116,12 +117,30 @@ fn lanes_are_ordered(on: Under) {
             Under::AsyncPlugin => builder.provider_with(later),
             _ => builder.linked_with::<test_async::AsyncProvider>(later),
         };
-        let runtime = builder.select("broadcast_elementwise_binary", ["later"]).build().unwrap();
+        let runtime = builder.select("*", ["later"]).build().unwrap();
         let [device] = runtime.devices() else { panic!("{:?}", runtime.devices()) };
         assert_eq!(device.members()[0].instance(), primary);
 
         let square = unary_on(&runtime, device, "inline", UnaryOp::SQUARE);
         take_turns(&runtime, "later", &square, |x| x * x);
+        raw_launches_take_turns(&runtime, device);
+    }
+}
+
+/// Nothing but the stream orders raw launches, so its lanes must.
+fn raw_launches_take_turns(runtime: &Runtime, device: &Device) {
+    let negate = unary_on(runtime, device, "later", UnaryOp::NEGATIVE);
+    let abs = unary_on(runtime, device, "inline", UnaryOp::ABS);
+    let (stream, buffer) = (device.stream().unwrap(), device.upload(&[3.5f32; 64]).unwrap());
+    let args = ElementwiseUnaryArgs::new(64, buffer.address(), buffer.address());
+    for _ in 0..20 {
+        // SAFETY: live memory of 64 elements, in place as the op allows; all work is on this one stream.
+        unsafe {
+            negate.launch_raw(&stream, &args).unwrap();
+            abs.launch_raw(&stream, &args).unwrap();
+        }
+        stream.sync().unwrap();
+        assert_eq!(buffer.download::<f32>().unwrap(), [3.5; 64]);
     }
 }
 

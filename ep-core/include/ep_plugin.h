@@ -1243,6 +1243,9 @@ static inline void ep_status_keep(const EpStatus *status) { (void)status; }
  * - With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n
  *   is 0.
  * - f16 and bf16 accumulate in f32 and round once. Integers wrap.
+ * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
+ *   an
+ *   integer factor beyond 2^53 may be Unsupported.
  * - Launching twice with the same input on the same device gives the same bits.
  * - c overlaps neither a nor b.
  */
@@ -1462,7 +1465,8 @@ struct EpElementwiseUnaryArgs {
  *
  * - `count == 0` does nothing.
  * - The value is converted as `cast` converts: floats to integers saturate and NaN gives 0, integers wrap,
- *   bool is `value != 0`; a complex value for a real dtype gives its real part.
+ *   bool is `value != 0`; a complex value for a real dtype gives its real part. A value of kind NONE is
+ *   InvalidArgument.
  */
 
 typedef struct EpFillDesc EpFillDesc;
@@ -1551,6 +1555,9 @@ struct EpLogSoftmaxArgs {
  * - With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n
  *   is 0.
  * - f16 and bf16 accumulate in f32 and round once. Integers wrap.
+ * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
+ *   an
+ *   integer factor beyond 2^53 may be Unsupported.
  * - Launching twice with the same input on the same device gives the same bits.
  * - c overlaps neither a nor b.
  */
@@ -1645,7 +1652,7 @@ struct EpMemcpyArgs {
  * `memset`, version 1. Sets every byte to one value.
  *
  * - `bytes == 0` does nothing.
- * - The value is taken modulo 256.
+ * - The value is taken modulo 256. One that is no integer, or of kind NONE, is InvalidArgument.
  */
 
 typedef struct EpMemsetDesc EpMemsetDesc;
@@ -2420,6 +2427,8 @@ static inline const EpOpSchema *ep_batch_matmul_schema(void) {
            "  [batch, k, m] and [batch, n, k]; for complex dtypes transposing also conjugates.\n"
            "- With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n is 0.\n"
            "- f16 and bf16 accumulate in f32 and round once. Integers wrap.\n"
+           "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an\n"
+           "  integer factor beyond 2^53 may be Unsupported.\n"
            "- Launching twice with the same input on the same device gives the same bits.\n"
            "- c overlaps neither a nor b."),
     sizeof(EpBatchMatmulDesc), desc_fields, 3, sizeof(EpBatchMatmulArgs), arg_fields, 9, operands, 3,
@@ -2607,7 +2616,7 @@ static inline const EpOpSchema *ep_fill_schema(void) {
     EP_STR("Sets every element to one value."),
     EP_STR("- `count == 0` does nothing.\n"
            "- The value is converted as `cast` converts: floats to integers saturate and NaN gives 0, integers wrap,\n"
-           "  bool is `value != 0`; a complex value for a real dtype gives its real part."),
+           "  bool is `value != 0`; a complex value for a real dtype gives its real part. A value of kind NONE is InvalidArgument."),
     sizeof(EpFillDesc), desc_fields, 1, sizeof(EpFillArgs), arg_fields, 3, operands, 1, NULL, 0};
   return &schema;
 }
@@ -2687,6 +2696,8 @@ static inline const EpOpSchema *ep_matmul_schema(void) {
            "  [k, m] and [n, k]; for complex dtypes transposing also conjugates.\n"
            "- With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n is 0.\n"
            "- f16 and bf16 accumulate in f32 and round once. Integers wrap.\n"
+           "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an\n"
+           "  integer factor beyond 2^53 may be Unsupported.\n"
            "- Launching twice with the same input on the same device gives the same bits.\n"
            "- c overlaps neither a nor b."),
     sizeof(EpMatmulDesc), desc_fields, 3, sizeof(EpMatmulArgs), arg_fields, 8, operands, 3, flops, 7};
@@ -2734,7 +2745,7 @@ static inline const EpOpSchema *ep_memset_schema(void) {
     sizeof(EpOpSchema), EP_STR("memset"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Sets every byte to one value."),
     EP_STR("- `bytes == 0` does nothing.\n"
-           "- The value is taken modulo 256."),
+           "- The value is taken modulo 256. One that is no integer, or of kind NONE, is InvalidArgument."),
     sizeof(EpMemsetDesc), NULL, 0, sizeof(EpMemsetArgs), arg_fields, 3, operands, 1, NULL, 0};
   return &schema;
 }

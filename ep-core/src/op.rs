@@ -131,7 +131,8 @@ impl OperandUse {
         self.dtype.map_or(self.bytes, |d| d.packed_bytes(self.bytes / d.bytes_for_bounds()))
     }
 
-    /// Checks the address: not null if anything is accessed, aligned, not wrapping around.
+    /// Checks the address: not null if anything is accessed, aligned, not wrapping around. `alignment` is 0 or a
+    /// power of two.
     ///
     /// # Errors
     /// `InvalidArgument`.
@@ -142,7 +143,7 @@ impl OperandUse {
         }
         let align = if alignment != 0 { alignment } else { self.dtype.map_or(1, |d| d.alignment() as u64) };
         if self.address == 0
-            || !self.address.is_multiple_of(align)
+            || self.address & (align - 1) != 0
             || self.address.checked_add(self.bytes).is_none()
         {
             return Err(bad_address(self, align, index, &names()));

@@ -59,7 +59,10 @@ impl fmt::Display for Entry {
         if !self.devices.is_empty() {
             write!(f, " [{}]", self.devices.join(", "))?;
         }
-        if self.reason.is_empty() { Ok(()) } else { write!(f, ": {}", self.reason) }
+        // Errors of loading begin with the path, which stands above already.
+        let path = self.path.as_ref().map_or(String::new(), |p| format!("{}: ", p.display()));
+        let reason = self.reason.strip_prefix(&path).unwrap_or(&self.reason);
+        if reason.is_empty() { Ok(()) } else { write!(f, ": {reason}") }
     }
 }
 

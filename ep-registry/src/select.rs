@@ -284,7 +284,9 @@ fn nearest(schema: &Schema, key: &Key, all: &[(Matched<'_>, Option<Verdict>)]) -
         let selectors = entry.handle.selectors.iter().min_by_key(|r| differing(r, &key.selectors))?;
         let dtypes =
             entry.handle.dtypes.iter().min_by_key(|r| differing(&as_ids(r), &as_ids(&key.dtypes)))?;
-        let cost = differing(selectors, &key.selectors) + differing(&as_ids(dtypes), &as_ids(&key.dtypes));
+        // Another function is further away than other dtypes.
+        let cost =
+            4 * differing(selectors, &key.selectors) + differing(&as_ids(dtypes), &as_ids(&key.dtypes));
         if best.as_ref().is_none_or(|(c, _)| cost < *c) {
             best = Some((cost, Key { selectors: selectors.clone(), dtypes: dtypes.clone() }));
         }

@@ -39,7 +39,7 @@ struct Message {
 /// target folder is.
 fn build_release() -> Result<PathBuf, String> {
     let mut build = cargo();
-    build.args(["build", "--release", "-p", "ep-cli", "-p", "ep-cpu-plugin", "-p", "ep-benches"]);
+    build.args(["build", "--release", "-p", "ep-cli", "-p", "ep-cpu-plugin"]);
     let shown = announce(&build);
     build.arg("--message-format=json-render-diagnostics").stdout(Stdio::piped());
     let failed = |e: &dyn std::fmt::Display| format!("`{shown}` failed: {e}");

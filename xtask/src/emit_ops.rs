@@ -227,7 +227,8 @@ fn args(o: &mut String, op: &Op, t: &str) {
 
 /// The value of a length field. Slices that share one must agree: otherwise it is -1, which every launch refuses.
 fn length_value(op: &Op, length: &str) -> String {
-    let slices: Vec<_> = op.arg.iter().filter(|a| a.length.as_deref() == Some(length)).map(|a| &a.name).collect();
+    let slices: Vec<_> =
+        op.arg.iter().filter(|a| a.length.as_deref() == Some(length)).map(|a| &a.name).collect();
     match slices.as_slice() {
         [one] => format!("{one}.len() as i64"),
         [first, rest @ ..] => {

@@ -22,23 +22,28 @@ const MAX_LIST: u64 = 1 << 24;
 ///
 /// # Safety
 /// A non-null, aligned `ptr` is readable for eight bytes.
+#[inline]
 unsafe fn checked_size<T: Growable>(ptr: *const T) -> Result<usize> {
-    if ptr.is_null() {
-        return Err(Error::abi(format!("{} is null", T::NAME)));
-    }
-    if !ptr.is_aligned() {
-        return Err(Error::abi(format!(
-            "{} at {ptr:p} is not aligned to {} bytes",
-            T::NAME,
-            align_of::<T>()
-        )));
+    if ptr.is_null() || !ptr.is_aligned() {
+        return Err(bad_pointer(ptr));
     }
     // SAFETY: not null, aligned, and readable as the caller promises; `struct_size` comes first.
     let size = unsafe { ptr.cast::<u64>().read() };
     if size < 8 || size % 8 != 0 || size > 1 << 20 {
-        return Err(Error::abi(format!("{}.struct_size is {size}, which no version of it has", T::NAME)));
+        return Err(bad_size(T::NAME, size));
     }
     Ok(size as usize)
+}
+
+#[cold]
+fn bad_pointer<T: Growable>(ptr: *const T) -> Error {
+    let align = align_of::<T>();
+    Error::abi(format!("{} at {ptr:p}: null, or not aligned to {align} bytes", T::NAME))
+}
+
+#[cold]
+fn bad_size(name: &str, size: u64) -> Error {
+    Error::abi(format!("{name}.struct_size is {size}, which no version of it has"))
 }
 
 /// Copies `min(size, size_of::<T>())` bytes over a zeroed value.

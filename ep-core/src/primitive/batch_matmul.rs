@@ -185,6 +185,8 @@ unsafe impl<R, W, A: Into<R>, B: Into<R>, C: Into<W>> Call<R, W> for BatchMatmul
 ///   \[batch, k, m\] and \[batch, n, k\]; for complex dtypes transposing also conjugates.
 /// - With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n is 0.
 /// - f16 and bf16 accumulate in f32 and round once. Integers wrap.
+/// - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an
+///   integer factor beyond 2^53 may be Unsupported.
 /// - Launching twice with the same input on the same device gives the same bits.
 /// - c overlaps neither a nor b.
 #[derive(Clone, Copy, Debug)]
@@ -445,7 +447,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "One matrix product for each item of a batch: c[i] = alpha * op(a[i]) * op(b[i]) + beta * c[i].",
     ),
     contract: text(
-        "- Row-major and contiguous: op(a) is [batch, m, k], op(b) [batch, k, n], c [batch, m, n]. Transposed operands are stored\n  [batch, k, m] and [batch, n, k]; for complex dtypes transposing also conjugates.\n- With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n is 0.\n- f16 and bf16 accumulate in f32 and round once. Integers wrap.\n- Launching twice with the same input on the same device gives the same bits.\n- c overlaps neither a nor b.",
+        "- Row-major and contiguous: op(a) is [batch, m, k], op(b) [batch, k, n], c [batch, m, n]. Transposed operands are stored\n  [batch, k, m] and [batch, n, k]; for complex dtypes transposing also conjugates.\n- With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n is 0.\n- f16 and bf16 accumulate in f32 and round once. Integers wrap.\n- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an\n  integer factor beyond 2^53 may be Unsupported.\n- Launching twice with the same input on the same device gives the same bits.\n- c overlaps neither a nor b.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -122,7 +122,7 @@ unsafe impl<R, W, Dst: Into<W>> Call<R, W> for MemsetCall<Dst> {
 ///
 /// # Contract
 /// - `bytes == 0` does nothing.
-/// - The value is taken modulo 256.
+/// - The value is taken modulo 256. One that is no integer, or of kind NONE, is InvalidArgument.
 #[derive(Clone, Copy, Debug)]
 pub struct Memset;
 
@@ -208,7 +208,9 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     version: 1,
     flags: EP_OP_DETERMINISTIC,
     summary: text("Sets every byte to one value."),
-    contract: text("- `bytes == 0` does nothing.\n- The value is taken modulo 256."),
+    contract: text(
+        "- `bytes == 0` does nothing.\n- The value is taken modulo 256. One that is no integer, or of kind NONE, is InvalidArgument.",
+    ),
     desc_size: 16,
     desc_fields: &raw const DESC_FIELDS as *const EpField,
     num_desc_fields: 0,

@@ -35,8 +35,15 @@ impl Schema {
     /// The key of a descriptor.
     ///
     /// # Errors
-    /// `InvalidArgument` for a selector value without a name or no dtype.
+    /// `InvalidArgument` for a selector value without a name, no dtype, or an impossible alignment.
     pub fn key(&self, desc: &[u8]) -> Result<Key> {
+        let alignment = read_u64(desc, 8);
+        if alignment != 0 && !alignment.is_power_of_two() {
+            return Err(Error::invalid(format!(
+                "{}: alignment {alignment} is not a power of two",
+                self.name
+            )));
+        }
         let mut key = Key { selectors: Vec::new(), dtypes: Vec::new() };
         for f in &self.desc {
             match &f.kind {
@@ -267,5 +274,6 @@ mod tests {
         assert_eq!(schema.unknown_to(bytes(&desc), schema), None);
         assert_eq!(schema.unknown_to(bytes(&unlimited), &old), None);
         assert!(schema.key(bytes(&SoftmaxDesc::new(DType::F16, DType::INVALID))).is_err());
+        assert!(schema.key(bytes(&desc.with_alignment(48))).is_err());
     }
 }

@@ -56,6 +56,11 @@ where
                 read_struct(desc.cast::<O::Desc>())?,
             )
         };
+        // SAFETY: every descriptor starts with `struct_size` and `alignment` (both u64).
+        let alignment = unsafe { std::ptr::from_ref(&desc).cast::<u64>().add(1).read() };
+        if alignment != 0 && !alignment.is_power_of_two() {
+            return Err(Error::invalid(format!("{}: alignment {alignment} is not a power of two", O::NAME)));
+        }
         if O::reserved(&desc) != 0 {
             return Err(Error::unsupported(format!(
                 "{}: reserved bytes of the descriptor are set; this version gives them no meaning",
