@@ -92,10 +92,16 @@ fn streams_of_another_device_are_refused(on: Under) {
         let other = runtime.devices()[1].stream().unwrap();
         let mut data = device.upload(&[5i32]).unwrap();
         let negate = Negate::new(runtime, device);
-        contains(&invalid(negate.launch(&other, 1, InPlace, &mut data)), &["async:0", "async:1"]);
+        contains(
+            &invalid(negate.launch(&other, 1, InPlace, &mut data)),
+            &["primitive of async:0", "stream of async:1"],
+        );
         let args = ElementwiseUnaryArgs::new(1, data.address(), data.address());
         // SAFETY: live memory of one element that nothing else uses; the stream is refused before it matters.
-        contains(&invalid(unsafe { negate.0.launch_raw(&other, &args) }), &["async:0", "async:1"]);
+        contains(
+            &invalid(unsafe { negate.0.launch_raw(&other, &args) }),
+            &["primitive of async:0", "stream of async:1"],
+        );
         assert_eq!(data.download::<i32>().unwrap(), [5]);
     });
 }

@@ -281,30 +281,6 @@ fn a_copy_under_the_same_id_is_a_duplicate() {
 }
 
 #[test]
-fn all_providers_compute_on_the_runtime_s_threads() {
-    let threads = || std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    let before = threads();
-    let runtime = two_providers(&[("elementwise_unary", "cpu2"), ("matmul", "cpu")]);
-    let device = &runtime.devices()[0];
-    let stream = device.stream().unwrap();
-    let a = device.upload(&vec![1.0f32; 512 * 512]).unwrap();
-    let mut c = device.alloc(DType::F32, 512 * 512).unwrap();
-    let desc = MatmulDesc::new(Transpose::NONE, Transpose::NONE, DType::F32);
-    let matmul = runtime.primitive::<Matmul>(device, desc).unwrap();
-    let tanh = unary_on(&runtime, device, "cpu2", UnaryOp::TANH);
-    for _ in 0..2 {
-        let (alpha, beta) = ((1.0 / 512.0).into(), Scalar::None);
-        matmul
-            .launch(&stream, MatmulCall { m: 512, n: 512, k: 512, alpha, beta, a: &a, b: &a, c: &mut c })
-            .unwrap();
-        launch(&tanh, &stream, &mut c);
-    }
-    assert!(threads() <= before + 1, "two threads, of which one is the caller: {before} -> {}", threads());
-    let expected = 1.0f32.tanh();
-    assert!(c.download::<f32>().unwrap().iter().all(|x| (x - expected).abs() < 1e-6));
-}
-
-#[test]
 fn the_same_name_twice_is_an_error() {
     let runtime = Under::CpuPlugin.add(Runtime::builder(), "x", &[]);
     let e = Under::CpuLinked.add(runtime, "x", &[]).build().unwrap_err();

@@ -131,33 +131,35 @@ impl OperandUse {
         self.dtype.map_or(self.bytes, |d| d.packed_bytes(self.bytes / d.bytes_for_bounds()))
     }
 
-    /// Checks the address: not null if anything is accessed, aligned, not wrapping around. `alignment` is 0 or a
-    /// power of two.
+    /// Checks an address for it: not null if anything is accessed, aligned, not wrapping around. `alignment` is 0
+    /// or a power of two.
     ///
     /// # Errors
     /// `InvalidArgument`.
     #[inline]
-    pub fn check_address(&self, alignment: u64, index: usize, names: impl FnOnce() -> String) -> Result<()> {
+    pub fn check_address(
+        &self,
+        address: u64,
+        alignment: u64,
+        index: usize,
+        name: impl FnOnce() -> String,
+    ) -> Result<()> {
         if self.bytes == 0 {
             return Ok(());
         }
         let align = if alignment != 0 { alignment } else { self.dtype.map_or(1, |d| d.alignment() as u64) };
-        if self.address == 0
-            || self.address & (align - 1) != 0
-            || self.address.checked_add(self.bytes).is_none()
-        {
-            return Err(bad_address(self, align, index, &names()));
+        if address == 0 || address & (align - 1) != 0 || address.checked_add(self.bytes).is_none() {
+            return Err(bad_address(address, self.bytes, align, index, &name()));
         }
         Ok(())
     }
 }
 
 #[cold]
-fn bad_address(u: &OperandUse, align: u64, index: usize, name: &str) -> Error {
+fn bad_address(address: u64, bytes: u64, align: u64, index: usize, name: &str) -> Error {
     Error::invalid(format!(
-        "operand {index} (`{name}`): address {:#x} for {} bytes must not be null, must be a multiple of {align} \
-         and must not wrap around",
-        u.address, u.bytes
+        "operand {index} (`{name}`): address {address:#x} for {bytes} bytes must not be null, must be a multiple \
+         of {align} and must not wrap around"
     ))
 }
 
@@ -323,7 +325,7 @@ mod tests {
             writes: false,
             present: true,
         };
-        let ok = |u: OperandUse, align| u.check_address(align, 0, || "x".into()).is_ok();
+        let ok = |u: OperandUse, align| u.check_address(u.address, align, 0, || "x".into()).is_ok();
         assert!(ok(u(0, 0), 0) && ok(u(4, 4), 0) && ok(u(64, 4), 64));
         assert!(!ok(u(0, 4), 0) && !ok(u(2, 4), 0) && !ok(u(4, 4), 64) && !ok(u(u64::MAX - 3, 8), 0));
     }

@@ -240,8 +240,7 @@ impl<'a, 'b> Operands<'a, 'b> {
     fn set_address(&mut self, i: usize, address: u64) -> Result<()> {
         // `struct_size` and `alignment` come first in every descriptor.
         let alignment = self.core.desc[1];
-        let place = OperandUse { address, ..self.uses[i] };
-        place.check_address(alignment, i, || self.core.schema.operands[i].name.clone())?;
+        self.uses[i].check_address(address, alignment, i, || self.core.schema.operands[i].name.clone())?;
         self.addresses[i] = address;
         Ok(())
     }

@@ -112,7 +112,7 @@ unsafe fn check_launch<O: Op>(desc: &O::Desc, args: &O::Args) -> Result<()> {
     // SAFETY: just checked.
     let uses = unsafe { O::uses(desc, args) };
     for (i, u) in uses.as_ref().iter().enumerate() {
-        u.check_address(alignment, i, || O::schema().operands[i].name.clone())?;
+        u.check_address(u.address, alignment, i, || O::schema().operands[i].name.clone())?;
     }
     Ok(())
 }
