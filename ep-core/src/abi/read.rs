@@ -37,8 +37,10 @@ unsafe fn checked_size<T: Growable>(ptr: *const T) -> Result<usize> {
 
 #[cold]
 fn bad_pointer<T: Growable>(ptr: *const T) -> Error {
-    let align = align_of::<T>();
-    Error::abi(format!("{} at {ptr:p}: null, or not aligned to {align} bytes", T::NAME))
+    if ptr.is_null() {
+        return Error::abi(format!("{} is null", T::NAME));
+    }
+    Error::abi(format!("{} at {ptr:p} is not aligned to {} bytes", T::NAME, align_of::<T>()))
 }
 
 #[cold]
