@@ -187,6 +187,6 @@ fn a_required_provider_that_panics_fails_the_whole() {
     settings.options.insert("mode".into(), "register.panic".into());
     settings.required = true;
     let error = Runtime::builder().threads(1).provider_with(settings).build().unwrap_err();
-    assert_eq!(error.code(), Code::Unavailable);
+    assert_eq!(error.code(), Code::Panic);
     says(error.message(), &["`x` is required", "libtest_hostile", "panicked: hostile register"]);
 }

@@ -326,7 +326,7 @@ fn a_required_provider_that_fails_fails_the_whole() {
     let required = ProviderConfig { required: true, ..ProviderConfig::new("needed", &missing) };
     let error =
         Runtime::builder().threads(1).provider("good", &path).provider_with(required).build().unwrap_err();
-    assert_eq!(error.code(), Code::Unavailable);
+    assert_eq!(error.code(), Code::NotFound);
     says(error.message(), &["`needed` is required", missing.to_str().unwrap(), "does not exist"]);
 }
 

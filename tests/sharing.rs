@@ -284,6 +284,6 @@ fn a_copy_under_the_same_id_is_a_duplicate() {
 fn the_same_name_twice_is_an_error() {
     let runtime = Under::CpuPlugin.add(Runtime::builder(), "x", &[]);
     let e = Under::CpuLinked.add(runtime, "x", &[]).build().unwrap_err();
-    assert_eq!(e.code(), Code::Unavailable, "a required provider is missing");
+    assert_eq!(e.code(), Code::InvalidArgument, "a required provider is missing");
     assert!(e.message().contains("instance name `x` is taken"), "{e}");
 }

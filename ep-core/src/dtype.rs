@@ -302,6 +302,26 @@ macro_rules! element {
 element!(i8 => I8, u8 => U8, i16 => I16, u16 => U16, i32 => I32, u32 => U32, i64 => I64, u64 => U64,
     half::f16 => F16, half::bf16 => BF16, f32 => F32, f64 => F64);
 
+/// A complex number in memory: real part, imaginary part. For moving data; it has no arithmetic.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct Complex<T> {
+    /// The real part.
+    pub re: T,
+    /// The imaginary part.
+    pub im: T,
+}
+
+// SAFETY: two f32 without padding, the size of the dtype; all bit patterns are valid.
+unsafe impl Element for Complex<f32> {
+    const DTYPE: DType = DType::COMPLEX64;
+}
+
+// SAFETY: two f64 without padding, the size of the dtype; all bit patterns are valid.
+unsafe impl Element for Complex<f64> {
+    const DTYPE: DType = DType::COMPLEX128;
+}
+
 // SAFETY: one byte; `validate` rejects everything but 0 and 1.
 unsafe impl Element for bool {
     const DTYPE: DType = DType::BOOL;
@@ -323,6 +343,20 @@ mod tests {
         assert!(vendor::intern(None, "noprefix", 8, 1).is_err());
         assert!(vendor::intern(None, "a.b", 8, 3).is_err());
         assert_eq!((id.to_string().as_str(), id.bytes_for_bounds(), id.alignment()), ("acme.test8", 1, 1));
+    }
+
+    #[test]
+    fn elements_have_the_size_of_their_dtype() {
+        fn check<T: Element>() {
+            assert_eq!(T::DTYPE.size(), Some(size_of::<T>()));
+            assert!(T::DTYPE.alignment() >= align_of::<T>());
+        }
+        check::<bool>();
+        check::<i64>();
+        check::<half::bf16>();
+        check::<Complex<f32>>();
+        check::<Complex<f64>>();
+        assert!(!bool::validate(&[0, 2]));
     }
 
     #[test]

@@ -66,6 +66,6 @@ pub mod provider;
 mod scalar;
 pub mod schema;
 
-pub use dtype::{DType, Element};
+pub use dtype::{Complex, DType, Element};
 pub use error::{Code, Error, Result};
 pub use scalar::Scalar;

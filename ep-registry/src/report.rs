@@ -1,5 +1,6 @@
 //! What happened to each provider: the load report.
 
+use ep_core::Code;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -38,6 +39,8 @@ pub struct Entry {
     pub status: Status,
     /// Why, and what to do; empty when loaded without a remark.
     pub reason: String,
+    /// The code of the error that it failed with.
+    pub code: Option<Code>,
     /// The provider's id and version, if it got so far.
     pub provider: Option<(String, String)>,
     /// The names of its logical devices.

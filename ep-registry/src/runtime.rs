@@ -162,6 +162,7 @@ impl Builder {
                 path: Some(s.path),
                 status: Status::Skipped,
                 reason: s.reason,
+                code: None,
                 provider: None,
                 devices: Vec::new(),
                 required: s.required,
@@ -184,7 +185,8 @@ impl Builder {
             }
         }
         if let Some(bad) = report.entries.iter().find(|e| e.required && e.status != Status::Loaded) {
-            return Err(Error::unavailable(format!("provider `{}` is required: {bad}", bad.instance)));
+            let code = bad.code.unwrap_or(Code::Unavailable);
+            return Err(Error::new(code, format!("provider `{}` is required: {bad}", bad.instance)));
         }
         let cache = Cache::default();
         Ok(Runtime {
@@ -248,6 +250,7 @@ impl Loading<'_> {
             path: (!linked).then(|| settings.path.clone()),
             status: Status::Failed,
             reason: String::new(),
+            code: None,
             provider: None,
             devices: Vec::new(),
             required: settings.required,
@@ -259,6 +262,7 @@ impl Loading<'_> {
                     entry.status = Status::Absent;
                 }
                 entry.reason = e.message().to_owned();
+                entry.code = Some(e.code());
             }
         }
         self.report.entries.push(entry);
@@ -273,7 +277,10 @@ impl Loading<'_> {
         open: impl FnOnce(&ProviderConfig) -> Result<Opened>,
     ) -> Result<()> {
         if self.report.entries.iter().any(|e| e.instance == settings.name) {
-            return Err(Error::invalid(format!("the instance name `{}` is taken", settings.name)));
+            return Err(Error::invalid(format!(
+                "the instance name `{}` is taken; give each [[provider]] a `name` of its own",
+                settings.name
+            )));
         }
         let Opened { query, path, difference } = open(settings)?;
         let origin = if path.is_empty() { format!("provider `{}`", settings.name) } else { path.clone() };
