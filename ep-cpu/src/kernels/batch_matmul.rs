@@ -75,7 +75,8 @@ fn tile_sizes(args: &MatmulArgs, size: usize) -> (usize, usize) {
     const SMALL: usize = 64 * 64 * 64;
     let MatmulArgs { m, n, k, .. } = *args;
     if m == 1 || n == 1 {
-        let len = (GRAIN_BYTES / (k * size).max(1)).next_multiple_of(VECTOR);
+        // At least one vector: a single row may be longer than the grain.
+        let len = (GRAIN_BYTES / (k * size).max(1)).max(1).next_multiple_of(VECTOR);
         return (len.min(m), len.min(n));
     }
     if m.saturating_mul(n).saturating_mul(k) <= SMALL {
@@ -103,7 +104,7 @@ pub(super) unsafe fn batched<T: Element>(isa: Isa, par: &dyn Parallel, args: &Ba
             )));
         }
     }
-    if m == 0 || n == 0 {
+    if args.batch == 0 || m == 0 || n == 0 {
         return Ok(());
     }
     let (tile_m, tile_n) = tile_sizes(each, size_of::<T>());
@@ -114,23 +115,25 @@ pub(super) unsafe fn batched<T: Element>(isa: Isa, par: &dyn Parallel, args: &Ba
     let (b_rs, b_cs) = if trans_b { (1, k) } else { (n, 1) };
     // Sixteen operations take about as long as a byte from memory.
     let work = (tile_m * tile_n).saturating_mul(k) / 8;
-    let traffic = ((tile_m + tile_n) * k + tile_m * tile_n) * size_of::<T>();
+    let read = (tile_m + tile_n).saturating_mul(k);
+    let traffic = read.saturating_add(tile_m * tile_n).saturating_mul(size_of::<T>());
     let depth = if T::is_zero(alpha) { 0 } else { k };
     for_ranges(par, args.batch * tiles_m * tiles_n, work.max(traffic), 1, |tiles| {
         for tile in tiles {
             let (batch, tile) = (tile / (tiles_m * tiles_n), tile % (tiles_m * tiles_n));
             let (i, j) = (tile / tiles_n * tile_m, tile % tiles_n * tile_n);
-            // SAFETY: the tile lies inside the caller's matrices, and its part of `c` is this task's only.
+            // SAFETY: the tile lies inside the caller's matrices, and its part of `c` is this task's only. With
+            // `k == 0` there is no memory behind `a` and `b`, so their addresses may only wrap.
             unsafe {
                 let tile = Tile {
                     m: tile_m.min(m - i),
                     n: tile_n.min(n - j),
                     k: depth,
-                    a: a.get().add(batch * m * k + i * a_rs).cast_const(),
+                    a: a.get().wrapping_add(batch * m * k + i * a_rs).cast_const(),
                     a_rs,
                     a_cs,
                     conj_a: trans_a,
-                    b: b.get().add(batch * k * n + j * b_cs).cast_const(),
+                    b: b.get().wrapping_add(batch * k * n + j * b_cs).cast_const(),
                     b_rs,
                     b_cs,
                     conj_b: trans_b,

@@ -68,6 +68,7 @@ pub(super) unsafe fn single<T: super::gemm::Element>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::raw::GRAIN_BYTES;
     use crate::kernels::testing::{Guarded, Rng, Threads, bytes_of, decode, encode, epsilon, words};
     use ep_core::Code;
     use ep_core::parallel::Serial;
@@ -262,6 +263,30 @@ mod tests {
                 let mut case = Case::random(dtype, 2, sizes, trans, &mut rng);
                 (case.alpha, case.beta) = scalars(dtype)[trans % 2];
                 case.check();
+            }
+        }
+    }
+
+    /// One row of a factor is more than a task is given at a time.
+    #[test]
+    fn vectors_longer_than_the_grain() {
+        let mut rng = Rng::new();
+        let k = GRAIN_BYTES / 4 + 5;
+        for (dtype, trans) in [(DType::F32, 0), (DType::BF16, 2), (DType::I64, 1), (DType::COMPLEX128, 3)] {
+            for (m, n) in [(1, 1), (1, 3), (2, 1)] {
+                Case::random(dtype, 1, (m, n, 2 * k), trans, &mut rng).check();
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_batch_of_any_size_is_nothing() {
+        let mut rng = Rng::new();
+        for dtype in rows() {
+            for (m, n) in [(1, 1), (1, usize::MAX / 64), (usize::MAX, 7)] {
+                let mut case = Case::random(dtype, 0, (0, 0, 0), 0, &mut rng);
+                (case.shape.m, case.shape.n, case.shape.k) = (m, n, usize::MAX / 2);
+                assert!(case.run(Isa::BASELINE, &Threads(2)).unwrap().is_empty(), "{}", case.name());
             }
         }
     }

@@ -307,7 +307,7 @@ unsafe fn run<S: Cell<A>, D: Cell<A>, A: Real + Cell<A>, const LOG: bool>(
             room.try_reserve_exact(cols).map_err(|_| {
                 Error::out_of_memory(format!(
                     "softmax needs {} bytes for one row of {cols}",
-                    cols * size_of::<A>()
+                    cols.saturating_mul(size_of::<A>())
                 ))
             })?;
         }
