@@ -68,8 +68,8 @@ fn instances_are_ranked_by_rule_then_priority_then_order() {
     assert_eq!(chosen(&build(5, 0).select("*", ["b", "a"]).build().unwrap(), DType::F32, 2000), "b/wide");
     let both = build(0, 0).select("*", ["b"]).select("softmax", ["a"]).build().unwrap();
     assert_eq!(chosen(&both, DType::F32, 2000), "a/wide");
-    // A rule that names nobody who can do it changes nothing.
-    let other = build(0, 1).select("softmax", ["gone"]).build().unwrap();
+    // A rule for an instance that did not load changes nothing.
+    let other = build(0, 1).provider("gone", "/no/such.so").select("softmax", ["gone"]).build().unwrap();
     assert_eq!(chosen(&other, DType::F32, 2000), "b/wide");
 }
 
@@ -268,4 +268,14 @@ fn the_providers_share_the_runtime_s_threads() {
         softmax(&runtime, DType::F32, 0).launch(&device.stream().unwrap(), call).unwrap();
         assert_eq!(out.download::<f32>().unwrap(), [threads as f32; 90]);
     }
+}
+
+#[test]
+fn rules_that_name_nobody_are_refused() {
+    let builder = || ranked(Runtime::builder(), "one", 0, "3");
+    let error = builder().select("softmax", ["nobody"]).build().unwrap_err();
+    assert_eq!(error.code(), Code::NotFound);
+    assert!(error.message().contains("[select] softmax") && error.message().contains("`nobody`"), "{error}");
+    // An op may be one of a vendor whose provider is not here.
+    assert!(builder().select("acme.conv", ["one"]).build().is_ok());
 }

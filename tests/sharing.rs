@@ -220,7 +220,7 @@ fn two_providers_of_one_device_share_its_buffers() {
     // Memory comes from the primary provider; both work on it, in one stream.
     let stream = device.stream().unwrap();
     let x = device.upload(&[1.0f32, -2.0, 3.0, -4.0]).unwrap();
-    let w = device.upload(&[-1.0f32, 0.0, 0.0, 2.0]).unwrap();
+    let w = device.upload(&[-1.0f32, 0.0, 0.0, -2.0]).unwrap();
     let mut y = device.alloc(DType::F32, 4).unwrap();
     let mut z = device.alloc(DType::F32, 4).unwrap();
     let (alpha, beta) = (Scalar::None, Scalar::None);
@@ -233,8 +233,8 @@ fn two_providers_of_one_device_share_its_buffers() {
             .launch(&stream, MatmulCall { m: 2, n: 2, k: 2, alpha, beta, a: &y, b: &w, c: &mut z })
             .unwrap();
     }
-    assert_eq!(y.download::<f32>().unwrap(), [0.0, 0.0, 0.0, 0.0]);
-    assert_eq!(z.download::<f32>().unwrap(), [0.0; 4]);
+    assert_eq!(y.download::<f32>().unwrap(), [0.0, 4.0, 0.0, 8.0]);
+    assert_eq!(z.download::<f32>().unwrap(), [0.0, -8.0, 0.0, -16.0]);
     // Without the rules, the first registered one does everything; without it, the other.
     let runtime = two_providers(&[]);
     let device = &runtime.devices()[0];

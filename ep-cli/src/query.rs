@@ -150,7 +150,7 @@ fn matrix(device: &str, rows: &[&Row], out: &mut Out) -> Result<(), Failure> {
     out.line(out.paint(
         Style::Dim,
         "Each number counts the selector values (functions, transposes) for the dtype of the op's first role; \
-         --op OP has details.",
+         --op OP has details. c64 and c128 are complex64 and complex128.",
     ))
 }
 

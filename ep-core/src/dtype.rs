@@ -280,8 +280,8 @@ impl std::error::Error for UnknownDType {}
 /// A Rust type that is the in-memory form of one dtype.
 ///
 /// # Safety
-/// `DTYPE.size()` equals `size_of::<Self>()`, and every bit pattern is a valid `Self` unless
-/// [`Element::validate`] rejects it.
+/// `DTYPE.size()` equals `size_of::<Self>()`, there is no padding, and every bit pattern is a valid `Self`
+/// unless [`Element::validate`] rejects it.
 pub unsafe trait Element: Copy + Send + Sync + 'static {
     /// The dtype of this type.
     const DTYPE: DType;

@@ -164,6 +164,9 @@ fn bad_address(address: u64, bytes: u64, align: u64, index: usize, name: &str) -
 }
 
 /// Launch flags: none are defined yet.
+///
+/// # Errors
+/// `Unsupported` if any is set.
 #[inline]
 pub fn no_flags(flags: u64) -> Result<()> {
     if flags == 0 { Ok(()) } else { Err(unknown_flags(flags)) }
@@ -175,6 +178,9 @@ fn unknown_flags(flags: u64) -> Error {
 }
 
 /// A size must not be negative.
+///
+/// # Errors
+/// `InvalidArgument`.
 #[inline]
 pub fn size(name: &str, value: i64) -> Result<()> {
     if value >= 0 { Ok(()) } else { Err(negative(name, value)) }
@@ -227,6 +233,9 @@ fn bad_rank(name: &str, values: *const i64, len: i64) -> Error {
 }
 
 /// A scalar must be of a known kind.
+///
+/// # Errors
+/// `InvalidArgument`.
 #[inline]
 pub fn scalar(name: &str, value: &EpScalar) -> Result<()> {
     if value.kind <= crate::abi::EP_SCALAR_COMPLEX && value.reserved == 0 {
@@ -245,6 +254,9 @@ fn bad_scalar(name: &str, value: &EpScalar) -> Error {
 }
 
 /// A limit of the descriptor (0: none) must be kept.
+///
+/// # Errors
+/// `InvalidArgument`.
 #[inline]
 pub fn limit(name: &str, max: u64, value: u64) -> Result<()> {
     if max == 0 || value <= max { Ok(()) } else { Err(over_limit(name, max, value)) }

@@ -12,7 +12,8 @@ pub use request::{ArgsFacts, DescFacts, Key, MAX_STRUCT};
 
 use crate::abi::EpOpSchema;
 use crate::hob::{Expr, Facts};
-use crate::{DType, Result, primitive};
+use crate::op::OperandUse;
+use crate::{Result, primitive};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
@@ -144,18 +145,15 @@ impl Schema {
         self.args.iter().find(|f| f.name == name)
     }
 
-    /// Bytes that a launch reads and writes: the figure that bandwidth is computed from.
+    /// Bytes that a launch of a primitive with this descriptor reads and writes: the figure that bandwidth is
+    /// computed from.
     ///
     /// # Errors
     /// When the arguments do not fit the schema.
-    pub fn bytes(&self, dtypes: &dyn Fn(usize) -> DType, args: &dyn Facts) -> Result<u64> {
-        let mut total = 0u64;
-        for x in &self.operands {
-            let size = x.dtype.map_or(1, |d| dtypes(d).bytes_for_bounds());
-            let passes = u64::from(x.reads) + u64::from(x.writes);
-            total = total.saturating_add(x.count.amount(args)?.saturating_mul(size * passes));
-        }
-        Ok(total)
+    pub fn bytes(&self, desc: &[u8], args: &ArgsFacts<'_>) -> Result<u64> {
+        let passes = |u: &OperandUse| u64::from(u.reads) + u64::from(u.writes);
+        let uses = self.uses(desc, args)?;
+        Ok(uses.iter().fold(0, |n, u| u.bytes.saturating_mul(passes(u)).saturating_add(n)))
     }
 
     /// Arithmetic operations of a launch; 0 where the schema does not say.
@@ -171,6 +169,9 @@ impl Schema {
     pub fn conflict(&self, other: &Schema) -> Option<String> {
         if self.version != other.version {
             return Some(format!("schema version {} here and {} there", self.version, other.version));
+        }
+        if (self.deterministic, &self.flops) != (other.deterministic, &other.flops) {
+            return Some("another determinism or cost".to_owned());
         }
         let desc = self.desc.iter().zip(&other.desc).find_map(|(a, b)| {
             let same = a.name == b.name && a.offset == b.offset && desc_kinds_fit(&a.kind, &b.kind);
@@ -287,6 +288,9 @@ mod tests {
         let mut bounded = s.clone();
         bounded.desc[2].kind = DescKind::Limit(crate::hob::arg("rows"));
         assert!(s.conflict(&bounded).unwrap().contains("`cols`"));
+        let mut free = s.clone();
+        free.flops = None;
+        assert!(s.conflict(&free).unwrap().contains("cost"));
         let mut newer = s.clone();
         newer.version = 2;
         assert!(s.conflict(&newer).unwrap().contains("version"));

@@ -20,7 +20,7 @@ pub enum Level {
     Avx2,
     /// Avx2 and AVX-512 F, BW, DQ, VL, CD.
     Avx512,
-    /// Avx512 and AMX tiles with bf16, granted by the operating system to this process.
+    /// Avx512 and AMX tiles with bf16, which the operating system offers.
     Amx,
 }
 
@@ -176,7 +176,7 @@ mod x86 {
             Level::Baseline
         } else if !has!("avx512f" "avx512bw" "avx512dq" "avx512vl" "avx512cd") {
             Level::Avx2
-        } else if !(cpu_has_amx() && system_grants_amx()) {
+        } else if !(cpu_has_amx() && system_offers_amx()) {
             Level::Avx512
         } else {
             Level::Amx
@@ -191,18 +191,21 @@ mod x86 {
         __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & WANTED == WANTED
     }
 
+    /// Asks whether tiles can be used, but not for permission to use them: that would enlarge the signal frames
+    /// of the whole process, the host's, and no kernel here uses tiles.
     #[cfg(target_os = "linux")]
-    fn system_grants_amx() -> bool {
+    fn system_offers_amx() -> bool {
         // From the kernel's asm/prctl.h and asm/fpu/types.h; the libc crate has neither.
-        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
-        const XFEATURE_XTILEDATA: libc::c_long = 18;
-        // SAFETY: this request takes a number and touches no memory of ours; a kernel without it
-        // returns an error.
-        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+        const ARCH_GET_XCOMP_SUPP: libc::c_long = 0x1021;
+        const XFEATURE_MASK_XTILE: u64 = 0b11 << 17;
+        let mut offered = 0u64;
+        // SAFETY: this request writes eight bytes to an address of ours; a kernel without it returns an error.
+        let asked = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_GET_XCOMP_SUPP, &raw mut offered) };
+        asked == 0 && offered & XFEATURE_MASK_XTILE == XFEATURE_MASK_XTILE
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn system_grants_amx() -> bool {
+    fn system_offers_amx() -> bool {
         false
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Primitives in one half.
 const HALF: usize = 4096;
-/// Longest descriptor that is cached, in words.
+/// Words of a key: those of the descriptor and of the op's name. Requests that need more are not cached.
 const MAX_WORDS: usize = 24;
 
 /// A request, by value, so that looking one up allocates nothing.
@@ -26,10 +26,10 @@ pub(crate) struct CacheKey {
 }
 
 impl CacheKey {
-    /// `None` when the descriptor is too long to be cached.
+    /// `None` when the descriptor or the op's name is too long to be cached.
     #[inline]
     pub(crate) fn new(op: &str, device: u32, desc: &[u64]) -> Option<CacheKey> {
-        if desc.len() >= MAX_WORDS - OP_WORDS {
+        if desc.len() > MAX_WORDS - OP_WORDS {
             return None;
         }
         let mut words = [0; MAX_WORDS];

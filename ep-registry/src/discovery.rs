@@ -128,7 +128,8 @@ impl Search<'_> {
                 "the name `{name}` belongs to {}; give this file a [[provider]] entry with another name to load both",
                 other.display()
             );
-            return self.skip(Some(&name), path, reason, false);
+            // Not under the name, which is that of the other in the report too.
+            return self.skip(None, path, reason, false);
         }
         self.names.insert(name.clone(), path.to_owned());
         self.files.insert(canonical(path), name.clone());
@@ -278,6 +279,8 @@ mod tests {
         ] {
             assert!(reason(&found, file).contains(needle), "{file}: {}", reason(&found, file));
         }
+        let nameless = found.skipped.iter().find(|s| s.path.ends_with("libep_cpu.so")).unwrap();
+        assert_eq!(nameless.name, None, "the other file's candidate would be refused: its name is taken");
         // Once as an entry, once as a file of the folder.
         let off: Vec<&str> = found
             .skipped

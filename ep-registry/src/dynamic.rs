@@ -2,7 +2,7 @@
 
 use crate::buffer::{Read, ViewMut};
 use crate::device::Device;
-use crate::primitive::{Core, Operands};
+use crate::primitive::{Core, Cost, Operands};
 use crate::stream::Stream;
 use ep_core::op::{OperandUse, Slot};
 use ep_core::schema::{ArgKind, ArgsFacts, DescKind, Schema};
@@ -122,8 +122,8 @@ impl Request {
         Ok(self)
     }
 
-    pub(crate) fn words(&self) -> Result<&[u64]> {
-        Ok(&self.words)
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words
     }
 }
 
@@ -279,6 +279,22 @@ impl DynPrimitive {
         self.core.handle.describe()
     }
 
+    /// Whether its launches may be recorded into a graph.
+    pub fn capturable(&self) -> bool {
+        self.core.handle.factory().capturable
+    }
+
+    /// What a launch costs, by the op's schema. Operands are not looked at.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for sizes that cannot be launched.
+    pub fn cost(&self, args: &DynArgs<'_>) -> Result<Cost> {
+        self.check_schema(args)?;
+        self.uses(args)?;
+        // SAFETY: dims are null with rank 0, or slices that `args` borrows.
+        unsafe { self.core.cost(args.bytes()) }
+    }
+
     /// Starts the arguments of a launch.
     pub fn args<'a>(&self) -> DynArgs<'a> {
         let schema = self.core.schema.clone();
@@ -287,14 +303,19 @@ impl DynPrimitive {
         DynArgs { slots: schema.operands.iter().map(|_| None).collect(), words, schema }
     }
 
+    fn check_schema(&self, args: &DynArgs<'_>) -> Result<()> {
+        if Arc::ptr_eq(&args.schema, &self.core.schema) {
+            return Ok(());
+        }
+        Err(Error::invalid("the arguments were started on a primitive of another op"))
+    }
+
     /// Queues a launch, with the checks of [`crate::Primitive::launch`].
     ///
     /// # Errors
     /// As there, and when an operand is missing.
     pub fn launch(&self, stream: &Stream, mut args: DynArgs<'_>) -> Result<()> {
-        if !Arc::ptr_eq(&args.schema, &self.core.schema) {
-            return Err(Error::invalid("the arguments were started on a primitive of another op"));
-        }
+        self.check_schema(&args)?;
         let uses = self.uses(&args)?;
         let mut operands = Operands::new(&self.core, &uses);
         for (i, slot) in std::mem::take(&mut args.slots).into_iter().enumerate() {
@@ -337,22 +358,6 @@ impl DynPrimitive {
                 ep_core::op::limit(&f.name, desc[f.offset / 8], bounds.amount(&facts)?)?;
             }
         }
-        let dtype_at = |offset: usize| {
-            DType(
-                (desc[offset / 8].to_ne_bytes())[offset % 8..][..4].try_into().map_or(0, u32::from_ne_bytes),
-            )
-        };
-        let use_of = |x: &ep_core::schema::Operand| {
-            let scalar = x.scalar.map(|s| facts.scalar(s)).transpose()?;
-            let zero = |s: Scalar| s.as_f64() == 0.0 && s.im() == 0.0;
-            let (reads, present) = match (x.writes, scalar) {
-                (true, Some(s)) => (x.reads && !zero(s), true),
-                (false, Some(s)) => (x.reads, s == Scalar::None),
-                (_, None) => (x.reads, true),
-            };
-            let dtype = x.dtype.map(|d| dtype_at(schema.desc[d].offset));
-            Ok(OperandUse::new(0, dtype, x.count.amount(&facts)?, reads, x.writes, present))
-        };
-        schema.operands.iter().map(use_of).collect()
+        schema.uses(self.core.desc_bytes(), &facts)
     }
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 /// Buffers are ordered between streams without events; these are for the host and for timing.
 #[derive(Clone, Debug, Default)]
 pub struct Event {
-    // The outer `None`: never recorded. The inner: recorded where nothing is asynchronous.
-    latest: Arc<Mutex<Option<Option<Arc<EventHandle>>>>>,
+    /// `None`: never recorded, or recorded where nothing is asynchronous.
+    latest: Arc<Mutex<Option<Arc<EventHandle>>>>,
 }
 
 impl Event {
@@ -22,7 +22,7 @@ impl Event {
     }
 
     fn handle(&self) -> Option<Arc<EventHandle>> {
-        self.latest.lock().clone().flatten()
+        self.latest.lock().clone()
     }
 
     /// Whether the work before the latest record is done.
@@ -66,7 +66,8 @@ impl Stream {
     /// The provider's.
     pub fn record(&self, event: &Event) -> Result<()> {
         let handle = self.core.record_now()?.map(Arc::new);
-        *event.latest.lock() = Some(handle);
+        // Bound, so that it is dropped after the lock is released: that runs the provider's code.
+        let _old = std::mem::replace(&mut *event.latest.lock(), handle);
         Ok(())
     }
 

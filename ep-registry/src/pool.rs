@@ -24,11 +24,11 @@
 //!
 //! # Sleeping
 //!
-//! A worker without work polls for [`DEFAULT_SPIN`] (see [`ThreadPool::with_spin`]), first hot, then
-//! yielding the CPU between polls, and then sleeps. Opening a call makes a system call only if no worker
-//! is polling; workers that join wake further ones, two each, so that a large pool is awake in a few steps. On Linux
-//! the waker takes its own CPU from the affinity of the worker it wakes, because some schedulers would run
-//! the two in turns on that CPU; the pool touches the affinity of no other thread.
+//! A worker without work polls for [`DEFAULT_SPIN`] (see [`ThreadPool::with_spin`]) and then sleeps.
+//! Opening a call makes a system call only if no worker is polling; workers that join wake further ones,
+//! two each, so that a large pool is awake in a few steps. On Linux the waker takes its own CPU from the
+//! affinity of the worker it wakes, because some schedulers would run the two in turns on that CPU; the
+//! pool touches the affinity of no other thread.
 //!
 //! # Forks
 //!

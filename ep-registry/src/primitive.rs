@@ -5,7 +5,7 @@ use crate::device::{Device, Member};
 use crate::stream::{Stream, StreamCore};
 use ep_core::handle::PrimitiveHandle;
 use ep_core::op::{Call, Op, OperandUse, Slot};
-use ep_core::schema::Schema;
+use ep_core::schema::{ArgsFacts, Schema};
 use ep_core::{DType, Error, Result};
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -13,6 +13,15 @@ use std::sync::Arc;
 
 /// Most operands of an op that is launched through its types.
 const MAX_OPERANDS: usize = 8;
+
+/// What a launch costs: the figures that bandwidth and throughput are computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Bytes read and written.
+    pub bytes: u64,
+    /// Arithmetic operations; 0 where the op has none worth counting.
+    pub flops: u64,
+}
 
 /// What every kind of primitive handle shares.
 pub(crate) struct Core {
@@ -38,6 +47,19 @@ impl Core {
             self.device.name(),
             stream.device().name()
         ))
+    }
+
+    pub(crate) fn desc_bytes(&self) -> &[u8] {
+        // SAFETY: u64 values are readable as bytes.
+        unsafe { std::slice::from_raw_parts(self.desc.as_ptr().cast(), size_of_val(&*self.desc)) }
+    }
+
+    /// # Safety
+    /// `args` is an argument struct of the op with readable dims.
+    pub(crate) unsafe fn cost(&self, args: &[u8]) -> Result<Cost> {
+        // SAFETY: as the caller promises.
+        let facts = unsafe { ArgsFacts::new(&self.schema, args) };
+        Ok(Cost { bytes: self.schema.bytes(self.desc_bytes(), &facts)?, flops: self.schema.flops(&facts)? })
     }
 
     /// # Safety
@@ -89,6 +111,29 @@ impl<O: Op> Primitive<O> {
     /// What the provider chose, for people; may be empty.
     pub fn describe(&self) -> String {
         self.core.handle.describe()
+    }
+
+    /// Whether its launches may be recorded into a graph.
+    pub fn capturable(&self) -> bool {
+        self.core.handle.factory().capturable
+    }
+
+    /// What a launch costs, by the op's schema. The buffers of `call` are not looked at.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for sizes that cannot be launched.
+    pub fn cost<'a, C>(&self, call: C) -> Result<Cost>
+    where
+        C: Call<Read<'a>, ViewMut<'a>, Op = O>,
+    {
+        let (args, _slots) = call.split();
+        // SAFETY: `Growable` structs have no padding; the dims in `args` point into slices that the call borrows
+        // for longer than this function.
+        unsafe {
+            O::check(self.desc(), &args)?;
+            let bytes = std::slice::from_raw_parts(std::ptr::from_ref(&args).cast(), size_of::<O::Args>());
+            self.core.cost(bytes)
+        }
     }
 
     fn desc(&self) -> &O::Desc {

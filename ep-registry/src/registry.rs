@@ -22,7 +22,7 @@ pub struct FactoryEntry {
 }
 
 /// One op: its schema and who can do it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct OpEntry {
     /// The schema.
     pub schema: Arc<Schema>,
@@ -31,7 +31,7 @@ pub struct OpEntry {
 }
 
 /// Every op that is known.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Registry {
     ops: BTreeMap<String, OpEntry>,
 }
@@ -106,7 +106,7 @@ impl Registry {
 
 /// Similarity of two names: shared pairs of letters (Dice's coefficient).
 pub(crate) fn strsim(a: &str, b: &str) -> f64 {
-    let pairs = |s: &str| s.as_bytes().windows(2).map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let pairs = |s: &str| s.to_lowercase().as_bytes().windows(2).map(<[u8]>::to_vec).collect::<Vec<_>>();
     let (x, mut y) = (pairs(a), pairs(b));
     let total = (x.len() + y.len()).max(1);
     let shared =

@@ -3,19 +3,17 @@
 use crate::cache::{Cache, CacheKey};
 use crate::config::{Config, ProviderConfig};
 use crate::device::Device;
-use crate::discovery::{Candidate, discover};
+use crate::discovery::discover;
 use crate::dynamic::{DynPrimitive, Request};
-use crate::library;
-use crate::manifest::{self, AbiVersion, Facts, Host};
+use crate::loading::{Loading, Opened, name_devices};
+use crate::manifest::{self, AbiVersion, Host};
 use crate::pool::ThreadPool;
 use crate::primitive::{Core, Primitive};
 use crate::registry::Registry;
 use crate::report::{Entry, LoadReport, Status};
 use crate::select::{self, Explanation, Rules};
-use crate::services::InstanceServices;
 use crate::trust::Policy;
 use ep_core::abi::{ABI_MAJOR, ABI_MINOR};
-use ep_core::handle::{DeviceHandle, Plugin, ProviderHandle};
 use ep_core::op::Op;
 use ep_core::parallel::Parallel;
 use ep_core::provider::{Provider, QueryFn};
@@ -33,7 +31,8 @@ use std::sync::Arc;
 pub struct Runtime {
     pool: ThreadPool,
     devices: Vec<Device>,
-    registry: RwLock<Registry>,
+    /// Replaced whole when it changes, so that nobody holds the lock while a provider's code runs.
+    registry: RwLock<Arc<Registry>>,
     rules: Rules,
     report: LoadReport,
     cache: Cache,
@@ -188,11 +187,12 @@ impl Builder {
             let code = bad.code.unwrap_or(Code::Unavailable);
             return Err(Error::new(code, format!("provider `{}` is required: {bad}", bad.instance)));
         }
+        check_rules(&self.config.select, &report, &registry)?;
         let cache = Cache::default();
         Ok(Runtime {
             pool,
             devices,
-            registry: RwLock::new(registry),
+            registry: RwLock::new(Arc::new(registry)),
             rules: self.config.select,
             report,
             cache,
@@ -200,237 +200,22 @@ impl Builder {
     }
 }
 
-/// A logical device in the making: (kind, uuid) and its members with their instances' priorities.
-struct Group {
-    kind: String,
-    uuid: [u8; 16],
-    members: Vec<(i32, String, Arc<DeviceHandle>)>,
-}
-
-/// An opened provider.
-struct Opened {
-    query: QueryFn,
-    /// Empty when it is linked in.
-    path: String,
-    /// What `abi_stable` finds different.
-    difference: Option<String>,
-}
-
-struct Loading<'a> {
-    strict_layout: bool,
-    pool: &'a ThreadPool,
-    policy: &'a Policy,
-    registry: Registry,
-    groups: Vec<Group>,
-    report: LoadReport,
-}
-
-impl Loading<'_> {
-    fn file(&mut self, candidate: &Candidate) {
-        let settings = &candidate.settings;
-        let policy = self.policy;
-        self.load(settings, candidate.manifest.as_ref(), |s| {
-            // SAFETY: naming a file in the config, or a folder to search, is the user's word that its code may
-            // run here (SECURITY.md).
-            let opened = unsafe { library::open(&s.path, s.sha256.as_ref(), policy) }?;
-            let path = opened.path.display().to_string();
-            Ok(Opened { query: opened.query, path, difference: opened.layout_difference })
-        });
-    }
-
-    fn load(
-        &mut self,
-        settings: &ProviderConfig,
-        manifest: Option<&manifest::Manifest>,
-        open: impl FnOnce(&ProviderConfig) -> Result<Opened>,
-    ) {
-        let linked = settings.path.as_os_str().is_empty();
-        let mut entry = Entry {
-            instance: settings.name.clone(),
-            path: (!linked).then(|| settings.path.clone()),
-            status: Status::Failed,
-            reason: String::new(),
-            code: None,
-            provider: None,
-            devices: Vec::new(),
-            required: settings.required,
-        };
-        match self.start(settings, manifest, &mut entry, open) {
-            Ok(()) => entry.status = Status::Loaded,
-            Err(e) => {
-                if e.code() == Code::Unavailable && entry.provider.is_some() {
-                    entry.status = Status::Absent;
-                }
-                entry.reason = e.message().to_owned();
-                entry.code = Some(e.code());
-            }
-        }
-        self.report.entries.push(entry);
-    }
-
-    /// Everything from the file to registered factories. Nothing stays of a provider that fails.
-    fn start(
-        &mut self,
-        settings: &ProviderConfig,
-        manifest: Option<&manifest::Manifest>,
-        entry: &mut Entry,
-        open: impl FnOnce(&ProviderConfig) -> Result<Opened>,
-    ) -> Result<()> {
-        if self.report.entries.iter().any(|e| e.instance == settings.name) {
-            return Err(Error::invalid(format!(
-                "the instance name `{}` is taken; give each [[provider]] a `name` of its own",
-                settings.name
+/// Names in `[select]` that nothing has. An instance must be one of the config's. An op may be one of a vendor
+/// whose provider is not here, so that is only a warning.
+fn check_rules(rules: &Rules, report: &LoadReport, registry: &Registry) -> Result<()> {
+    let instances: Vec<_> = report.entries.iter().map(|e| e.instance.as_str()).collect();
+    for (op, order) in rules {
+        if let Some(unknown) = order.iter().find(|i| !instances.contains(&i.as_str())) {
+            return Err(Error::not_found(format!(
+                "[select] {op}: no provider instance is called `{unknown}`; there are {}",
+                instances.join(", ")
             )));
         }
-        let Opened { query, path, difference } = open(settings)?;
-        let origin = if path.is_empty() { format!("provider `{}`", settings.name) } else { path.clone() };
-        // SAFETY: a provider's entry point; libraries stay mapped (docs/decisions/0004).
-        let plugin = unsafe { Plugin::load(query, &origin) };
-        let plugin = Arc::new(self.second_opinion(plugin, difference, &mut entry.reason)?);
-        self.refuse_duplicate(&plugin, &path)?;
-        let side = InstanceServices { instance: settings.name.clone(), pool: self.pool.clone() };
-        let options: Vec<_> = settings.options.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
-        let provider =
-            ProviderHandle::create(plugin.clone(), Arc::new(side), &settings.name, &path, &options)?;
-        entry.provider = Some((plugin.name.clone(), plugin.version.clone()));
-        let devices = open_devices(&provider, settings)?;
-        self.registry.register(&provider, &settings.name, settings.priority, &devices)?;
-        if let Some(manifest) = manifest {
-            let names: Vec<String> = devices.iter().map(|d| d.info().kind.clone()).collect();
-            let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let abi = AbiVersion { major: ABI_MAJOR, minor: ABI_MINOR };
-            let facts = Facts { name: &plugin.name, version: &plugin.version, abi, devices: &names };
-            let differences: Vec<_> = manifest.verify(&facts).iter().map(ToString::to_string).collect();
-            differences.iter().for_each(|d| add_remark(&mut entry.reason, d));
-        }
-        for (table, difference) in &plugin.disabled {
-            let remark = format!("{table} is not used: {difference}");
-            entry.reason =
-                if entry.reason.is_empty() { remark } else { format!("{}; {remark}", entry.reason) };
-        }
-        for device in devices {
-            self.place(settings, device);
-        }
-        Ok(())
-    }
-
-    /// What `abi_stable` found: it explains a mismatch, and refuses by itself only where the config says so.
-    fn second_opinion(
-        &self,
-        plugin: Result<Plugin>,
-        difference: Option<String>,
-        remark: &mut String,
-    ) -> Result<Plugin> {
-        match (plugin, difference) {
-            (Err(e), Some(d)) if e.code() == Code::AbiMismatch => {
-                Err(Error::abi(format!("{e}\nabi_stable: {d}")))
-            }
-            (Ok(plugin), Some(d)) if self.strict_layout => Err(Error::abi(format!(
-                "provider `{}` {}: strict_layout is set and abi_stable finds differences; rebuild it with this \
-                 host's ep-core\n{d}",
-                plugin.name, plugin.version
-            ))),
-            (Ok(plugin), Some(d)) => {
-                *remark = format!("abi_stable finds differences: {d}");
-                Ok(plugin)
-            }
-            (plugin, _) => plugin,
+        if let Some(e) = registry.op(op).err().filter(|_| op != "*") {
+            tracing::warn!("[select]: {e}");
         }
     }
-
-    /// The same provider id from another file: the first by precedence wins.
-    fn refuse_duplicate(&self, plugin: &Plugin, path: &str) -> Result<()> {
-        let other = self.report.entries.iter().find(|e| {
-            let same_id = e.provider.as_ref().is_some_and(|(id, _)| *id == plugin.name);
-            let other_file = e
-                .path
-                .as_ref()
-                .is_some_and(|p| std::fs::canonicalize(p).map_or(true, |p| p.to_string_lossy() != path));
-            same_id && other_file && !path.is_empty() && e.status == Status::Loaded
-        });
-        match other {
-            None => Ok(()),
-            Some(e) => Err(Error::refused(format!(
-                "a duplicate: provider id `{}` is already loaded as `{}` from {}; remove one of them",
-                plugin.name,
-                e.instance,
-                e.path.as_deref().unwrap_or(Path::new("")).display()
-            ))),
-        }
-    }
-
-    fn place(&mut self, settings: &ProviderConfig, device: Arc<DeviceHandle>) {
-        let info = device.info();
-        let known = info.uuid != [0; 16];
-        let own = |g: &Group| g.members.iter().any(|(_, i, _)| *i == settings.name);
-        let group =
-            self.groups.iter_mut().find(|g| known && g.kind == info.kind && g.uuid == info.uuid && !own(g));
-        let member = (settings.priority, settings.name.clone(), device.clone());
-        match group {
-            Some(g) => g.members.push(member),
-            None => {
-                self.groups.push(Group { kind: info.kind.clone(), uuid: info.uuid, members: vec![member] })
-            }
-        }
-    }
-}
-
-fn add_remark(reason: &mut String, remark: &str) {
-    if !reason.is_empty() {
-        reason.push_str("; ");
-    }
-    reason.push_str(remark);
-}
-
-/// The devices that the config selects.
-fn open_devices(provider: &Arc<ProviderHandle>, settings: &ProviderConfig) -> Result<Vec<Arc<DeviceHandle>>> {
-    const MAX_DEVICES: u32 = 4096;
-    let count = provider.device_count()?;
-    if count > MAX_DEVICES {
-        return Err(Error::internal(format!(
-            "the provider reports {count} devices; at most {MAX_DEVICES} are believed"
-        )));
-    }
-    let mut devices = Vec::new();
-    let mut kinds = std::collections::HashMap::new();
-    for index in 0..count {
-        let device = provider.open(index).map_err(|e| e.context(format!("device {index}")))?;
-        let place: &mut usize = kinds.entry(device.info().kind.clone()).or_default();
-        if settings.selects_device(&device.info().kind, *place) {
-            devices.push(device.clone());
-        }
-        *place += 1;
-    }
-    if devices.is_empty() {
-        let why = if count == 0 {
-            "it has no devices"
-        } else {
-            "`devices` in the config selects none of its devices"
-        };
-        return Err(Error::unavailable(why));
-    }
-    Ok(devices)
-}
-
-/// Names groups `kind:0`, `kind:1`, ... in order and notes the names in the report.
-fn name_devices(groups: Vec<Group>, report: &mut LoadReport) -> Vec<Device> {
-    let mut counts = std::collections::HashMap::new();
-    let mut devices = Vec::new();
-    for mut group in groups {
-        let n: &mut usize = counts.entry(group.kind.clone()).or_default();
-        let name = format!("{}:{n}", group.kind);
-        *n += 1;
-        // Stable: of equal priorities the first stays first.
-        group.members.sort_by_key(|(priority, ..)| std::cmp::Reverse(*priority));
-        for (_, instance, _) in &group.members {
-            if let Some(e) = report.entries.iter_mut().find(|e| e.instance == *instance) {
-                e.devices.push(name.clone());
-            }
-        }
-        let members = group.members.into_iter().map(|(_, i, d)| (i, d)).collect();
-        devices.push(Device::new(devices.len() as u32, name, members));
-    }
-    devices
+    Ok(())
 }
 
 impl Runtime {
@@ -490,9 +275,13 @@ impl Runtime {
         &self.pool
     }
 
-    /// Calls `f` with the registry.
+    fn registry(&self) -> Arc<Registry> {
+        self.registry.read().clone()
+    }
+
+    /// Calls `f` with the registry as it is now; what is deregistered meanwhile stays in it.
     pub fn with_registry<R>(&self, f: impl FnOnce(&Registry) -> R) -> R {
-        f(&self.registry.read())
+        f(&self.registry())
     }
 
     /// The schema of an op.
@@ -512,7 +301,14 @@ impl Runtime {
         if !self.report.entries.iter().any(|e| e.instance == instance) {
             return Err(Error::not_found(format!("no provider instance is called `{instance}`")));
         }
-        self.registry.write().remove(instance);
+        // Declared before the lock, so dropped after it is released: the end of a factory may be that of its
+        // provider, whose code then runs.
+        let _old;
+        let mut registry = self.registry.write();
+        let mut rest = Registry::clone(&registry);
+        rest.remove(instance);
+        _old = std::mem::replace(&mut *registry, Arc::new(rest));
+        drop(registry);
         self.cache.clear();
         Ok(())
     }
@@ -556,7 +352,7 @@ impl Runtime {
     /// As [`Runtime::primitive`].
     pub fn primitive_dyn(&self, device: &Device, request: &Request) -> Result<DynPrimitive> {
         self.same_schema(request)?;
-        Ok(DynPrimitive { core: self.core(&request.schema().name, device, request.words()?)? })
+        Ok(DynPrimitive { core: self.core(&request.schema().name, device, request.words())? })
     }
 
     /// Why a request gets the factory that it gets, or none.
@@ -565,9 +361,9 @@ impl Runtime {
     /// When the request is incomplete.
     pub fn explain(&self, device: &Device, request: &Request) -> Result<Explanation> {
         self.same_schema(request)?;
-        let registry = self.registry.read();
+        let registry = self.registry();
         let op = registry.op(&request.schema().name)?;
-        select::explain(select::Request { op, desc: request.words()? }, device, &self.rules)
+        select::explain(select::Request { op, desc: request.words() }, device, &self.rules)
     }
 
     /// A request of another runtime may be of an op with the same name and another layout.
@@ -599,13 +395,9 @@ impl Runtime {
             return Err(Error::invalid(format!("{} is a device of another runtime", device.name())));
         }
         let generation = self.cache.generation();
-        let (factory, member, schema) = {
-            let registry = self.registry.read();
-            let entry = registry.op(op)?;
-            let (factory, member) = select::choose(select::Request { op: entry, desc }, device, &self.rules)?;
-            (factory.clone(), member, entry.schema.clone())
-        };
-        // Not under the lock: a factory may take long, and what it logs may come back to this runtime.
+        let registry = self.registry();
+        let entry = registry.op(op)?;
+        let (factory, member) = select::choose(select::Request { op: entry, desc }, device, &self.rules)?;
         let handle_device = device.members()[member].handle();
         // SAFETY: `desc` is a descriptor of the op (typed, or made by its schema); the factory was chosen among
         // those of this member's provider.
@@ -616,7 +408,7 @@ impl Runtime {
             device: device.clone(),
             member,
             inline: handle_device.info().inline,
-            schema,
+            schema: entry.schema.clone(),
             instance: factory.instance.clone(),
             desc: desc.into(),
         });

@@ -352,6 +352,19 @@ fn parts_outside_of_a_buffer_are_refused_without_overflow() {
     assert!(buffer.slice(5, 0).is_ok() && buffer.slice(4, 1).is_ok());
 }
 
+/// A provider's code that a lookup runs may come back to the runtime, through a log subscriber for one.
+#[test]
+fn the_registry_may_change_while_it_is_read() {
+    let (runtime, _) = late();
+    runtime.with_registry(|before| {
+        let factories = || before.op("permute").unwrap().factories.len();
+        assert_eq!(factories(), 1);
+        runtime.deregister("late").unwrap();
+        assert_eq!(factories(), 1);
+        runtime.with_registry(|after| assert!(after.op("permute").unwrap().factories.is_empty()));
+    });
+}
+
 #[test]
 fn a_cached_primitive_is_not_for_a_device_of_another_runtime() {
     let ((one, _), (two, _)) = (late(), late());

@@ -35,8 +35,8 @@ struct Message {
     executable: Option<PathBuf>,
 }
 
-/// Builds the `ep` command, its providers and benchmarks for release; returns the path of `ep`, wherever the
-/// target folder is.
+/// Builds the `ep` command and the CPU provider for release; returns the path of `ep`, wherever the target
+/// folder is.
 fn build_release() -> Result<PathBuf, String> {
     let mut build = cargo();
     build.args(["build", "--release", "-p", "ep-cli", "-p", "ep-cpu-plugin"]);

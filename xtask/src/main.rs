@@ -24,7 +24,7 @@ enum Cmd {
     },
     /// Writes the C header of a version of the contract that never was, for tests of version skew.
     Header(Header),
-    /// Builds everything for release, writes a config, and classifies handwritten digits on every device.
+    /// Builds `ep` and the CPU provider for release, writes a config, and classifies handwritten digits on every device.
     Demo {
         /// Passed on to `ep demo`; see `ep demo --help`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

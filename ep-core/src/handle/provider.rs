@@ -6,7 +6,7 @@ use super::{Plugin, PrimitiveHandle};
 use crate::abi::*;
 use crate::hob::{self, Expr};
 use crate::schema::{Key, Schema, decode_schema};
-use crate::{DType, Error, Result};
+use crate::{DType, Error, Result, dtype};
 use std::collections::HashSet;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl ProviderHandle {
 
 /// Receives what a provider registers.
 pub trait Sink {
-    /// An op. Returns the schema that the host knows by this name, which has no conflict with it.
+    /// An op, as the provider sees it.
     ///
     /// # Errors
     /// A conflict.
@@ -279,7 +279,8 @@ impl FactoryHandle {
         }
         let dtypes: Vec<Vec<DType>> =
             dtypes.into_iter().map(|r| r.into_iter().map(DType).collect()).collect();
-        if let Some(bad) = dtypes.iter().flatten().find(|d| d.to_string().starts_with("dtype#") || d.0 == 0) {
+        let unknown = |d: &&DType| !d.is_core() && dtype::vendor::get(**d).is_none();
+        if let Some(bad) = dtypes.iter().flatten().find(unknown) {
             return Err(Error::invalid(format!("{bad} is no dtype; vendor dtypes are interned first")));
         }
         // SAFETY: as the caller promises.
@@ -288,7 +289,7 @@ impl FactoryHandle {
                 op: schema.name.clone(),
                 name: str_of(info.name)?.to_owned(),
                 priority: info.priority,
-                capturable: info.flags != 0,
+                capturable: info.flags & u64::from(EP_FACTORY_CAPTURABLE) != 0,
                 device_kind: str_of(info.device_kind)?.to_owned(),
                 predicate: hob::decode(info.predicate, info.num_predicate)?,
                 hint: hob::decode(info.hint, info.num_hint)?,

@@ -103,8 +103,8 @@ impl Expr {
     /// Computes the expression.
     ///
     /// # Errors
-    /// `InvalidArgument` for an unknown fact or operands of the wrong kind. Registration has checked both for
-    /// predicates of loaded providers.
+    /// `InvalidArgument` for an unknown fact, which registration has excluded for predicates of loaded
+    /// providers, or operands of the wrong kind.
     pub fn eval<'a>(&'a self, facts: &'a dyn Facts) -> Result<Value<'a>> {
         match self {
             Expr::Literal(l) => Ok(literal(l)),

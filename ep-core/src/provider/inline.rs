@@ -122,6 +122,9 @@ impl HostAllocator {
                 "{bytes} bytes of host memory: {in_use} of {limit} are in use"
             )));
         }
+        if !alignment.is_power_of_two() {
+            return Err(Error::invalid(format!("alignment {alignment} is not a power of two")));
+        }
         // One byte for a size of 0 gives a unique, non-null address.
         let layout = usize::try_from(bytes.max(1))
             .ok()
@@ -244,6 +247,7 @@ mod tests {
         assert_eq!(a.allocate(500, 64).unwrap_err().code(), Code::OutOfMemory);
         let zero = a.allocate(0, 64).unwrap();
         assert_ne!(zero, 0);
+        assert_eq!(a.allocate(1, 48).unwrap_err().code(), Code::InvalidArgument);
         assert_eq!(a.release(x, 599).unwrap_err().code(), Code::InvalidArgument);
         a.release(x, 600).unwrap();
         assert!(a.release(x, 600).is_err());

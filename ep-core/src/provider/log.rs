@@ -78,7 +78,8 @@ impl Subscriber for Bridge {
         let mut text = Text::default();
         event.record(&mut text);
         let line = format!("{}{}", text.message, text.fields);
-        // The lock is held during the call, so that `detach` waits for it; the host calls nothing back.
+        // The lock is held during the call, so that dropping an `Attached` waits for it; the host calls nothing
+        // back.
         let hosts = HOSTS.read().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, host)) = hosts.last() {
             host.log(raw_level(event.metadata().level()), event.metadata().target(), &line);

@@ -1,8 +1,9 @@
 //! Descriptors and arguments as bytes, read by their schema.
 
-use super::{ArgKind, DescKind, Schema};
+use super::{ArgKind, DescKind, Operand, Schema};
 use crate::abi::EpScalar;
 use crate::hob::{FactKind, Facts, Value};
+use crate::op::OperandUse;
 use crate::{DType, Error, Result, Scalar};
 use std::borrow::Cow;
 
@@ -172,6 +173,28 @@ impl<'a> ArgsFacts<'a> {
     }
 }
 
+impl Schema {
+    /// What a launch does with each operand, as [`crate::op::Op::uses`] tells it for ops that are types. The
+    /// addresses are 0.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for arguments that do not fit the schema.
+    pub fn uses(&self, desc: &[u8], args: &ArgsFacts<'_>) -> Result<Vec<OperandUse>> {
+        let use_of = |x: &Operand| {
+            let scalar = x.scalar.map(|s| args.scalar(s)).transpose()?;
+            let zero = |s: Scalar| s.as_f64() == 0.0 && s.im() == 0.0;
+            let (reads, present) = match (x.writes, scalar) {
+                (true, Some(s)) => (x.reads && !zero(s), true),
+                (false, Some(s)) => (x.reads, s == Scalar::None),
+                (_, None) => (x.reads, true),
+            };
+            let dtype = x.dtype.map(|d| DType(read_u32(desc, self.desc[d].offset)));
+            Ok(OperandUse::new(0, dtype, x.count.amount(args)?, reads, x.writes, present))
+        };
+        self.operands.iter().map(use_of).collect()
+    }
+}
+
 impl Facts for ArgsFacts<'_> {
     fn fact(&self, kind: FactKind, name: &str) -> Option<Value<'_>> {
         let i = self.schema.args.iter().position(|a| a.name == name)?;
@@ -190,10 +213,7 @@ impl Facts for ArgsFacts<'_> {
 mod tests {
     use crate::hob::{FactKind, Facts, Value};
     use crate::op::{Growable, Op};
-    use crate::primitive::{BinaryOp, BroadcastElementwiseBinaryArgs, BroadcastElementwiseBinaryDesc};
-    use crate::primitive::{
-        BroadcastElementwiseBinary, Matmul, MatmulArgs, Softmax, SoftmaxArgs, SoftmaxDesc,
-    };
+    use crate::primitive::*;
     use crate::schema::{ArgsFacts, DescFacts, DescField, DescKind, core_schema};
     use crate::{DType, Scalar};
 
@@ -219,21 +239,48 @@ mod tests {
         assert_eq!(new.unknown_to(&desc, old), Some("(an unnamed field)"));
     }
 
+    /// Bytes and operations of a launch, by the schema and by the generated code.
+    fn cost<O: Op>(desc: &O::Desc, args: &O::Args) -> (u64, u64) {
+        // SAFETY: the callers' dims live during the call.
+        let (uses, facts) = unsafe {
+            O::check(desc, args).unwrap();
+            (O::uses(desc, args), ArgsFacts::new(O::schema(), bytes(args)))
+        };
+        assert_eq!(O::schema().uses(bytes(desc), &facts).unwrap(), uses.as_ref(), "{}", O::NAME);
+        (O::schema().bytes(bytes(desc), &facts).unwrap(), O::schema().flops(&facts).unwrap())
+    }
+
     #[test]
     fn bytes_and_flops_come_from_the_schema() {
-        let args = SoftmaxArgs::new(3, 5, 0, 0);
-        // SAFETY: no dims.
-        let facts = unsafe { ArgsFacts::new(Softmax::schema(), bytes(&args)) };
-        let dtypes = |i: usize| if i == 0 { DType::F16 } else { DType::F32 };
-        assert_eq!(Softmax::schema().bytes(&dtypes, &facts), Ok(15 * 2 + 15 * 4));
-        assert_eq!(Softmax::schema().flops(&facts), Ok(5 * 15));
-
-        let args = MatmulArgs::new(2, 3, 4, Scalar::None, Scalar::None, 0, 0, 0);
-        // SAFETY: no dims.
-        let facts = unsafe { ArgsFacts::new(Matmul::schema(), bytes(&args)) };
-        assert_eq!(Matmul::schema().flops(&facts), Ok(2 * 2 * 3 * 4));
-        // a, b once; c is read and written.
-        assert_eq!(Matmul::schema().bytes(&|_| DType::F32, &facts), Ok(4 * (8 + 12 + 2 * 6)));
+        use DType as D;
+        let (none, two) = (Scalar::None, Scalar::F64(2.0));
+        let is_nan = ElementwiseUnaryDesc::new(UnaryOp::IS_NAN, D::F64, D::BOOL);
+        assert_eq!(cost::<ElementwiseUnary>(&is_nan, &ElementwiseUnaryArgs::new(7, 0, 0)), (7 * 9, 7));
+        let copy = MemcpyDesc::new(MemcpyKind::AUTO);
+        assert_eq!(cost::<Memcpy>(&copy, &MemcpyArgs::new(10, 0, 0)), (20, 0));
+        assert_eq!(cost::<Memset>(&MemsetDesc::new(), &MemsetArgs::new(10, two, 0)), (10, 0));
+        assert_eq!(cost::<Fill>(&FillDesc::new(D::COMPLEX128), &FillArgs::new(3, two, 0)), (48, 0));
+        assert_eq!(cost::<Cast>(&CastDesc::new(D::I16, D::F32), &CastArgs::new(5, 0, 0)), (30, 0));
+        let permute = PermuteArgs::new(&[2, 3], &[1, 0], 0, 0);
+        assert_eq!(cost::<Permute>(&PermuteDesc::new(D::U16), &permute), (24, 0));
+        let softmax = SoftmaxDesc::new(D::F16, D::F32);
+        assert_eq!(cost::<Softmax>(&softmax, &SoftmaxArgs::new(3, 5, 0, 0)), (15 * 6, 75));
+        let log = LogSoftmaxDesc::new(D::F64, D::F64);
+        assert_eq!(cost::<LogSoftmax>(&log, &LogSoftmaxArgs::new(0, 5, 0, 0)), (0, 0));
+        // c is read only where beta is not 0.
+        let matmul = MatmulDesc::new(Transpose::NONE, Transpose::TRANSPOSE, D::F32);
+        let args = |beta| MatmulArgs::new(2, 3, 4, none, beta, 0, 0, 0);
+        assert_eq!(cost::<Matmul>(&matmul, &args(none)), (4 * (8 + 12 + 6), 48));
+        assert_eq!(cost::<Matmul>(&matmul, &args(two)), (4 * (8 + 12 + 2 * 6), 48));
+        let batch = BatchMatmulDesc::new(Transpose::NONE, Transpose::NONE, D::BF16);
+        let args = BatchMatmulArgs::new(10, 2, 3, 4, none, Scalar::F64(0.0), 0, 0, 0);
+        assert_eq!(cost::<BatchMatmul>(&batch, &args), (2 * 10 * (8 + 12 + 6), 480));
+        // A scalar stands in for memory.
+        let binary = BroadcastElementwiseBinaryDesc::new(BinaryOp::LESS_THAN, D::F32, D::BOOL);
+        let args = BroadcastElementwiseBinaryArgs::new(&[4, 1], &[3], none, none, 0, 0, 0);
+        assert_eq!(cost::<BroadcastElementwiseBinary>(&binary, &args), (4 * (4 + 3) + 12, 12));
+        let args = BroadcastElementwiseBinaryArgs::new(&[4], &[], none, two, 0, 0, 0);
+        assert_eq!(cost::<BroadcastElementwiseBinary>(&binary, &args), (4 * 4 + 4, 4));
     }
 
     #[test]

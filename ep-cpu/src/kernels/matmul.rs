@@ -321,6 +321,21 @@ mod tests {
     }
 
     #[test]
+    fn a_product_over_nothing_is_zero_whatever_its_factor() {
+        let mut rng = Rng::new();
+        for dtype in rows().filter(|d| !d.is_int()) {
+            for sizes in [(3, 4, 0), (1, 4, 0), (4, 1, 0)] {
+                let mut case = Case::random(dtype, 1, sizes, 0, &mut rng);
+                (case.alpha, case.beta) = ((f64::INFINITY, 0.0), (0.0, 0.0));
+                for isa in Isa::available() {
+                    let c = decode(dtype, &case.run(isa, &Threads(2)).unwrap());
+                    assert!(!c.is_empty() && c.iter().all(|x| *x == 0.0), "{} {isa}: {c:?}", case.name());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn infinities_and_nans_go_where_arithmetic_sends_them() {
         let mut rng = Rng::new();
         for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {

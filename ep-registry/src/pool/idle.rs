@@ -119,7 +119,7 @@ impl Idle {
     }
 }
 
-/// Waiting by polling, in ever more polite ways, for a bounded time.
+/// Waiting by polling, for a bounded time.
 pub(super) struct Backoff {
     budget: Duration,
     polls: u32,

@@ -7,6 +7,7 @@ use crate::abi::*;
 use crate::op::Op;
 use crate::{Error, Result};
 use std::ffi::c_void;
+use std::ptr::NonNull;
 
 struct Built<O: Op, K> {
     desc: O::Desc,
@@ -18,13 +19,23 @@ pub(in crate::provider) trait FactoryObject: Send {
     fn context(&self) -> *mut EpFactoryContext;
 }
 
-struct FactoryBox<F> {
-    build: F,
+/// Owns a factory's building function. The host keeps a pointer to it, so it is held by a raw one, which may be
+/// moved while others point to the same, unlike a `Box`.
+struct FactoryBox<F>(NonNull<F>);
+
+// SAFETY: it owns the function as a `Box` would.
+unsafe impl<F: Send> Send for FactoryBox<F> {}
+
+impl<F> Drop for FactoryBox<F> {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::leak` in `factory_object`, freed once.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
 }
 
 impl<F: Send> FactoryObject for FactoryBox<F> {
     fn context(&self) -> *mut EpFactoryContext {
-        (&raw const *self).cast_mut().cast()
+        self.0.as_ptr().cast()
     }
 }
 
@@ -33,7 +44,7 @@ where
     K: Kernel<O, P::Device>,
     F: Fn(&P::Device, &O::Desc) -> Result<K> + Send + Sync + 'static,
 {
-    Box::new(FactoryBox { build })
+    Box::new(FactoryBox(NonNull::from(Box::leak(Box::new(build)))))
 }
 
 /// A factory's `create`.
@@ -49,12 +60,8 @@ where
 {
     entry::<P>(|| {
         // SAFETY: the context is this factory's, the device ours; the descriptor is the op's.
-        let (factory, device, desc) = unsafe {
-            (
-                object::<FactoryBox<F>, _>(context)?,
-                device_of::<P>(device)?,
-                read_struct(desc.cast::<O::Desc>())?,
-            )
+        let (build, device, desc) = unsafe {
+            (object::<F, _>(context)?, device_of::<P>(device)?, read_struct(desc.cast::<O::Desc>())?)
         };
         // SAFETY: every descriptor starts with `struct_size` and `alignment` (both u64).
         let alignment = unsafe { std::ptr::from_ref(&desc).cast::<u64>().add(1).read() };
@@ -67,7 +74,7 @@ where
                 O::NAME
             )));
         }
-        let kernel = (factory.build)(&device.device, &desc)?;
+        let kernel = build(&device.device, &desc)?;
         // SAFETY: the out-pointer is the host's.
         unsafe { give(out, Box::into_raw(Box::new(Built::<O, K> { desc, kernel })).cast()) }
     })

@@ -1,0 +1,254 @@
+//! From a provider's settings to its instance, devices and factories.
+//!
+//! One provider after the other; nothing stays of one that fails but its line in the report.
+
+use crate::config::ProviderConfig;
+use crate::device::Device;
+use crate::discovery::Candidate;
+use crate::library;
+use crate::manifest::{self, AbiVersion, Facts};
+use crate::pool::ThreadPool;
+use crate::registry::Registry;
+use crate::report::{Entry, LoadReport, Status};
+use crate::services::InstanceServices;
+use crate::trust::Policy;
+use ep_core::abi::{ABI_MAJOR, ABI_MINOR};
+use ep_core::handle::{DeviceHandle, Plugin, ProviderHandle};
+use ep_core::provider::QueryFn;
+use ep_core::{Code, Error, Result};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A logical device in the making: (kind, uuid) and its members with their instances' priorities.
+pub(crate) struct Group {
+    kind: String,
+    uuid: [u8; 16],
+    members: Vec<(i32, String, Arc<DeviceHandle>)>,
+}
+
+/// An opened provider.
+pub(crate) struct Opened {
+    pub(crate) query: QueryFn,
+    /// Empty when it is linked in.
+    pub(crate) path: String,
+    /// What `abi_stable` finds different.
+    pub(crate) difference: Option<String>,
+}
+
+/// What has been loaded so far.
+pub(crate) struct Loading<'a> {
+    pub(crate) strict_layout: bool,
+    pub(crate) pool: &'a ThreadPool,
+    pub(crate) policy: &'a Policy,
+    pub(crate) registry: Registry,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) report: LoadReport,
+}
+
+impl Loading<'_> {
+    pub(crate) fn file(&mut self, candidate: &Candidate) {
+        let settings = &candidate.settings;
+        let policy = self.policy;
+        self.load(settings, candidate.manifest.as_ref(), |s| {
+            // SAFETY: naming a file in the config, or a folder to search, is the user's word that its code may
+            // run here (SECURITY.md).
+            let opened = unsafe { library::open(&s.path, s.sha256.as_ref(), policy) }?;
+            let path = opened.path.display().to_string();
+            Ok(Opened { query: opened.query, path, difference: opened.layout_difference })
+        });
+    }
+
+    pub(crate) fn load(
+        &mut self,
+        settings: &ProviderConfig,
+        manifest: Option<&manifest::Manifest>,
+        open: impl FnOnce(&ProviderConfig) -> Result<Opened>,
+    ) {
+        let linked = settings.path.as_os_str().is_empty();
+        let mut entry = Entry {
+            instance: settings.name.clone(),
+            path: (!linked).then(|| settings.path.clone()),
+            status: Status::Failed,
+            reason: String::new(),
+            code: None,
+            provider: None,
+            devices: Vec::new(),
+            required: settings.required,
+        };
+        match self.start(settings, manifest, &mut entry, open) {
+            Ok(()) => entry.status = Status::Loaded,
+            Err(e) => {
+                if e.code() == Code::Unavailable && entry.provider.is_some() {
+                    entry.status = Status::Absent;
+                }
+                entry.reason = e.message().to_owned();
+                entry.code = Some(e.code());
+            }
+        }
+        self.report.entries.push(entry);
+    }
+
+    /// Everything from the file to registered factories. Nothing stays of a provider that fails.
+    fn start(
+        &mut self,
+        settings: &ProviderConfig,
+        manifest: Option<&manifest::Manifest>,
+        entry: &mut Entry,
+        open: impl FnOnce(&ProviderConfig) -> Result<Opened>,
+    ) -> Result<()> {
+        if self.report.entries.iter().any(|e| e.instance == settings.name && e.status != Status::Skipped) {
+            return Err(Error::invalid(format!(
+                "the instance name `{}` is taken; give each [[provider]] a `name` of its own",
+                settings.name
+            )));
+        }
+        let Opened { query, path, difference } = open(settings)?;
+        let origin = if path.is_empty() { format!("provider `{}`", settings.name) } else { path.clone() };
+        // SAFETY: a provider's entry point; libraries stay mapped (docs/decisions/0004).
+        let plugin = unsafe { Plugin::load(query, &origin) };
+        let plugin = Arc::new(self.second_opinion(plugin, difference, &mut entry.reason)?);
+        self.refuse_duplicate(&plugin, &path)?;
+        let side = InstanceServices { instance: settings.name.clone(), pool: self.pool.clone() };
+        let options: Vec<_> = settings.options.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        let provider =
+            ProviderHandle::create(plugin.clone(), Arc::new(side), &settings.name, &path, &options)?;
+        entry.provider = Some((plugin.name.clone(), plugin.version.clone()));
+        let devices = open_devices(&provider, settings)?;
+        self.registry.register(&provider, &settings.name, settings.priority, &devices)?;
+        if let Some(manifest) = manifest {
+            let names: Vec<String> = devices.iter().map(|d| d.info().kind.clone()).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let abi = AbiVersion { major: ABI_MAJOR, minor: ABI_MINOR };
+            let facts = Facts { name: &plugin.name, version: &plugin.version, abi, devices: &names };
+            let differences: Vec<_> = manifest.verify(&facts).iter().map(ToString::to_string).collect();
+            differences.iter().for_each(|d| add_remark(&mut entry.reason, d));
+        }
+        for (table, difference) in &plugin.disabled {
+            add_remark(&mut entry.reason, &format!("{table} is not used: {difference}"));
+        }
+        for device in devices {
+            self.place(settings, device);
+        }
+        Ok(())
+    }
+
+    /// What `abi_stable` found: it explains a mismatch, and refuses by itself only where the config says so.
+    fn second_opinion(
+        &self,
+        plugin: Result<Plugin>,
+        difference: Option<String>,
+        remark: &mut String,
+    ) -> Result<Plugin> {
+        match (plugin, difference) {
+            (Err(e), Some(d)) if e.code() == Code::AbiMismatch => {
+                Err(Error::abi(format!("{e}\nabi_stable: {d}")))
+            }
+            (Ok(plugin), Some(d)) if self.strict_layout => Err(Error::abi(format!(
+                "provider `{}` {}: strict_layout is set and abi_stable finds differences; rebuild it with this \
+                 host's ep-core\n{d}",
+                plugin.name, plugin.version
+            ))),
+            (Ok(plugin), Some(d)) => {
+                *remark = format!("abi_stable finds differences: {d}");
+                Ok(plugin)
+            }
+            (plugin, _) => plugin,
+        }
+    }
+
+    /// The same provider id from another file: the first by precedence wins.
+    fn refuse_duplicate(&self, plugin: &Plugin, path: &str) -> Result<()> {
+        let other = self.report.entries.iter().find(|e| {
+            let same_id = e.provider.as_ref().is_some_and(|(id, _)| *id == plugin.name);
+            let other_file = e
+                .path
+                .as_ref()
+                .is_some_and(|p| std::fs::canonicalize(p).map_or(true, |p| p.to_string_lossy() != path));
+            same_id && other_file && !path.is_empty() && e.status == Status::Loaded
+        });
+        match other {
+            None => Ok(()),
+            Some(e) => Err(Error::refused(format!(
+                "a duplicate: provider id `{}` is already loaded as `{}` from {}; remove one of them",
+                plugin.name,
+                e.instance,
+                e.path.as_deref().unwrap_or(Path::new("")).display()
+            ))),
+        }
+    }
+
+    fn place(&mut self, settings: &ProviderConfig, device: Arc<DeviceHandle>) {
+        let info = device.info();
+        let known = info.uuid != [0; 16];
+        let own = |g: &Group| g.members.iter().any(|(_, i, _)| *i == settings.name);
+        let group =
+            self.groups.iter_mut().find(|g| known && g.kind == info.kind && g.uuid == info.uuid && !own(g));
+        let member = (settings.priority, settings.name.clone(), device.clone());
+        match group {
+            Some(g) => g.members.push(member),
+            None => {
+                self.groups.push(Group { kind: info.kind.clone(), uuid: info.uuid, members: vec![member] })
+            }
+        }
+    }
+}
+
+fn add_remark(reason: &mut String, remark: &str) {
+    if !reason.is_empty() {
+        reason.push_str("; ");
+    }
+    reason.push_str(remark);
+}
+
+/// The devices that the config selects.
+fn open_devices(provider: &Arc<ProviderHandle>, settings: &ProviderConfig) -> Result<Vec<Arc<DeviceHandle>>> {
+    const MAX_DEVICES: u32 = 4096;
+    let count = provider.device_count()?;
+    if count > MAX_DEVICES {
+        return Err(Error::internal(format!(
+            "the provider reports {count} devices; at most {MAX_DEVICES} are believed"
+        )));
+    }
+    let mut devices = Vec::new();
+    let mut kinds = std::collections::HashMap::new();
+    for index in 0..count {
+        let device = provider.open(index).map_err(|e| e.context(format!("device {index}")))?;
+        let place: &mut usize = kinds.entry(device.info().kind.clone()).or_default();
+        if settings.selects_device(&device.info().kind, *place) {
+            devices.push(device.clone());
+        }
+        *place += 1;
+    }
+    if devices.is_empty() {
+        let why = if count == 0 {
+            "it has no devices"
+        } else {
+            "`devices` in the config selects none of its devices"
+        };
+        return Err(Error::unavailable(why));
+    }
+    Ok(devices)
+}
+
+/// Names groups `kind:0`, `kind:1`, ... in order and notes the names in the report.
+pub(crate) fn name_devices(groups: Vec<Group>, report: &mut LoadReport) -> Vec<Device> {
+    let mut counts = std::collections::HashMap::new();
+    let mut devices = Vec::new();
+    for mut group in groups {
+        let n: &mut usize = counts.entry(group.kind.clone()).or_default();
+        let name = format!("{}:{n}", group.kind);
+        *n += 1;
+        // Stable: of equal priorities the first stays first.
+        group.members.sort_by_key(|(priority, ..)| std::cmp::Reverse(*priority));
+        for (_, instance, _) in &group.members {
+            if let Some(e) =
+                report.entries.iter_mut().find(|e| e.instance == *instance && e.status == Status::Loaded)
+            {
+                e.devices.push(name.clone());
+            }
+        }
+        let members = group.members.into_iter().map(|(_, i, d)| (i, d)).collect();
+        devices.push(Device::new(devices.len() as u32, name, members));
+    }
+    devices
+}
