@@ -92,7 +92,8 @@ fn tile_sizes(args: &MatmulArgs, size: usize) -> (usize, usize) {
 /// As for [`BatchMatmulFn`].
 pub(super) unsafe fn batched<T: Element>(isa: Isa, par: &dyn Parallel, args: &BatchMatmulArgs) -> Result<()> {
     let each = &args.each;
-    let alpha = T::scalar("alpha", each.alpha)?;
+    // A product over nothing is 0 also where the factor is infinite.
+    let alpha = T::scalar("alpha", if each.k == 0 { (0.0, 0.0) } else { each.alpha })?;
     let beta = T::scalar("beta", each.beta)?;
     let &MatmulArgs { m, n, k, trans_a, trans_b, .. } = each;
     for (rows, cols) in [(m, k), (k, n), (m, n)] {

@@ -231,8 +231,6 @@ unsafe fn turned<T: Copy + 'static, Bits: transpose::Element>(
 /// # Safety
 /// As for [`Element::tile`].
 unsafe fn through_f32<T: Storage<Value = f32>>(isa: Isa, t: &Tile<T>, alpha: f32, beta: f32) -> Result<()> {
-    // Without it, an infinite factor would make NaN of a product that is 0.
-    let alpha = if t.k == 0 { 0.0 } else { alpha };
     let depth = t.k.min(DEPTH);
     let turn_b = t.b_cs != 1 && t.m >= USES;
     let (len_a, len_b, len_c) = (t.m * depth, depth * t.n, t.m * t.n);
