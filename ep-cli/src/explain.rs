@@ -119,6 +119,10 @@ impl Explain {
     }
 
     fn request(&self, runtime: &Runtime) -> Result<Request, Failure> {
+        once("--dtype", &self.dtype)?;
+        once("--selector", &self.selector)?;
+        once("--attr", &self.attr)?;
+        once("--limit", &self.limit)?;
         let build = || {
             let mut request = runtime.request(&self.op)?;
             for p in &self.dtype {
@@ -146,6 +150,15 @@ impl Explain {
             return Ok(request);
         }
         Err(Failure::new(Exit::Usage, format!("op `{}` also needs {}", self.op, missing.join(" "))))
+    }
+}
+
+/// Refuses a name that is given twice: which value was meant cannot be told.
+fn once<T>(flag: &str, pairs: &[Pair<T>]) -> Result<(), Failure> {
+    let again = pairs.iter().enumerate().find(|(i, p)| pairs[..*i].iter().any(|q| q.name == p.name));
+    match again {
+        None => Ok(()),
+        Some((_, p)) => Err(Failure::new(Exit::Usage, format!("{flag} {}=... is given twice", p.name))),
     }
 }
 

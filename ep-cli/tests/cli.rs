@@ -301,6 +301,8 @@ fn explain_tells_the_chosen_and_the_nearest() {
     assert!(rows[0]["nearest"].is_string());
 
     folder.ep(&relu).fails(2, &["--dtype dst=DTYPE"]);
+    let args = [relu.as_slice(), &["--dtype", "src=f16"]].concat();
+    folder.ep(&args).fails(2, &["--dtype src=... is given twice"]);
     folder.ep(&["explain", "--op", "sofmax"]).fails(2, &["softmax"]);
     folder.ep(&["explain", "--op", "cast", "--dtype", "from=f32"]).fails(2, &["from", "src"]);
     folder.ep(&["explain", "--op", "cast", "--dtype", "src=float"]).fails(2, &["float"]);
