@@ -279,3 +279,14 @@ fn rules_that_name_nobody_are_refused() {
     // An op may be one of a vendor whose provider is not here.
     assert!(builder().select("acme.conv", ["one"]).build().is_ok());
 }
+
+#[test]
+fn a_disabled_entry_leaves_its_name_to_others() {
+    let off = ProviderConfig { enabled: false, ..ProviderConfig::new("one", "/no/such.so") };
+    let runtime = ranked(Runtime::builder().provider_with(off), "one", 0, "3").build().unwrap();
+    assert_eq!(chosen(&runtime, DType::F32, 2000), "one/level");
+    let statuses: Vec<Status> = runtime.report().entries.iter().map(|e| e.status).collect();
+    assert_eq!(statuses, [Status::Skipped, Status::Loaded]);
+    // The device stands in the line of the one that drives it.
+    assert_eq!(runtime.report().entries[1].devices, ["cpu:0"]);
+}
