@@ -113,8 +113,9 @@ fn bad_sizes_and_limits_are_refused(on: Under) {
         let softmax = runtime.primitive::<Softmax>(device, desc).unwrap();
         let src = device.upload(&[0.0f32; 10]).unwrap();
         let mut dst = device.alloc(DType::F32, 10).unwrap();
-        let mut launch =
-            |rows, cols| softmax.launch(&stream, SoftmaxCall { rows, cols, src: &src, dst: &mut dst });
+        let mut launch = |rows, cols| {
+            softmax.launch(&stream, SoftmaxCall { rows, cols, inner: 1, src: &src, dst: &mut dst })
+        };
         contains(&invalid(launch(2, 5)), &["`cols` is 5", "max_cols = 4"]);
         contains(&invalid(launch(-1, 4)), &["`rows` is -1"]);
         contains(&invalid(launch(1, i64::MIN)), &["`cols`"]);
@@ -271,7 +272,9 @@ fn the_dynamic_api_computes_the_same(on: Under) {
         let mut typed = device.alloc(DType::F32, 30).unwrap();
         let mut dynamic = device.alloc(DType::F32, 30).unwrap();
         let softmax = runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F32, DType::F32)).unwrap();
-        softmax.launch(&stream, SoftmaxCall { rows: 6, cols: 5, src: &src, dst: &mut typed }).unwrap();
+        softmax
+            .launch(&stream, SoftmaxCall { rows: 6, cols: 5, inner: 1, src: &src, dst: &mut typed })
+            .unwrap();
 
         let request = runtime.request("softmax").unwrap();
         let request = request.dtype("src", "f32").unwrap().dtype("dst", "f32").unwrap();

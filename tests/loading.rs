@@ -39,7 +39,7 @@ fn works(runtime: &Runtime) {
     let (src, mut dst) =
         (device.upload(&[1f32, 1.0, 1.0, 1.0]).unwrap(), device.alloc(DType::F32, 4).unwrap());
     let stream = device.stream().unwrap();
-    primitive.launch(&stream, SoftmaxCall { rows: 2, cols: 2, src: &src, dst: &mut dst }).unwrap();
+    primitive.launch(&stream, SoftmaxCall { rows: 2, cols: 2, inner: 1, src: &src, dst: &mut dst }).unwrap();
     assert_eq!(dst.download::<f32>().unwrap(), [0.5; 4]);
 }
 
@@ -468,23 +468,26 @@ fn wrong_devices_buffers_and_sizes_are_invalid_and_the_operand_is_named() {
         (2, 2, &unwritten, ["operand `src`", "0..16 would be read", "upload or fill it first"]),
         (2, 2, &elsewhere, ["operand `src`", "is in `far` of skew:1", "copy it to a buffer of skew:0"]),
     ] {
-        let call = SoftmaxCall { rows, cols, src, dst: &mut dst };
+        let call = SoftmaxCall { rows, cols, inner: 1, src, dst: &mut dst };
         let error = primitive.launch(&stream, call).expect_err(parts[0]);
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");
         says(error.message(), &parts);
     }
     let mut small = device.alloc(DType::F32, 3).unwrap();
-    let call = SoftmaxCall { rows: 2, cols: 2, src: &four, dst: &mut small };
+    let call = SoftmaxCall { rows: 2, cols: 2, inner: 1, src: &four, dst: &mut small };
     let error = primitive.launch(&stream, call).unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
     says(error.message(), &["operand `dst`", "has 12 bytes", "need 16"]);
     let error = primitive
-        .launch(&other.stream().unwrap(), SoftmaxCall { rows: 2, cols: 2, src: &four, dst: &mut dst })
+        .launch(
+            &other.stream().unwrap(),
+            SoftmaxCall { rows: 2, cols: 2, inner: 1, src: &four, dst: &mut dst },
+        )
         .unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
     says(error.message(), &["of skew:0", "of skew:1", "make the stream with that device's stream()"]);
     // The refusals have left nothing behind.
-    primitive.launch(&stream, SoftmaxCall { rows: 2, cols: 2, src: &four, dst: &mut dst }).unwrap();
+    primitive.launch(&stream, SoftmaxCall { rows: 2, cols: 2, inner: 1, src: &four, dst: &mut dst }).unwrap();
     assert_eq!(dst.download::<f32>().unwrap(), [0.5; 4]);
 }
 

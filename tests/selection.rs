@@ -174,7 +174,7 @@ fn a_repeated_request_gives_the_same_primitive() {
     assert_eq!(again.unwrap_err().code(), Code::Unsupported, "the cache has been emptied");
     // What exists keeps working.
     let mut buffer = device.upload(&[0.0f32; 4]).unwrap();
-    let call = SoftmaxCall { rows: 2, cols: 2, src: InPlace, dst: &mut buffer };
+    let call = SoftmaxCall { rows: 2, cols: 2, inner: 1, src: InPlace, dst: &mut buffer };
     first.launch(&device.stream().unwrap(), call).unwrap();
     assert_eq!(runtime.deregister("two").unwrap_err().code(), Code::NotFound);
     assert!(runtime.query(&Filter::default()).is_empty());
@@ -264,7 +264,7 @@ fn the_providers_share_the_runtime_s_threads() {
         assert_eq!(runtime.parallel().threads(), threads);
         let device = &runtime.devices()[0];
         let mut out = device.upload(&[0.0f32; 90]).unwrap();
-        let call = SoftmaxCall { rows: 30, cols: 3, src: InPlace, dst: &mut out };
+        let call = SoftmaxCall { rows: 30, cols: 3, inner: 1, src: InPlace, dst: &mut out };
         softmax(&runtime, DType::F32, 0).launch(&device.stream().unwrap(), call).unwrap();
         assert_eq!(out.download::<f32>().unwrap(), [threads as f32; 90]);
     }

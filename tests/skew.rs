@@ -70,7 +70,7 @@ fn softmax(runtime: &Runtime, device: &Device, data: &[f32], cols: usize) -> Res
     let (src, mut dst) = (device.upload(data)?, device.alloc(DType::F32, data.len())?);
     let stream = device.stream()?;
     let (rows, cols) = ((data.len() / cols) as i64, cols as i64);
-    primitive.launch(&stream, SoftmaxCall { rows, cols, src: &src, dst: &mut dst })?;
+    primitive.launch(&stream, SoftmaxCall { rows, cols, inner: 1, src: &src, dst: &mut dst })?;
     dst.download()
 }
 

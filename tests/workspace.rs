@@ -83,7 +83,7 @@ fn a_launch_uses_the_workspace_it_is_given_or_its_own() {
     let src = device.upload(&[0.0f32, 0.0, 1.0, 1.0, 1.0, 1.0]).unwrap();
     let dst = device.upload(&[9.0f32; 6]).unwrap();
     let sums = device.upload(&[-1.0f64; 3]).unwrap();
-    let mut args = SoftmaxArgs::new(3, 2, src.address(), dst.address());
+    let mut args = SoftmaxArgs::new(3, 2, 1, src.address(), dst.address());
     // SAFETY: no dims; the buffers have these sizes, and nothing else uses them.
     unsafe {
         assert_eq!(softmax.workspace_size(&args), Ok(24));
@@ -110,9 +110,9 @@ fn a_primitive_tells_whether_it_can_be_captured_and_what_a_launch_costs() {
     assert!(!primitive(DType::F64).capturable());
     let src = device.upload(&[0.0f32; 1]).unwrap();
     let mut dst = device.alloc(DType::F32, 1).unwrap();
-    let call = SoftmaxCall { rows: 3, cols: 5, src: &src, dst: &mut dst };
+    let call = SoftmaxCall { rows: 3, cols: 5, inner: 1, src: &src, dst: &mut dst };
     assert_eq!(primitive(DType::F32).cost(call), Ok(Cost { bytes: 15 * 8, flops: 75 }));
-    let call = SoftmaxCall { rows: -3, cols: 5, src: &src, dst: &mut dst };
+    let call = SoftmaxCall { rows: -3, cols: 5, inner: 1, src: &src, dst: &mut dst };
     assert_eq!(primitive(DType::F32).cost(call).unwrap_err().code(), Code::InvalidArgument);
 
     let request =

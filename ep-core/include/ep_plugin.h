@@ -93,7 +93,7 @@ EP_STATIC_ASSERT(sizeof(void *) == 8, "the contract is defined for 64-bit target
 /** The ABI version that this header describes, and a hash over the whole contract. */
 #define EP_ABI_MAJOR UINT32_C(0)
 #define EP_ABI_MINOR UINT32_C(1)
-#define EP_ABI_FINGERPRINT UINT64_C(0x513e971c3c7b9fa3)
+#define EP_ABI_FINGERPRINT UINT64_C(0x1afb65870e21dbe3)
 
 /* ============================================================================================= Objects */
 
@@ -646,6 +646,7 @@ struct EpAllocatorTable {
 #define EP_EXPR_ARG UINT32_C(8)
 #define EP_EXPR_PROD UINT32_C(9)
 #define EP_EXPR_BROADCAST UINT32_C(10)
+#define EP_EXPR_EXTENT UINT32_C(11)
 #define EP_EXPR_EQ UINT32_C(16)
 #define EP_EXPR_NE UINT32_C(17)
 #define EP_EXPR_LT UINT32_C(18)
@@ -663,7 +664,10 @@ struct EpAllocatorTable {
 #define EP_EXPR_MAX UINT32_C(30)
 #define EP_EXPR_MIN UINT32_C(31)
 
-/** Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. */
+/**
+ * Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. DIMS:
+ * a pointer to sizes (not negative); INTS: to signed numbers; ADDRESSES: to addresses (u64).
+ */
 #define EP_FIELD_SELECTOR UINT32_C(1)
 #define EP_FIELD_DTYPE UINT32_C(2)
 #define EP_FIELD_ATTR UINT32_C(3)
@@ -672,10 +676,13 @@ struct EpAllocatorTable {
 #define EP_FIELD_DIMS UINT32_C(6)
 #define EP_FIELD_ADDRESS UINT32_C(7)
 #define EP_FIELD_SCALAR UINT32_C(8)
+#define EP_FIELD_INTS UINT32_C(9)
+#define EP_FIELD_ADDRESSES UINT32_C(10)
 
-/** Bits of EpOperand.access. */
+/** Bits of EpOperand.access. OPTIONAL: the address may be null, and then the operand is left out. */
 #define EP_ACCESS_READ UINT32_C(1)
 #define EP_ACCESS_WRITE UINT32_C(2)
+#define EP_ACCESS_OPTIONAL UINT32_C(4)
 
 /** Bits of EpOpSchema.flags. DETERMINISTIC: launching twice with the same input gives the same bits. */
 #define EP_OP_DETERMINISTIC UINT32_C(1)
@@ -713,7 +720,7 @@ struct EpField {
   uint32_t offset;
   /** Bytes. */
   uint32_t size;
-  /** For EP_FIELD_DIMS: index of the field with its length. Else zero. */
+  /** For EP_FIELD_DIMS, _INTS and _ADDRESSES: index of the field with its length. Else zero. */
   uint32_t link;
   /** For EP_FIELD_SELECTOR: the names of values 0, 1, ...; else null. */
   const EpStr *choices;
@@ -736,9 +743,12 @@ struct EpOperand {
   EpStr name;
   /** Index of the descriptor field with its dtype; EP_NO_INDEX: counted in bytes. */
   uint32_t dtype;
-  /** EP_ACCESS_READ, EP_ACCESS_WRITE or both. */
+  /** EP_ACCESS_READ, EP_ACCESS_WRITE or both, and EP_ACCESS_OPTIONAL. */
   uint32_t access;
-  /** Index of its address among the argument fields. */
+  /**
+   * Index of its address among the argument fields. Of the last operand, it may be a list of addresses: one
+   * buffer for each.
+   */
   uint32_t arg;
   /**
    * Index of a scalar argument, else EP_NO_INDEX. Of a read operand: stands in for it unless its kind is
@@ -751,6 +761,13 @@ struct EpOperand {
   const EpExprNode *count;
   /** Length of `count`. */
   uint64_t num_count;
+  /**
+   * Of an operand that is only written: how many of its elements a launch writes. Where that is less than
+   * `count`, the rest keeps its content, so the operand counts as read too. Empty: all.
+   */
+  const EpExprNode *covers;
+  /** Length of `covers`. */
+  uint64_t num_covers;
 };
 
 /**
@@ -1066,6 +1083,10 @@ static inline void ep_status_keep(const EpStatus *status) { (void)status; }
 
 /* ======================================================= The ops' selectors, descriptors and arguments */
 
+/** Values of selectors of type `arg_reduce_op`. */
+#define EP_ARG_REDUCE_OP_ARGMAX UINT32_C(0)
+#define EP_ARG_REDUCE_OP_ARGMIN UINT32_C(1)
+
 /** Values of selectors of type `binary_op`. */
 #define EP_BINARY_OP_ADD UINT32_C(0)
 #define EP_BINARY_OP_SUB UINT32_C(1)
@@ -1149,11 +1170,25 @@ static inline void ep_status_keep(const EpStatus *status) { (void)status; }
 #define EP_BINARY_OP_QUICK_GELU_BACKWARD_WITH_DY_X UINT32_C(79)
 #define EP_BINARY_OP_SQUARE_RELU_BACKWARD_WITH_DY_X UINT32_C(80)
 
+/** Values of selectors of type `index_mode`. */
+#define EP_INDEX_MODE_WRAP UINT32_C(0)
+#define EP_INDEX_MODE_ZERO UINT32_C(1)
+#define EP_INDEX_MODE_ERROR UINT32_C(2)
+
 /** Values of selectors of type `memcpy_kind`. */
 #define EP_MEMCPY_KIND_AUTO UINT32_C(0)
 #define EP_MEMCPY_KIND_HOST_TO_DEVICE UINT32_C(1)
 #define EP_MEMCPY_KIND_DEVICE_TO_HOST UINT32_C(2)
 #define EP_MEMCPY_KIND_DEVICE_TO_DEVICE UINT32_C(3)
+
+/** Values of selectors of type `reduce_op`. */
+#define EP_REDUCE_OP_SUM UINT32_C(0)
+#define EP_REDUCE_OP_MEAN UINT32_C(1)
+#define EP_REDUCE_OP_MAX UINT32_C(2)
+#define EP_REDUCE_OP_MIN UINT32_C(3)
+#define EP_REDUCE_OP_PROD UINT32_C(4)
+#define EP_REDUCE_OP_ANY UINT32_C(5)
+#define EP_REDUCE_OP_ALL UINT32_C(6)
 
 /** Values of selectors of type `transpose`. */
 #define EP_TRANSPOSE_NONE UINT32_C(0)
@@ -1232,6 +1267,221 @@ static inline void ep_status_keep(const EpStatus *status) { (void)status; }
 #define EP_UNARY_OP_IMAG UINT32_C(69)
 #define EP_UNARY_OP_REAL_GRAD UINT32_C(70)
 #define EP_UNARY_OP_IMAG_GRAD UINT32_C(71)
+
+/**
+ * `add`, version 1. The sum of any number of sources: dst = srcs[0] + srcs[1] + ...
+ *
+ * - At most 256 sources. The sum of none is 0, of one a copy.
+ * - Added from left to right. f16 and bf16 add in f32 and round once. Integers wrap; for bool the sum is
+ *   `or`.
+ * - `count == 0` does nothing.
+ * - dst may be exactly the memory of any of the sources, of several too; sources may be the same memory.
+ */
+
+typedef struct EpAddDesc EpAddDesc;
+/** What is fixed when a `add` is created. */
+struct EpAddDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The elements. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** Zero. */
+  uint32_t reserved;
+  /** The largest number of sources that will be launched. 0: unbounded. */
+  uint64_t max_arity;
+};
+
+typedef struct EpAddArgs EpAddArgs;
+/** What may change with each launch of a `add`. */
+struct EpAddArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Elements of each operand. */
+  int64_t count;
+  /** Destination, `count` elements. A device address. */
+  uint64_t dst;
+  /** Number of sources. */
+  int64_t arity;
+  /** Sources, `count` elements each. `arity` device addresses. */
+  const uint64_t *srcs;
+};
+
+/**
+ * `arange`, version 1. An arithmetic sequence: dst[i] = start + i * step.
+ *
+ * - start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers to 64
+ *   bits, for floats
+ *   to f64.
+ * - Integers are computed in 64 bits, wrap, and are truncated to the dtype. Floats are computed as one fused
+ *   multiply-add in f64 and rounded once.
+ * - `count == 0` does nothing.
+ */
+
+typedef struct EpArangeDesc EpArangeDesc;
+/** What is fixed when a `arange` is created. */
+struct EpArangeDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The elements: integers and floats. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** Zero. */
+  uint32_t reserved;
+};
+
+typedef struct EpArangeArgs EpArangeArgs;
+/** What may change with each launch of a `arange`. */
+struct EpArangeArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Elements. */
+  int64_t count;
+  /** The first value; NONE means 0. */
+  EpScalar start;
+  /** The difference; NONE means 1. */
+  EpScalar step;
+  /** Destination, `count` elements. A device address. */
+  uint64_t dst;
+};
+
+/**
+ * `arg_reduce`, version 1. The position of the largest or smallest element along an axis: [outer, reduced,
+ * inner] to [outer, inner].
+ *
+ * - The first of equal elements. A NaN is beyond every number for both: the first NaN is found.
+ * - reduced 0 is InvalidArgument unless outer or inner is 0, when nothing is done; so is an axis that is
+ *   longer than the
+ *   dtype of dst can number.
+ */
+
+typedef struct EpArgReduceDesc EpArgReduceDesc;
+/** What is fixed when a `arg_reduce` is created. */
+struct EpArgReduceDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** What to look for. One of EP_ARG_REDUCE_OP_*. */
+  uint32_t op;
+  /** The source elements: all but complex. One of EP_DTYPE_*. */
+  uint32_t src;
+  /** The positions: i32 or i64. One of EP_DTYPE_*. */
+  uint32_t dst;
+  /** Zero. */
+  uint32_t reserved;
+};
+
+typedef struct EpArgReduceArgs EpArgReduceArgs;
+/** What may change with each launch of a `arg_reduce`. */
+struct EpArgReduceArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Dimensions before the axis. */
+  int64_t outer;
+  /** Length of the axis. */
+  int64_t reduced;
+  /** Dimensions behind the axis. */
+  int64_t inner;
+  /** Source, [outer, reduced, inner]. A device address. */
+  uint64_t src;
+  /** Destination, [outer, inner]. A device address. */
+  uint64_t dst;
+};
+
+/**
+ * `batch_gather`, version 1. Picks rows along an axis, with indices of its own for each batch: dst[b, o, i,
+ * :] = src[b, o, indices[b, i], :].
+ *
+ * - src is [batch, outer, processed, inner], indices [batch, num_indices], dst [batch, outer, num_indices,
+ *   inner];
+ *   bit-exact for every dtype.
+ * - The axis has the logical length `size`; src holds its part [offset, offset + processed), the window.
+ *   `size` 0 means
+ *   offset + processed: nothing behind the window.
+ * - An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero`
+ *   writes zeros;
+ *   `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index;
+ *   what dst
+ *   holds is then unspecified. On an asynchronous device it is the op's error, which the next
+ *   synchronisation reports.
+ * - A valid index outside of the window writes zeros, so that the results of windows that cover the axis add
+ *   up.
+ * - Empty when dst is; indices are checked all the same.
+ */
+
+typedef struct EpBatchGatherDesc EpBatchGatherDesc;
+/** What is fixed when a `batch_gather` is created. */
+struct EpBatchGatherDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /**
+   * What an index outside the axis means: `wrap` counts negative ones from the end and refuses the rest,
+   * `zero` skips it, `error` refuses it. One of EP_INDEX_MODE_*.
+   */
+  uint32_t mode;
+  /** The indices: i32 or i64. One of EP_DTYPE_*. */
+  uint32_t indices;
+  /** The elements. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** Zero. */
+  uint32_t reserved;
+};
+
+typedef struct EpBatchGatherArgs EpBatchGatherArgs;
+/** What may change with each launch of a `batch_gather`. */
+struct EpBatchGatherArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Batches. */
+  int64_t batch;
+  /** Dimensions between the batch and the axis. */
+  int64_t outer;
+  /** Length of the axis in src. */
+  int64_t processed;
+  /** Dimensions behind the axis. */
+  int64_t inner;
+  /** Indices of each batch. */
+  int64_t num_indices;
+  /** Logical index of row 0 of src. */
+  int64_t offset;
+  /** Logical length of the axis; 0 means offset + processed. */
+  int64_t size;
+  /** Indices, [batch, num_indices]. A device address. */
+  uint64_t indices;
+  /** Source, [batch, outer, processed, inner]. A device address. */
+  uint64_t src;
+  /** Destination, [batch, outer, num_indices, inner]. A device address. */
+  uint64_t dst;
+};
 
 /**
  * `batch_matmul`, version 1. One matrix product for each item of a batch: c[i] = alpha * op(a[i]) * op(b[i])
@@ -1367,6 +1617,150 @@ struct EpBroadcastElementwiseBinaryArgs {
 };
 
 /**
+ * `broadcast_elementwise_unary`, version 1. Applies a function to every element of a strided source,
+ * broadcast to a strided destination: dst = op(src).
+ *
+ * - Strides count elements and are not negative. The source is broadcast to dst_dims as NumPy does: its rank
+ *   is at most
+ *   the destination's, and each dimension, from the last, is 1 or the destination's.
+ * - A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more
+ *   than one
+ *   element in the order of their strides, each stride must exceed the reach of those before it.
+ * - Empty when any destination dimension is 0: nothing is done. Elements between those that the strides
+ *   address keep
+ *   their content.
+ * - The functions are those of `elementwise_unary`, with its rules for NaN, overflow and rounding.
+ */
+
+typedef struct EpBroadcastElementwiseUnaryDesc EpBroadcastElementwiseUnaryDesc;
+/** What is fixed when a `broadcast_elementwise_unary` is created. */
+struct EpBroadcastElementwiseUnaryDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The function. One of EP_UNARY_OP_*. */
+  uint32_t op;
+  /** The source elements. One of EP_DTYPE_*. */
+  uint32_t src;
+  /** The destination elements. One of EP_DTYPE_*. */
+  uint32_t dst;
+  /** Zero. */
+  uint32_t reserved;
+  /** The function's first parameter. */
+  double attr0;
+  /** The function's second parameter. */
+  double attr1;
+  /** The largest rank that will be launched. 0: unbounded. */
+  uint64_t max_num_dims;
+};
+
+typedef struct EpBroadcastElementwiseUnaryArgs EpBroadcastElementwiseUnaryArgs;
+/** What may change with each launch of a `broadcast_elementwise_unary`. */
+struct EpBroadcastElementwiseUnaryArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Rank of the source, 0 to 8. */
+  int64_t num_src_dims;
+  /** Shape of the source. `num_src_dims` values. */
+  const int64_t *src_dims;
+  /** Its strides. `num_src_dims` values. */
+  const int64_t *src_strides;
+  /** Rank of the destination, 0 to 8. */
+  int64_t num_dst_dims;
+  /** Shape of the destination. `num_dst_dims` values. */
+  const int64_t *dst_dims;
+  /** Its strides. `num_dst_dims` values. */
+  const int64_t *dst_strides;
+  /** Source. A device address. */
+  uint64_t src;
+  /** Destination. A device address. */
+  uint64_t dst;
+};
+
+/**
+ * `broadcast_matmul`, version 1. Matrix products over broadcast batches: c = alpha * op(a) * op(b) + beta *
+ * c.
+ *
+ * - Row-major and contiguous, rank 2 to 8. The last two dimensions are the matrices, as stored: op(a) is [m,
+ *   k], op(b)
+ *   [k, n], c [m, n]; transposed operands are stored [k, m] and [n, k]; for complex dtypes transposing also
+ *   conjugates.
+ * - The dimensions before are batches. Those of a and b broadcast as NumPy does, to the batch shape. A batch
+ *   dimension of
+ *   c is that of the batch shape, or 1 (or missing), and then the products along it are summed:
+ *   c = alpha * sum(op(a) * op(b)) + beta * c, with beta applied once. Other shapes are InvalidArgument.
+ * - With beta 0, c is written without being read. With k 0, or no batch to sum over, the product is 0.
+ *   Nothing is done
+ *   when c is empty.
+ * - f16 and bf16 accumulate in f32 over k and over summed batches, and round once. Integers wrap.
+ * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
+ *   an integer
+ *   factor beyond 2^53 may be Unsupported.
+ * - c overlaps neither a nor b.
+ */
+
+typedef struct EpBroadcastMatmulDesc EpBroadcastMatmulDesc;
+/** What is fixed when a `broadcast_matmul` is created. */
+struct EpBroadcastMatmulDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** How a is stored. One of EP_TRANSPOSE_*. */
+  uint32_t transpose_a;
+  /** How b is stored. One of EP_TRANSPOSE_*. */
+  uint32_t transpose_b;
+  /** The elements of a, b and c. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** Zero. */
+  uint32_t reserved;
+  /** The largest rank that will be launched. 0: unbounded. */
+  uint64_t max_num_dims;
+};
+
+typedef struct EpBroadcastMatmulArgs EpBroadcastMatmulArgs;
+/** What may change with each launch of a `broadcast_matmul`. */
+struct EpBroadcastMatmulArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Factor of the product; NONE means 1. */
+  EpScalar alpha;
+  /** Factor of the old c; NONE means 0. */
+  EpScalar beta;
+  /** Rank of a, 2 to 8. */
+  int64_t num_a_dims;
+  /** Shape of a as stored. `num_a_dims` values. */
+  const int64_t *a_dims;
+  /** Rank of b, 2 to 8. */
+  int64_t num_b_dims;
+  /** Shape of b as stored. `num_b_dims` values. */
+  const int64_t *b_dims;
+  /** Rank of c, 2 to 8. */
+  int64_t num_c_dims;
+  /** Shape of c. `num_c_dims` values. */
+  const int64_t *c_dims;
+  /** Left operand. A device address. */
+  uint64_t a;
+  /** Right operand. A device address. */
+  uint64_t b;
+  /** Result, and the addend when beta is not 0. A device address. */
+  uint64_t c;
+};
+
+/**
  * `cast`, version 1. Converts elements from one dtype to another.
  *
  * - `count == 0` does nothing.
@@ -1407,6 +1801,115 @@ struct EpCastArgs {
   /** Source, `count` elements. A device address. */
   uint64_t src;
   /** Destination, `count` elements. A device address. */
+  uint64_t dst;
+};
+
+/**
+ * `constant_pad`, version 1. Pads each dimension with a value, or crops it: dst_dims = src_dims +
+ * padding_before + padding_after.
+ *
+ * - Rank 0 to 8; both sides contiguous, row-major. Negative padding crops; a dimension that would be
+ *   negative is
+ *   InvalidArgument.
+ * - The value is converted as `fill` converts; NONE means 0. Elements of the source are copied bit-exactly.
+ * - Nothing is done when any destination dimension is 0; when only the source is empty, dst is filled.
+ * - Not in place; the buffers must not overlap.
+ */
+
+typedef struct EpConstantPadDesc EpConstantPadDesc;
+/** What is fixed when a `constant_pad` is created. */
+struct EpConstantPadDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The elements. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** Zero. */
+  uint32_t reserved;
+  /** The largest rank that will be launched. 0: unbounded. */
+  uint64_t max_num_dims;
+};
+
+typedef struct EpConstantPadArgs EpConstantPadArgs;
+/** What may change with each launch of a `constant_pad`. */
+struct EpConstantPadArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Rank, 0 to 8. */
+  int64_t num_dims;
+  /** Shape of the source. `num_dims` values. */
+  const int64_t *src_dims;
+  /** Elements to put before each dimension. `num_dims` values. */
+  const int64_t *padding_before;
+  /** Elements to put behind it. `num_dims` values. */
+  const int64_t *padding_after;
+  /** What to pad with; NONE means 0. */
+  EpScalar value;
+  /** Source. A device address. */
+  uint64_t src;
+  /** Destination. A device address. */
+  uint64_t dst;
+};
+
+/**
+ * `copy_nd`, version 1. Copies a box from one tensor into another.
+ *
+ * - Rank 0 to 8; both tensors contiguous, row-major. The box starts at src_pos and dst_pos and has the shape
+ *   `extent`; a
+ *   box that leaves either tensor is InvalidArgument.
+ * - Bit-exact for every dtype. Nothing is done when any dimension of the box is 0. The rest of dst keeps its
+ *   content.
+ * - Not in place; the buffers must not overlap.
+ */
+
+typedef struct EpCopyNdDesc EpCopyNdDesc;
+/** What is fixed when a `copy_nd` is created. */
+struct EpCopyNdDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The elements. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** Zero. */
+  uint32_t reserved;
+  /** The largest rank that will be launched. 0: unbounded. */
+  uint64_t max_num_dims;
+};
+
+typedef struct EpCopyNdArgs EpCopyNdArgs;
+/** What may change with each launch of a `copy_nd`. */
+struct EpCopyNdArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Rank, 0 to 8. */
+  int64_t num_dims;
+  /** Shape of the destination. `num_dims` values. */
+  const int64_t *dst_dims;
+  /** Where the box starts in it. `num_dims` values. */
+  const int64_t *dst_pos;
+  /** Shape of the source. `num_dims` values. */
+  const int64_t *src_dims;
+  /** Where the box starts in it. `num_dims` values. */
+  const int64_t *src_pos;
+  /** Shape of the box. `num_dims` values. */
+  const int64_t *extent;
+  /** Source. A device address. */
+  uint64_t src;
+  /** Destination. A device address. */
   uint64_t dst;
 };
 
@@ -1502,9 +2005,140 @@ struct EpFillArgs {
 };
 
 /**
- * `log_softmax`, version 1. Logarithm of softmax along the rows of a [rows, cols] matrix: dst = src - max -
- * log(sum(exp(src - max))).
+ * `gather`, version 1. Picks rows along an axis: dst[o, i, :] = src[o, indices[i], :].
  *
+ * - src is [outer, processed, inner], dst [outer, num_indices, inner]; bit-exact for every dtype.
+ * - The axis has the logical length `size`; src holds its part [offset, offset + processed), the window.
+ *   `size` 0 means
+ *   offset + processed: nothing behind the window.
+ * - An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero`
+ *   writes zeros;
+ *   `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index;
+ *   what dst
+ *   holds is then unspecified. On an asynchronous device it is the op's error, which the next
+ *   synchronisation reports.
+ * - A valid index outside of the window writes zeros, so that the results of windows that cover the axis add
+ *   up.
+ * - Empty when dst is; indices are checked all the same.
+ */
+
+typedef struct EpGatherDesc EpGatherDesc;
+/** What is fixed when a `gather` is created. */
+struct EpGatherDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /**
+   * What an index outside the axis means: `wrap` counts negative ones from the end and refuses the rest,
+   * `zero` skips it, `error` refuses it. One of EP_INDEX_MODE_*.
+   */
+  uint32_t mode;
+  /** The indices: i32 or i64. One of EP_DTYPE_*. */
+  uint32_t indices;
+  /** The elements. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** Zero. */
+  uint32_t reserved;
+};
+
+typedef struct EpGatherArgs EpGatherArgs;
+/** What may change with each launch of a `gather`. */
+struct EpGatherArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Dimensions before the axis. */
+  int64_t outer;
+  /** Length of the axis in src. */
+  int64_t processed;
+  /** Dimensions behind the axis. */
+  int64_t inner;
+  /** Indices. */
+  int64_t num_indices;
+  /** Logical index of row 0 of src. */
+  int64_t offset;
+  /** Logical length of the axis; 0 means offset + processed. */
+  int64_t size;
+  /** Indices, [num_indices]. A device address. */
+  uint64_t indices;
+  /** Source, [outer, processed, inner]. A device address. */
+  uint64_t src;
+  /** Destination, [outer, num_indices, inner]. A device address. */
+  uint64_t dst;
+};
+
+/**
+ * `layer_norm`, version 1. Normalises each row: dst = (src - mean) * rstd * gamma + beta, with rstd = 1 /
+ * sqrt(variance + epsilon).
+ *
+ * - src and dst are [rows, cols], contiguous; gamma and beta [cols], each optional: without them 1 and 0.
+ * - The variance is that of the population (divided by cols). mean and rstd, [rows], are written where they
+ *   are given.
+ * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. The variance does not cancel:
+ *   a large mean
+ *   costs no more accuracy than the rounding of the elements.
+ * - A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is
+ *   written.
+ * - dst may be in place with src.
+ */
+
+typedef struct EpLayerNormDesc EpLayerNormDesc;
+/** What is fixed when a `layer_norm` is created. */
+struct EpLayerNormDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The elements of src, gamma, beta and dst: floats. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** The elements of mean and rstd: f64 for f64, else f32. One of EP_DTYPE_*. */
+  uint32_t stats;
+  /** Added to the variance. */
+  double epsilon;
+  /** The largest number of columns that will be launched. 0: unbounded. */
+  uint64_t max_cols;
+};
+
+typedef struct EpLayerNormArgs EpLayerNormArgs;
+/** What may change with each launch of a `layer_norm`. */
+struct EpLayerNormArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Rows. */
+  int64_t rows;
+  /** Columns. */
+  int64_t cols;
+  /** Source, [rows, cols]. A device address. */
+  uint64_t src;
+  /** Scale, [cols]. A device address. */
+  uint64_t gamma;
+  /** Shift, [cols]. A device address. */
+  uint64_t beta;
+  /** Destination, [rows, cols]. A device address. */
+  uint64_t dst;
+  /** Means, [rows]. A device address. */
+  uint64_t mean;
+  /** Inverse standard deviations, [rows]. A device address. */
+  uint64_t rstd;
+};
+
+/**
+ * `log_softmax`, version 1. Logarithm of softmax along the rows of a [rows, cols, inner] tensor: dst = src -
+ * max - log(sum(exp(src - max))).
+ *
+ * - The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.
  * - Empty when `rows` or `cols` is 0; one column gives 0.
  * - A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.
  * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
@@ -1541,10 +2175,63 @@ struct EpLogSoftmaxArgs {
   int64_t rows;
   /** Columns. */
   int64_t cols;
-  /** Source, [rows, cols]. A device address. */
+  /** Elements between neighbours of one row; 0 means 1. */
+  int64_t inner;
+  /** Source, [rows, cols, inner]. A device address. */
   uint64_t src;
-  /** Destination, [rows, cols]. A device address. */
+  /** Destination, [rows, cols, inner]. A device address. */
   uint64_t dst;
+};
+
+/**
+ * `log_softmax_backward`, version 1. Gradient of log_softmax: dx = dy - exp(y) * sum(dy), summed along each
+ * row.
+ *
+ * - The tensors are [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.
+ * - Empty when `rows` or `cols` is 0. y is what `log_softmax` gave; other values are computed all the same.
+ * - A NaN in a row of y or dy reaches the whole row of dx.
+ * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
+ * - dx may be in place with y or dy when both dtypes have the same size.
+ */
+
+typedef struct EpLogSoftmaxBackwardDesc EpLogSoftmaxBackwardDesc;
+/** What is fixed when a `log_softmax_backward` is created. */
+struct EpLogSoftmaxBackwardDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The elements of y and dy. One of EP_DTYPE_*. */
+  uint32_t src;
+  /** The elements of dx. One of EP_DTYPE_*. */
+  uint32_t dst;
+  /** The largest number of columns that will be launched. 0: unbounded. */
+  uint64_t max_cols;
+};
+
+typedef struct EpLogSoftmaxBackwardArgs EpLogSoftmaxBackwardArgs;
+/** What may change with each launch of a `log_softmax_backward`. */
+struct EpLogSoftmaxBackwardArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Rows. */
+  int64_t rows;
+  /** Columns. */
+  int64_t cols;
+  /** Elements between neighbours of one row; 0 means 1. */
+  int64_t inner;
+  /** Result of the forward op, [rows, cols, inner]. A device address. */
+  uint64_t y;
+  /** Its gradient, [rows, cols, inner]. A device address. */
+  uint64_t dy;
+  /** Destination, [rows, cols, inner]. A device address. */
+  uint64_t dx;
 };
 
 /**
@@ -1684,6 +2371,72 @@ struct EpMemsetArgs {
 };
 
 /**
+ * `one_hot`, version 1. One row for each index, `on` at its class and `off` elsewhere.
+ *
+ * - dst is [num_indices, depth]; column j stands for the class offset + j of `size` classes. `size` 0 means
+ *   offset + depth. A valid class outside of [offset, offset + depth) gives a row of `off`, so that shards
+ *   of the classes
+ *   can be computed apart.
+ * - An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero`
+ *   gives a row
+ *   of `off`; `error` refuses it. To refuse is InvalidArgument with the position and value of the first such
+ *   index; what
+ *   dst holds is then unspecified. On an asynchronous device it is the op's error, which the next
+ *   synchronisation reports.
+ * - `on` and `off` are converted as `fill` converts; NONE means 1 and 0.
+ * - Nothing is written when num_indices or depth is 0, but indices are checked.
+ */
+
+typedef struct EpOneHotDesc EpOneHotDesc;
+/** What is fixed when a `one_hot` is created. */
+struct EpOneHotDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /**
+   * What an index outside the axis means: `wrap` counts negative ones from the end and refuses the rest,
+   * `zero` skips it, `error` refuses it. One of EP_INDEX_MODE_*.
+   */
+  uint32_t mode;
+  /** The indices: i32 or i64. One of EP_DTYPE_*. */
+  uint32_t indices;
+  /** The elements of dst. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** Zero. */
+  uint32_t reserved;
+};
+
+typedef struct EpOneHotArgs EpOneHotArgs;
+/** What may change with each launch of a `one_hot`. */
+struct EpOneHotArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Indices. */
+  int64_t num_indices;
+  /** Columns. */
+  int64_t depth;
+  /** Class of column 0. */
+  int64_t offset;
+  /** Classes; 0 means offset + depth. */
+  int64_t size;
+  /** Value at the class of a row; NONE means 1. */
+  EpScalar on;
+  /** Value elsewhere; NONE means 0. */
+  EpScalar off;
+  /** Indices, [num_indices]. A device address. */
+  uint64_t indices;
+  /** Destination, [num_indices, depth]. A device address. */
+  uint64_t dst;
+};
+
+/**
  * `permute`, version 1. Reorders dimensions: dst_dims[i] = src_dims[permutation[i]].
  *
  * - Rank 0 to 8; both sides contiguous, row-major. `permutation` holds each of 0..rank once, else
@@ -1731,9 +2484,193 @@ struct EpPermuteArgs {
 };
 
 /**
- * `softmax`, version 1. Softmax along the rows of a [rows, cols] matrix: dst = exp(src - max) / sum(exp(src
- * - max)).
+ * `reduce`, version 1. Combines the elements along an axis: [outer, reduced, inner] to [outer, inner].
  *
+ * - sum and prod: T to T for numbers, bool and integers of up to 32 bits to i64, f16 and bf16 also to f32.
+ *   mean: floats
+ *   and complex, f16 and bf16 also to f32. max and min: all but complex. any and all: every dtype to bool,
+ *   true being
+ *   what is not 0, NaN included.
+ * - Over nothing (reduced 0): sum is 0, prod 1, any false, all true, mean NaN, and max and min the lowest
+ *   and highest
+ *   value of the dtype (infinities for floats).
+ * - max and min propagate NaN. Integers wrap. f16 and bf16 compute in f32 and round once. Sums of floats are
+ *   blocked, so
+ *   that the error grows with the logarithm of `reduced` and not with it.
+ * - Nothing is done when outer or inner is 0. The result does not depend on the number of threads.
+ */
+
+typedef struct EpReduceDesc EpReduceDesc;
+/** What is fixed when a `reduce` is created. */
+struct EpReduceDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** How elements combine. One of EP_REDUCE_OP_*. */
+  uint32_t op;
+  /** The source elements. One of EP_DTYPE_*. */
+  uint32_t src;
+  /** The destination elements. One of EP_DTYPE_*. */
+  uint32_t dst;
+  /** Zero. */
+  uint32_t reserved;
+};
+
+typedef struct EpReduceArgs EpReduceArgs;
+/** What may change with each launch of a `reduce`. */
+struct EpReduceArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Dimensions before the axis. */
+  int64_t outer;
+  /** Length of the axis. */
+  int64_t reduced;
+  /** Dimensions behind the axis. */
+  int64_t inner;
+  /** Source, [outer, reduced, inner]. A device address. */
+  uint64_t src;
+  /** Destination, [outer, inner]. A device address. */
+  uint64_t dst;
+};
+
+/**
+ * `rms_norm`, version 1. Scales each row by its root mean square: dst = src * inv_rms * weight, with inv_rms
+ * = 1 / sqrt(mean(src^2) + epsilon).
+ *
+ * - src and dst are [rows, cols], contiguous; weight [cols], optional: without it 1. inv_rms, [rows], is
+ *   written where it
+ *   is given.
+ * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
+ * - A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is written.
+ * - dst may be in place with src.
+ */
+
+typedef struct EpRmsNormDesc EpRmsNormDesc;
+/** What is fixed when a `rms_norm` is created. */
+struct EpRmsNormDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The elements of src, weight and dst: floats. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** The elements of inv_rms: f64 for f64, else f32. One of EP_DTYPE_*. */
+  uint32_t stats;
+  /** Added to the mean square. */
+  double epsilon;
+  /** The largest number of columns that will be launched. 0: unbounded. */
+  uint64_t max_cols;
+};
+
+typedef struct EpRmsNormArgs EpRmsNormArgs;
+/** What may change with each launch of a `rms_norm`. */
+struct EpRmsNormArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Rows. */
+  int64_t rows;
+  /** Columns. */
+  int64_t cols;
+  /** Source, [rows, cols]. A device address. */
+  uint64_t src;
+  /** Scale, [cols]. A device address. */
+  uint64_t weight;
+  /** Destination, [rows, cols]. A device address. */
+  uint64_t dst;
+  /** Inverse root mean squares, [rows]. A device address. */
+  uint64_t inv_rms;
+};
+
+/**
+ * `scatter_add`, version 1. Adds rows along an axis, the backward of gather: dst[o, indices[i], :] += src[o,
+ * i, :].
+ *
+ * - dst is [outer, processed, inner], src [outer, num_indices, inner].
+ * - The axis has the logical length `size`; dst holds its part [offset, offset + processed), the window.
+ *   `size` 0 means
+ *   offset + processed: nothing behind the window.
+ * - An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero`
+ *   adds nothing;
+ *   `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index;
+ *   what dst
+ *   holds is then unspecified. On an asynchronous device it is the op's error, which the next
+ *   synchronisation reports.
+ * - A valid index outside of the window adds nothing.
+ * - Each element of dst is its old value plus the sources in the order of their indices. f16 and bf16 add in
+ *   f32 and
+ *   round once. Integers wrap.
+ * - Empty when src is; indices are checked all the same.
+ */
+
+typedef struct EpScatterAddDesc EpScatterAddDesc;
+/** What is fixed when a `scatter_add` is created. */
+struct EpScatterAddDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /**
+   * What an index outside the axis means: `wrap` counts negative ones from the end and refuses the rest,
+   * `zero` skips it, `error` refuses it. One of EP_INDEX_MODE_*.
+   */
+  uint32_t mode;
+  /** The indices: i32 or i64. One of EP_DTYPE_*. */
+  uint32_t indices;
+  /** The elements: all but bool. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** Zero. */
+  uint32_t reserved;
+};
+
+typedef struct EpScatterAddArgs EpScatterAddArgs;
+/** What may change with each launch of a `scatter_add`. */
+struct EpScatterAddArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Dimensions before the axis. */
+  int64_t outer;
+  /** Length of the axis in dst. */
+  int64_t processed;
+  /** Dimensions behind the axis. */
+  int64_t inner;
+  /** Indices. */
+  int64_t num_indices;
+  /** Logical index of row 0 of dst. */
+  int64_t offset;
+  /** Logical length of the axis; 0 means offset + processed. */
+  int64_t size;
+  /** Indices, [num_indices]. A device address. */
+  uint64_t indices;
+  /** Source, [outer, num_indices, inner]. A device address. */
+  uint64_t src;
+  /** Destination, [outer, processed, inner]. A device address. */
+  uint64_t dst;
+};
+
+/**
+ * `softmax`, version 1. Softmax along the rows of a [rows, cols, inner] tensor: dst = exp(src - max) /
+ * sum(exp(src - max)).
+ *
+ * - The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.
  * - Empty when `rows` or `cols` is 0; one column gives 1.
  * - A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.
  * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
@@ -1770,9 +2707,219 @@ struct EpSoftmaxArgs {
   int64_t rows;
   /** Columns. */
   int64_t cols;
-  /** Source, [rows, cols]. A device address. */
+  /** Elements between neighbours of one row; 0 means 1. */
+  int64_t inner;
+  /** Source, [rows, cols, inner]. A device address. */
   uint64_t src;
-  /** Destination, [rows, cols]. A device address. */
+  /** Destination, [rows, cols, inner]. A device address. */
+  uint64_t dst;
+};
+
+/**
+ * `softmax_backward`, version 1. Gradient of softmax: dx = (dy - sum(y * dy)) * y, summed along each row.
+ *
+ * - The tensors are [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.
+ * - Empty when `rows` or `cols` is 0. y is what `softmax` gave; other values are computed all the same.
+ * - A NaN in a row of y or dy reaches the whole row of dx.
+ * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
+ * - dx may be in place with y or dy when both dtypes have the same size.
+ */
+
+typedef struct EpSoftmaxBackwardDesc EpSoftmaxBackwardDesc;
+/** What is fixed when a `softmax_backward` is created. */
+struct EpSoftmaxBackwardDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The elements of y and dy. One of EP_DTYPE_*. */
+  uint32_t src;
+  /** The elements of dx. One of EP_DTYPE_*. */
+  uint32_t dst;
+  /** The largest number of columns that will be launched. 0: unbounded. */
+  uint64_t max_cols;
+};
+
+typedef struct EpSoftmaxBackwardArgs EpSoftmaxBackwardArgs;
+/** What may change with each launch of a `softmax_backward`. */
+struct EpSoftmaxBackwardArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Rows. */
+  int64_t rows;
+  /** Columns. */
+  int64_t cols;
+  /** Elements between neighbours of one row; 0 means 1. */
+  int64_t inner;
+  /** Result of the forward op, [rows, cols, inner]. A device address. */
+  uint64_t y;
+  /** Its gradient, [rows, cols, inner]. A device address. */
+  uint64_t dy;
+  /** Destination, [rows, cols, inner]. A device address. */
+  uint64_t dx;
+};
+
+/**
+ * `strided_copy`, version 1. Copies, and casts, between any two strided layouts: dst[i] = src[i] for every
+ * index of `dims`.
+ *
+ * - Rank 0 to 8. Strides count elements, may have any sign, and 0 in the source repeats it. The offsets lead
+ *   from the
+ *   start of each buffer to the element at index 0; a view that leads below the start is InvalidArgument.
+ * - A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more
+ *   than one
+ *   element in the order of the sizes of their strides, each must exceed the reach of those before it.
+ * - Where the dtypes differ, elements are converted as `cast` converts; else the copy is bit-exact.
+ * - Empty when any dimension is 0: nothing is done. Elements between those that the strides address keep
+ *   their content.
+ * - Not in place; the buffers must not overlap.
+ */
+
+typedef struct EpStridedCopyDesc EpStridedCopyDesc;
+/** What is fixed when a `strided_copy` is created. */
+struct EpStridedCopyDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The source elements. One of EP_DTYPE_*. */
+  uint32_t src;
+  /** The destination elements. One of EP_DTYPE_*. */
+  uint32_t dst;
+  /** The largest rank that will be launched. 0: unbounded. */
+  uint64_t max_num_dims;
+};
+
+typedef struct EpStridedCopyArgs EpStridedCopyArgs;
+/** What may change with each launch of a `strided_copy`. */
+struct EpStridedCopyArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Rank, 0 to 8. */
+  int64_t num_dims;
+  /** Shape of both views. `num_dims` values. */
+  const int64_t *dims;
+  /** Strides of the source. `num_dims` values. */
+  const int64_t *src_strides;
+  /** Strides of the destination. `num_dims` values. */
+  const int64_t *dst_strides;
+  /** Elements from src to the element at index 0. */
+  int64_t src_offset;
+  /** Elements from dst to the element at index 0. */
+  int64_t dst_offset;
+  /** Source. A device address. */
+  uint64_t src;
+  /** Destination. A device address. */
+  uint64_t dst;
+};
+
+/**
+ * `tensor_fill`, version 1. Sets every element to the one element at src.
+ *
+ * - `count == 0` does nothing; src is a valid address all the same. Bit-exact for every dtype.
+ * - src lies outside dst.
+ */
+
+typedef struct EpTensorFillDesc EpTensorFillDesc;
+/** What is fixed when a `tensor_fill` is created. */
+struct EpTensorFillDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The elements. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** Zero. */
+  uint32_t reserved;
+};
+
+typedef struct EpTensorFillArgs EpTensorFillArgs;
+/** What may change with each launch of a `tensor_fill`. */
+struct EpTensorFillArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Elements of dst. */
+  int64_t count;
+  /** One element. A device address. */
+  uint64_t src;
+  /** Destination, `count` elements. A device address. */
+  uint64_t dst;
+};
+
+/**
+ * `where`, version 1. Chooses between two sources: dst = cond ? x : y.
+ *
+ * - NumPy broadcasting of all three sources, contiguous, row-major; ranks may differ, 0 to 8. The
+ *   destination's shape is
+ *   the broadcast of all three.
+ * - cond is bool or an integer: true where it is not 0.
+ * - Bit-exact for every dtype. Empty when any destination dimension is 0: nothing is done.
+ * - In place with a source of the destination's own shape and element size.
+ */
+
+typedef struct EpWhereDesc EpWhereDesc;
+/** What is fixed when a `where` is created. */
+struct EpWhereDesc {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Every address will be a multiple of this; 0: of its element's alignment. */
+  uint64_t alignment;
+  /** The condition. One of EP_DTYPE_*. */
+  uint32_t cond;
+  /** The elements of x, y and dst. One of EP_DTYPE_*. */
+  uint32_t data;
+  /** The largest rank that will be launched. 0: unbounded. */
+  uint64_t max_num_dims;
+};
+
+typedef struct EpWhereArgs EpWhereArgs;
+/** What may change with each launch of a `where`. */
+struct EpWhereArgs {
+  /** Bytes of this struct. */
+  uint64_t struct_size;
+  /** Zero. */
+  uint64_t flags;
+  /** Address of scratch memory, or 0. */
+  uint64_t workspace;
+  /** Bytes of scratch memory. */
+  uint64_t workspace_bytes;
+  /** Rank of cond, 0 to 8. */
+  int64_t num_cond_dims;
+  /** Shape of cond. `num_cond_dims` values. */
+  const int64_t *cond_dims;
+  /** Rank of x, 0 to 8. */
+  int64_t num_x_dims;
+  /** Shape of x. `num_x_dims` values. */
+  const int64_t *x_dims;
+  /** Rank of y, 0 to 8. */
+  int64_t num_y_dims;
+  /** Shape of y. `num_y_dims` values. */
+  const int64_t *y_dims;
+  /** Condition. A device address. */
+  uint64_t cond;
+  /** Taken where the condition is true. A device address. */
+  uint64_t x;
+  /** Taken where it is false. A device address. */
+  uint64_t y;
+  /** Destination. A device address. */
   uint64_t dst;
 };
 
@@ -1831,8 +2978,8 @@ EP_UNUSED_ static const uint64_t EpOpSchema_prefixes_[] = {
     UINT64_C(0x8a64c9d0c1e14004), UINT64_C(0x5eeeea9ee98e2684), UINT64_C(0x8f1343e40bfffcd3),
     UINT64_C(0x3a3c13d8f14f4c6f), UINT64_C(0x4658b5accbd90c0a), UINT64_C(0xd3b7d76dd594b979),
     UINT64_C(0x99d38d1a727ef0ef), UINT64_C(0x057856e59458e02d), UINT64_C(0xda725b539757a840),
-    UINT64_C(0xe406583ad7d3cba1), UINT64_C(0xce60e64ea00a1e40), UINT64_C(0x969685cd17b898a1),
-    UINT64_C(0x2a131664ab8fd715)};
+    UINT64_C(0x054b1ff7d8eca250), UINT64_C(0x4de539c7e2bbd14f), UINT64_C(0x98c43d265ce2df40),
+    UINT64_C(0x90316f7359187ad0)};
 EP_UNUSED_ static const EpStr EpFactoryInfo_fields_[] = {
     EP_STR("struct_size"), EP_STR("op"), EP_STR("name"), EP_STR("schema_version"), EP_STR("priority"),
     EP_STR("flags"), EP_STR("device_kind"), EP_STR("selectors"), EP_STR("num_selector_rows"),
@@ -2137,7 +3284,9 @@ EP_LAYOUT_(EpOperand, scalar, 28, 4);
 EP_LAYOUT_(EpOperand, in_place, 32, 8);
 EP_LAYOUT_(EpOperand, count, 40, 8);
 EP_LAYOUT_(EpOperand, num_count, 48, 8);
-EP_STATIC_ASSERT(sizeof(EpOperand) == 56, "EpOperand: size");
+EP_LAYOUT_(EpOperand, covers, 56, 8);
+EP_LAYOUT_(EpOperand, num_covers, 64, 8);
+EP_STATIC_ASSERT(sizeof(EpOperand) == 72, "EpOperand: size");
 EP_LAYOUT_(EpOpSchema, struct_size, 0, 8);
 EP_LAYOUT_(EpOpSchema, name, 8, 16);
 EP_LAYOUT_(EpOpSchema, version, 24, 4);
@@ -2199,6 +3348,74 @@ EP_LAYOUT_(EpForeignStreamInterface, info, 8, 8);
 EP_LAYOUT_(EpForeignStreamInterface, native, 16, 8);
 EP_LAYOUT_(EpForeignStreamInterface, adopt, 24, 8);
 EP_STATIC_ASSERT(sizeof(EpForeignStreamInterface) == 32, "EpForeignStreamInterface: size");
+EP_LAYOUT_(EpAddDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpAddDesc, alignment, 8, 8);
+EP_LAYOUT_(EpAddDesc, data, 16, 4);
+EP_LAYOUT_(EpAddDesc, reserved, 20, 4);
+EP_LAYOUT_(EpAddDesc, max_arity, 24, 8);
+EP_STATIC_ASSERT(sizeof(EpAddDesc) == 32, "EpAddDesc: size");
+EP_LAYOUT_(EpAddArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpAddArgs, flags, 8, 8);
+EP_LAYOUT_(EpAddArgs, workspace, 16, 8);
+EP_LAYOUT_(EpAddArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpAddArgs, count, 32, 8);
+EP_LAYOUT_(EpAddArgs, dst, 40, 8);
+EP_LAYOUT_(EpAddArgs, arity, 48, 8);
+EP_LAYOUT_(EpAddArgs, srcs, 56, 8);
+EP_STATIC_ASSERT(sizeof(EpAddArgs) == 64, "EpAddArgs: size");
+EP_LAYOUT_(EpArangeDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpArangeDesc, alignment, 8, 8);
+EP_LAYOUT_(EpArangeDesc, data, 16, 4);
+EP_LAYOUT_(EpArangeDesc, reserved, 20, 4);
+EP_STATIC_ASSERT(sizeof(EpArangeDesc) == 24, "EpArangeDesc: size");
+EP_LAYOUT_(EpArangeArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpArangeArgs, flags, 8, 8);
+EP_LAYOUT_(EpArangeArgs, workspace, 16, 8);
+EP_LAYOUT_(EpArangeArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpArangeArgs, count, 32, 8);
+EP_LAYOUT_(EpArangeArgs, start, 40, 24);
+EP_LAYOUT_(EpArangeArgs, step, 64, 24);
+EP_LAYOUT_(EpArangeArgs, dst, 88, 8);
+EP_STATIC_ASSERT(sizeof(EpArangeArgs) == 96, "EpArangeArgs: size");
+EP_LAYOUT_(EpArgReduceDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpArgReduceDesc, alignment, 8, 8);
+EP_LAYOUT_(EpArgReduceDesc, op, 16, 4);
+EP_LAYOUT_(EpArgReduceDesc, src, 20, 4);
+EP_LAYOUT_(EpArgReduceDesc, dst, 24, 4);
+EP_LAYOUT_(EpArgReduceDesc, reserved, 28, 4);
+EP_STATIC_ASSERT(sizeof(EpArgReduceDesc) == 32, "EpArgReduceDesc: size");
+EP_LAYOUT_(EpArgReduceArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpArgReduceArgs, flags, 8, 8);
+EP_LAYOUT_(EpArgReduceArgs, workspace, 16, 8);
+EP_LAYOUT_(EpArgReduceArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpArgReduceArgs, outer, 32, 8);
+EP_LAYOUT_(EpArgReduceArgs, reduced, 40, 8);
+EP_LAYOUT_(EpArgReduceArgs, inner, 48, 8);
+EP_LAYOUT_(EpArgReduceArgs, src, 56, 8);
+EP_LAYOUT_(EpArgReduceArgs, dst, 64, 8);
+EP_STATIC_ASSERT(sizeof(EpArgReduceArgs) == 72, "EpArgReduceArgs: size");
+EP_LAYOUT_(EpBatchGatherDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpBatchGatherDesc, alignment, 8, 8);
+EP_LAYOUT_(EpBatchGatherDesc, mode, 16, 4);
+EP_LAYOUT_(EpBatchGatherDesc, indices, 20, 4);
+EP_LAYOUT_(EpBatchGatherDesc, data, 24, 4);
+EP_LAYOUT_(EpBatchGatherDesc, reserved, 28, 4);
+EP_STATIC_ASSERT(sizeof(EpBatchGatherDesc) == 32, "EpBatchGatherDesc: size");
+EP_LAYOUT_(EpBatchGatherArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpBatchGatherArgs, flags, 8, 8);
+EP_LAYOUT_(EpBatchGatherArgs, workspace, 16, 8);
+EP_LAYOUT_(EpBatchGatherArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpBatchGatherArgs, batch, 32, 8);
+EP_LAYOUT_(EpBatchGatherArgs, outer, 40, 8);
+EP_LAYOUT_(EpBatchGatherArgs, processed, 48, 8);
+EP_LAYOUT_(EpBatchGatherArgs, inner, 56, 8);
+EP_LAYOUT_(EpBatchGatherArgs, num_indices, 64, 8);
+EP_LAYOUT_(EpBatchGatherArgs, offset, 72, 8);
+EP_LAYOUT_(EpBatchGatherArgs, size, 80, 8);
+EP_LAYOUT_(EpBatchGatherArgs, indices, 88, 8);
+EP_LAYOUT_(EpBatchGatherArgs, src, 96, 8);
+EP_LAYOUT_(EpBatchGatherArgs, dst, 104, 8);
+EP_STATIC_ASSERT(sizeof(EpBatchGatherArgs) == 112, "EpBatchGatherArgs: size");
 EP_LAYOUT_(EpBatchMatmulDesc, struct_size, 0, 8);
 EP_LAYOUT_(EpBatchMatmulDesc, alignment, 8, 8);
 EP_LAYOUT_(EpBatchMatmulDesc, transpose_a, 16, 4);
@@ -2244,6 +3461,53 @@ EP_LAYOUT_(EpBroadcastElementwiseBinaryArgs, src0, 112, 8);
 EP_LAYOUT_(EpBroadcastElementwiseBinaryArgs, src1, 120, 8);
 EP_LAYOUT_(EpBroadcastElementwiseBinaryArgs, dst, 128, 8);
 EP_STATIC_ASSERT(sizeof(EpBroadcastElementwiseBinaryArgs) == 136, "EpBroadcastElementwiseBinaryArgs: size");
+EP_LAYOUT_(EpBroadcastElementwiseUnaryDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryDesc, alignment, 8, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryDesc, op, 16, 4);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryDesc, src, 20, 4);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryDesc, dst, 24, 4);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryDesc, reserved, 28, 4);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryDesc, attr0, 32, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryDesc, attr1, 40, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryDesc, max_num_dims, 48, 8);
+EP_STATIC_ASSERT(sizeof(EpBroadcastElementwiseUnaryDesc) == 56, "EpBroadcastElementwiseUnaryDesc: size");
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, flags, 8, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, workspace, 16, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, num_src_dims, 32, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, src_dims, 40, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, src_strides, 48, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, num_dst_dims, 56, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, dst_dims, 64, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, dst_strides, 72, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, src, 80, 8);
+EP_LAYOUT_(EpBroadcastElementwiseUnaryArgs, dst, 88, 8);
+EP_STATIC_ASSERT(sizeof(EpBroadcastElementwiseUnaryArgs) == 96, "EpBroadcastElementwiseUnaryArgs: size");
+EP_LAYOUT_(EpBroadcastMatmulDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpBroadcastMatmulDesc, alignment, 8, 8);
+EP_LAYOUT_(EpBroadcastMatmulDesc, transpose_a, 16, 4);
+EP_LAYOUT_(EpBroadcastMatmulDesc, transpose_b, 20, 4);
+EP_LAYOUT_(EpBroadcastMatmulDesc, data, 24, 4);
+EP_LAYOUT_(EpBroadcastMatmulDesc, reserved, 28, 4);
+EP_LAYOUT_(EpBroadcastMatmulDesc, max_num_dims, 32, 8);
+EP_STATIC_ASSERT(sizeof(EpBroadcastMatmulDesc) == 40, "EpBroadcastMatmulDesc: size");
+EP_LAYOUT_(EpBroadcastMatmulArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, flags, 8, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, workspace, 16, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, alpha, 32, 24);
+EP_LAYOUT_(EpBroadcastMatmulArgs, beta, 56, 24);
+EP_LAYOUT_(EpBroadcastMatmulArgs, num_a_dims, 80, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, a_dims, 88, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, num_b_dims, 96, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, b_dims, 104, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, num_c_dims, 112, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, c_dims, 120, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, a, 128, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, b, 136, 8);
+EP_LAYOUT_(EpBroadcastMatmulArgs, c, 144, 8);
+EP_STATIC_ASSERT(sizeof(EpBroadcastMatmulArgs) == 152, "EpBroadcastMatmulArgs: size");
 EP_LAYOUT_(EpCastDesc, struct_size, 0, 8);
 EP_LAYOUT_(EpCastDesc, alignment, 8, 8);
 EP_LAYOUT_(EpCastDesc, src, 16, 4);
@@ -2257,6 +3521,43 @@ EP_LAYOUT_(EpCastArgs, count, 32, 8);
 EP_LAYOUT_(EpCastArgs, src, 40, 8);
 EP_LAYOUT_(EpCastArgs, dst, 48, 8);
 EP_STATIC_ASSERT(sizeof(EpCastArgs) == 56, "EpCastArgs: size");
+EP_LAYOUT_(EpConstantPadDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpConstantPadDesc, alignment, 8, 8);
+EP_LAYOUT_(EpConstantPadDesc, data, 16, 4);
+EP_LAYOUT_(EpConstantPadDesc, reserved, 20, 4);
+EP_LAYOUT_(EpConstantPadDesc, max_num_dims, 24, 8);
+EP_STATIC_ASSERT(sizeof(EpConstantPadDesc) == 32, "EpConstantPadDesc: size");
+EP_LAYOUT_(EpConstantPadArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpConstantPadArgs, flags, 8, 8);
+EP_LAYOUT_(EpConstantPadArgs, workspace, 16, 8);
+EP_LAYOUT_(EpConstantPadArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpConstantPadArgs, num_dims, 32, 8);
+EP_LAYOUT_(EpConstantPadArgs, src_dims, 40, 8);
+EP_LAYOUT_(EpConstantPadArgs, padding_before, 48, 8);
+EP_LAYOUT_(EpConstantPadArgs, padding_after, 56, 8);
+EP_LAYOUT_(EpConstantPadArgs, value, 64, 24);
+EP_LAYOUT_(EpConstantPadArgs, src, 88, 8);
+EP_LAYOUT_(EpConstantPadArgs, dst, 96, 8);
+EP_STATIC_ASSERT(sizeof(EpConstantPadArgs) == 104, "EpConstantPadArgs: size");
+EP_LAYOUT_(EpCopyNdDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpCopyNdDesc, alignment, 8, 8);
+EP_LAYOUT_(EpCopyNdDesc, data, 16, 4);
+EP_LAYOUT_(EpCopyNdDesc, reserved, 20, 4);
+EP_LAYOUT_(EpCopyNdDesc, max_num_dims, 24, 8);
+EP_STATIC_ASSERT(sizeof(EpCopyNdDesc) == 32, "EpCopyNdDesc: size");
+EP_LAYOUT_(EpCopyNdArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpCopyNdArgs, flags, 8, 8);
+EP_LAYOUT_(EpCopyNdArgs, workspace, 16, 8);
+EP_LAYOUT_(EpCopyNdArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpCopyNdArgs, num_dims, 32, 8);
+EP_LAYOUT_(EpCopyNdArgs, dst_dims, 40, 8);
+EP_LAYOUT_(EpCopyNdArgs, dst_pos, 48, 8);
+EP_LAYOUT_(EpCopyNdArgs, src_dims, 56, 8);
+EP_LAYOUT_(EpCopyNdArgs, src_pos, 64, 8);
+EP_LAYOUT_(EpCopyNdArgs, extent, 72, 8);
+EP_LAYOUT_(EpCopyNdArgs, src, 80, 8);
+EP_LAYOUT_(EpCopyNdArgs, dst, 88, 8);
+EP_STATIC_ASSERT(sizeof(EpCopyNdArgs) == 96, "EpCopyNdArgs: size");
 EP_LAYOUT_(EpElementwiseUnaryDesc, struct_size, 0, 8);
 EP_LAYOUT_(EpElementwiseUnaryDesc, alignment, 8, 8);
 EP_LAYOUT_(EpElementwiseUnaryDesc, op, 16, 4);
@@ -2287,6 +3588,47 @@ EP_LAYOUT_(EpFillArgs, count, 32, 8);
 EP_LAYOUT_(EpFillArgs, value, 40, 24);
 EP_LAYOUT_(EpFillArgs, dst, 64, 8);
 EP_STATIC_ASSERT(sizeof(EpFillArgs) == 72, "EpFillArgs: size");
+EP_LAYOUT_(EpGatherDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpGatherDesc, alignment, 8, 8);
+EP_LAYOUT_(EpGatherDesc, mode, 16, 4);
+EP_LAYOUT_(EpGatherDesc, indices, 20, 4);
+EP_LAYOUT_(EpGatherDesc, data, 24, 4);
+EP_LAYOUT_(EpGatherDesc, reserved, 28, 4);
+EP_STATIC_ASSERT(sizeof(EpGatherDesc) == 32, "EpGatherDesc: size");
+EP_LAYOUT_(EpGatherArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpGatherArgs, flags, 8, 8);
+EP_LAYOUT_(EpGatherArgs, workspace, 16, 8);
+EP_LAYOUT_(EpGatherArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpGatherArgs, outer, 32, 8);
+EP_LAYOUT_(EpGatherArgs, processed, 40, 8);
+EP_LAYOUT_(EpGatherArgs, inner, 48, 8);
+EP_LAYOUT_(EpGatherArgs, num_indices, 56, 8);
+EP_LAYOUT_(EpGatherArgs, offset, 64, 8);
+EP_LAYOUT_(EpGatherArgs, size, 72, 8);
+EP_LAYOUT_(EpGatherArgs, indices, 80, 8);
+EP_LAYOUT_(EpGatherArgs, src, 88, 8);
+EP_LAYOUT_(EpGatherArgs, dst, 96, 8);
+EP_STATIC_ASSERT(sizeof(EpGatherArgs) == 104, "EpGatherArgs: size");
+EP_LAYOUT_(EpLayerNormDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpLayerNormDesc, alignment, 8, 8);
+EP_LAYOUT_(EpLayerNormDesc, data, 16, 4);
+EP_LAYOUT_(EpLayerNormDesc, stats, 20, 4);
+EP_LAYOUT_(EpLayerNormDesc, epsilon, 24, 8);
+EP_LAYOUT_(EpLayerNormDesc, max_cols, 32, 8);
+EP_STATIC_ASSERT(sizeof(EpLayerNormDesc) == 40, "EpLayerNormDesc: size");
+EP_LAYOUT_(EpLayerNormArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpLayerNormArgs, flags, 8, 8);
+EP_LAYOUT_(EpLayerNormArgs, workspace, 16, 8);
+EP_LAYOUT_(EpLayerNormArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpLayerNormArgs, rows, 32, 8);
+EP_LAYOUT_(EpLayerNormArgs, cols, 40, 8);
+EP_LAYOUT_(EpLayerNormArgs, src, 48, 8);
+EP_LAYOUT_(EpLayerNormArgs, gamma, 56, 8);
+EP_LAYOUT_(EpLayerNormArgs, beta, 64, 8);
+EP_LAYOUT_(EpLayerNormArgs, dst, 72, 8);
+EP_LAYOUT_(EpLayerNormArgs, mean, 80, 8);
+EP_LAYOUT_(EpLayerNormArgs, rstd, 88, 8);
+EP_STATIC_ASSERT(sizeof(EpLayerNormArgs) == 96, "EpLayerNormArgs: size");
 EP_LAYOUT_(EpLogSoftmaxDesc, struct_size, 0, 8);
 EP_LAYOUT_(EpLogSoftmaxDesc, alignment, 8, 8);
 EP_LAYOUT_(EpLogSoftmaxDesc, src, 16, 4);
@@ -2299,9 +3641,27 @@ EP_LAYOUT_(EpLogSoftmaxArgs, workspace, 16, 8);
 EP_LAYOUT_(EpLogSoftmaxArgs, workspace_bytes, 24, 8);
 EP_LAYOUT_(EpLogSoftmaxArgs, rows, 32, 8);
 EP_LAYOUT_(EpLogSoftmaxArgs, cols, 40, 8);
-EP_LAYOUT_(EpLogSoftmaxArgs, src, 48, 8);
-EP_LAYOUT_(EpLogSoftmaxArgs, dst, 56, 8);
-EP_STATIC_ASSERT(sizeof(EpLogSoftmaxArgs) == 64, "EpLogSoftmaxArgs: size");
+EP_LAYOUT_(EpLogSoftmaxArgs, inner, 48, 8);
+EP_LAYOUT_(EpLogSoftmaxArgs, src, 56, 8);
+EP_LAYOUT_(EpLogSoftmaxArgs, dst, 64, 8);
+EP_STATIC_ASSERT(sizeof(EpLogSoftmaxArgs) == 72, "EpLogSoftmaxArgs: size");
+EP_LAYOUT_(EpLogSoftmaxBackwardDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpLogSoftmaxBackwardDesc, alignment, 8, 8);
+EP_LAYOUT_(EpLogSoftmaxBackwardDesc, src, 16, 4);
+EP_LAYOUT_(EpLogSoftmaxBackwardDesc, dst, 20, 4);
+EP_LAYOUT_(EpLogSoftmaxBackwardDesc, max_cols, 24, 8);
+EP_STATIC_ASSERT(sizeof(EpLogSoftmaxBackwardDesc) == 32, "EpLogSoftmaxBackwardDesc: size");
+EP_LAYOUT_(EpLogSoftmaxBackwardArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpLogSoftmaxBackwardArgs, flags, 8, 8);
+EP_LAYOUT_(EpLogSoftmaxBackwardArgs, workspace, 16, 8);
+EP_LAYOUT_(EpLogSoftmaxBackwardArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpLogSoftmaxBackwardArgs, rows, 32, 8);
+EP_LAYOUT_(EpLogSoftmaxBackwardArgs, cols, 40, 8);
+EP_LAYOUT_(EpLogSoftmaxBackwardArgs, inner, 48, 8);
+EP_LAYOUT_(EpLogSoftmaxBackwardArgs, y, 56, 8);
+EP_LAYOUT_(EpLogSoftmaxBackwardArgs, dy, 64, 8);
+EP_LAYOUT_(EpLogSoftmaxBackwardArgs, dx, 72, 8);
+EP_STATIC_ASSERT(sizeof(EpLogSoftmaxBackwardArgs) == 80, "EpLogSoftmaxBackwardArgs: size");
 EP_LAYOUT_(EpMatmulDesc, struct_size, 0, 8);
 EP_LAYOUT_(EpMatmulDesc, alignment, 8, 8);
 EP_LAYOUT_(EpMatmulDesc, transpose_a, 16, 4);
@@ -2346,6 +3706,26 @@ EP_LAYOUT_(EpMemsetArgs, bytes, 32, 8);
 EP_LAYOUT_(EpMemsetArgs, value, 40, 24);
 EP_LAYOUT_(EpMemsetArgs, dst, 64, 8);
 EP_STATIC_ASSERT(sizeof(EpMemsetArgs) == 72, "EpMemsetArgs: size");
+EP_LAYOUT_(EpOneHotDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpOneHotDesc, alignment, 8, 8);
+EP_LAYOUT_(EpOneHotDesc, mode, 16, 4);
+EP_LAYOUT_(EpOneHotDesc, indices, 20, 4);
+EP_LAYOUT_(EpOneHotDesc, data, 24, 4);
+EP_LAYOUT_(EpOneHotDesc, reserved, 28, 4);
+EP_STATIC_ASSERT(sizeof(EpOneHotDesc) == 32, "EpOneHotDesc: size");
+EP_LAYOUT_(EpOneHotArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpOneHotArgs, flags, 8, 8);
+EP_LAYOUT_(EpOneHotArgs, workspace, 16, 8);
+EP_LAYOUT_(EpOneHotArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpOneHotArgs, num_indices, 32, 8);
+EP_LAYOUT_(EpOneHotArgs, depth, 40, 8);
+EP_LAYOUT_(EpOneHotArgs, offset, 48, 8);
+EP_LAYOUT_(EpOneHotArgs, size, 56, 8);
+EP_LAYOUT_(EpOneHotArgs, on, 64, 24);
+EP_LAYOUT_(EpOneHotArgs, off, 88, 24);
+EP_LAYOUT_(EpOneHotArgs, indices, 112, 8);
+EP_LAYOUT_(EpOneHotArgs, dst, 120, 8);
+EP_STATIC_ASSERT(sizeof(EpOneHotArgs) == 128, "EpOneHotArgs: size");
 EP_LAYOUT_(EpPermuteDesc, struct_size, 0, 8);
 EP_LAYOUT_(EpPermuteDesc, alignment, 8, 8);
 EP_LAYOUT_(EpPermuteDesc, data, 16, 4);
@@ -2362,6 +3742,62 @@ EP_LAYOUT_(EpPermuteArgs, permutation, 48, 8);
 EP_LAYOUT_(EpPermuteArgs, src, 56, 8);
 EP_LAYOUT_(EpPermuteArgs, dst, 64, 8);
 EP_STATIC_ASSERT(sizeof(EpPermuteArgs) == 72, "EpPermuteArgs: size");
+EP_LAYOUT_(EpReduceDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpReduceDesc, alignment, 8, 8);
+EP_LAYOUT_(EpReduceDesc, op, 16, 4);
+EP_LAYOUT_(EpReduceDesc, src, 20, 4);
+EP_LAYOUT_(EpReduceDesc, dst, 24, 4);
+EP_LAYOUT_(EpReduceDesc, reserved, 28, 4);
+EP_STATIC_ASSERT(sizeof(EpReduceDesc) == 32, "EpReduceDesc: size");
+EP_LAYOUT_(EpReduceArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpReduceArgs, flags, 8, 8);
+EP_LAYOUT_(EpReduceArgs, workspace, 16, 8);
+EP_LAYOUT_(EpReduceArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpReduceArgs, outer, 32, 8);
+EP_LAYOUT_(EpReduceArgs, reduced, 40, 8);
+EP_LAYOUT_(EpReduceArgs, inner, 48, 8);
+EP_LAYOUT_(EpReduceArgs, src, 56, 8);
+EP_LAYOUT_(EpReduceArgs, dst, 64, 8);
+EP_STATIC_ASSERT(sizeof(EpReduceArgs) == 72, "EpReduceArgs: size");
+EP_LAYOUT_(EpRmsNormDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpRmsNormDesc, alignment, 8, 8);
+EP_LAYOUT_(EpRmsNormDesc, data, 16, 4);
+EP_LAYOUT_(EpRmsNormDesc, stats, 20, 4);
+EP_LAYOUT_(EpRmsNormDesc, epsilon, 24, 8);
+EP_LAYOUT_(EpRmsNormDesc, max_cols, 32, 8);
+EP_STATIC_ASSERT(sizeof(EpRmsNormDesc) == 40, "EpRmsNormDesc: size");
+EP_LAYOUT_(EpRmsNormArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpRmsNormArgs, flags, 8, 8);
+EP_LAYOUT_(EpRmsNormArgs, workspace, 16, 8);
+EP_LAYOUT_(EpRmsNormArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpRmsNormArgs, rows, 32, 8);
+EP_LAYOUT_(EpRmsNormArgs, cols, 40, 8);
+EP_LAYOUT_(EpRmsNormArgs, src, 48, 8);
+EP_LAYOUT_(EpRmsNormArgs, weight, 56, 8);
+EP_LAYOUT_(EpRmsNormArgs, dst, 64, 8);
+EP_LAYOUT_(EpRmsNormArgs, inv_rms, 72, 8);
+EP_STATIC_ASSERT(sizeof(EpRmsNormArgs) == 80, "EpRmsNormArgs: size");
+EP_LAYOUT_(EpScatterAddDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpScatterAddDesc, alignment, 8, 8);
+EP_LAYOUT_(EpScatterAddDesc, mode, 16, 4);
+EP_LAYOUT_(EpScatterAddDesc, indices, 20, 4);
+EP_LAYOUT_(EpScatterAddDesc, data, 24, 4);
+EP_LAYOUT_(EpScatterAddDesc, reserved, 28, 4);
+EP_STATIC_ASSERT(sizeof(EpScatterAddDesc) == 32, "EpScatterAddDesc: size");
+EP_LAYOUT_(EpScatterAddArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpScatterAddArgs, flags, 8, 8);
+EP_LAYOUT_(EpScatterAddArgs, workspace, 16, 8);
+EP_LAYOUT_(EpScatterAddArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpScatterAddArgs, outer, 32, 8);
+EP_LAYOUT_(EpScatterAddArgs, processed, 40, 8);
+EP_LAYOUT_(EpScatterAddArgs, inner, 48, 8);
+EP_LAYOUT_(EpScatterAddArgs, num_indices, 56, 8);
+EP_LAYOUT_(EpScatterAddArgs, offset, 64, 8);
+EP_LAYOUT_(EpScatterAddArgs, size, 72, 8);
+EP_LAYOUT_(EpScatterAddArgs, indices, 80, 8);
+EP_LAYOUT_(EpScatterAddArgs, src, 88, 8);
+EP_LAYOUT_(EpScatterAddArgs, dst, 96, 8);
+EP_STATIC_ASSERT(sizeof(EpScatterAddArgs) == 104, "EpScatterAddArgs: size");
 EP_LAYOUT_(EpSoftmaxDesc, struct_size, 0, 8);
 EP_LAYOUT_(EpSoftmaxDesc, alignment, 8, 8);
 EP_LAYOUT_(EpSoftmaxDesc, src, 16, 4);
@@ -2374,14 +3810,231 @@ EP_LAYOUT_(EpSoftmaxArgs, workspace, 16, 8);
 EP_LAYOUT_(EpSoftmaxArgs, workspace_bytes, 24, 8);
 EP_LAYOUT_(EpSoftmaxArgs, rows, 32, 8);
 EP_LAYOUT_(EpSoftmaxArgs, cols, 40, 8);
-EP_LAYOUT_(EpSoftmaxArgs, src, 48, 8);
-EP_LAYOUT_(EpSoftmaxArgs, dst, 56, 8);
-EP_STATIC_ASSERT(sizeof(EpSoftmaxArgs) == 64, "EpSoftmaxArgs: size");
+EP_LAYOUT_(EpSoftmaxArgs, inner, 48, 8);
+EP_LAYOUT_(EpSoftmaxArgs, src, 56, 8);
+EP_LAYOUT_(EpSoftmaxArgs, dst, 64, 8);
+EP_STATIC_ASSERT(sizeof(EpSoftmaxArgs) == 72, "EpSoftmaxArgs: size");
+EP_LAYOUT_(EpSoftmaxBackwardDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpSoftmaxBackwardDesc, alignment, 8, 8);
+EP_LAYOUT_(EpSoftmaxBackwardDesc, src, 16, 4);
+EP_LAYOUT_(EpSoftmaxBackwardDesc, dst, 20, 4);
+EP_LAYOUT_(EpSoftmaxBackwardDesc, max_cols, 24, 8);
+EP_STATIC_ASSERT(sizeof(EpSoftmaxBackwardDesc) == 32, "EpSoftmaxBackwardDesc: size");
+EP_LAYOUT_(EpSoftmaxBackwardArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpSoftmaxBackwardArgs, flags, 8, 8);
+EP_LAYOUT_(EpSoftmaxBackwardArgs, workspace, 16, 8);
+EP_LAYOUT_(EpSoftmaxBackwardArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpSoftmaxBackwardArgs, rows, 32, 8);
+EP_LAYOUT_(EpSoftmaxBackwardArgs, cols, 40, 8);
+EP_LAYOUT_(EpSoftmaxBackwardArgs, inner, 48, 8);
+EP_LAYOUT_(EpSoftmaxBackwardArgs, y, 56, 8);
+EP_LAYOUT_(EpSoftmaxBackwardArgs, dy, 64, 8);
+EP_LAYOUT_(EpSoftmaxBackwardArgs, dx, 72, 8);
+EP_STATIC_ASSERT(sizeof(EpSoftmaxBackwardArgs) == 80, "EpSoftmaxBackwardArgs: size");
+EP_LAYOUT_(EpStridedCopyDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpStridedCopyDesc, alignment, 8, 8);
+EP_LAYOUT_(EpStridedCopyDesc, src, 16, 4);
+EP_LAYOUT_(EpStridedCopyDesc, dst, 20, 4);
+EP_LAYOUT_(EpStridedCopyDesc, max_num_dims, 24, 8);
+EP_STATIC_ASSERT(sizeof(EpStridedCopyDesc) == 32, "EpStridedCopyDesc: size");
+EP_LAYOUT_(EpStridedCopyArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpStridedCopyArgs, flags, 8, 8);
+EP_LAYOUT_(EpStridedCopyArgs, workspace, 16, 8);
+EP_LAYOUT_(EpStridedCopyArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpStridedCopyArgs, num_dims, 32, 8);
+EP_LAYOUT_(EpStridedCopyArgs, dims, 40, 8);
+EP_LAYOUT_(EpStridedCopyArgs, src_strides, 48, 8);
+EP_LAYOUT_(EpStridedCopyArgs, dst_strides, 56, 8);
+EP_LAYOUT_(EpStridedCopyArgs, src_offset, 64, 8);
+EP_LAYOUT_(EpStridedCopyArgs, dst_offset, 72, 8);
+EP_LAYOUT_(EpStridedCopyArgs, src, 80, 8);
+EP_LAYOUT_(EpStridedCopyArgs, dst, 88, 8);
+EP_STATIC_ASSERT(sizeof(EpStridedCopyArgs) == 96, "EpStridedCopyArgs: size");
+EP_LAYOUT_(EpTensorFillDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpTensorFillDesc, alignment, 8, 8);
+EP_LAYOUT_(EpTensorFillDesc, data, 16, 4);
+EP_LAYOUT_(EpTensorFillDesc, reserved, 20, 4);
+EP_STATIC_ASSERT(sizeof(EpTensorFillDesc) == 24, "EpTensorFillDesc: size");
+EP_LAYOUT_(EpTensorFillArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpTensorFillArgs, flags, 8, 8);
+EP_LAYOUT_(EpTensorFillArgs, workspace, 16, 8);
+EP_LAYOUT_(EpTensorFillArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpTensorFillArgs, count, 32, 8);
+EP_LAYOUT_(EpTensorFillArgs, src, 40, 8);
+EP_LAYOUT_(EpTensorFillArgs, dst, 48, 8);
+EP_STATIC_ASSERT(sizeof(EpTensorFillArgs) == 56, "EpTensorFillArgs: size");
+EP_LAYOUT_(EpWhereDesc, struct_size, 0, 8);
+EP_LAYOUT_(EpWhereDesc, alignment, 8, 8);
+EP_LAYOUT_(EpWhereDesc, cond, 16, 4);
+EP_LAYOUT_(EpWhereDesc, data, 20, 4);
+EP_LAYOUT_(EpWhereDesc, max_num_dims, 24, 8);
+EP_STATIC_ASSERT(sizeof(EpWhereDesc) == 32, "EpWhereDesc: size");
+EP_LAYOUT_(EpWhereArgs, struct_size, 0, 8);
+EP_LAYOUT_(EpWhereArgs, flags, 8, 8);
+EP_LAYOUT_(EpWhereArgs, workspace, 16, 8);
+EP_LAYOUT_(EpWhereArgs, workspace_bytes, 24, 8);
+EP_LAYOUT_(EpWhereArgs, num_cond_dims, 32, 8);
+EP_LAYOUT_(EpWhereArgs, cond_dims, 40, 8);
+EP_LAYOUT_(EpWhereArgs, num_x_dims, 48, 8);
+EP_LAYOUT_(EpWhereArgs, x_dims, 56, 8);
+EP_LAYOUT_(EpWhereArgs, num_y_dims, 64, 8);
+EP_LAYOUT_(EpWhereArgs, y_dims, 72, 8);
+EP_LAYOUT_(EpWhereArgs, cond, 80, 8);
+EP_LAYOUT_(EpWhereArgs, x, 88, 8);
+EP_LAYOUT_(EpWhereArgs, y, 96, 8);
+EP_LAYOUT_(EpWhereArgs, dst, 104, 8);
+EP_STATIC_ASSERT(sizeof(EpWhereArgs) == 112, "EpWhereArgs: size");
 #undef EP_LAYOUT_
 
 /* ============================================================================= Schemas of the core ops */
 
 #ifndef EP_NO_SCHEMAS
+
+/** The schema of `add`, static. */
+static inline const EpOpSchema *ep_add_schema(void) {
+  static const EpExprNode arity_bounds[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "arity")};
+  static const EpField desc_fields[] = {
+    {EP_STR("data"), EP_STR("The elements."), EP_FIELD_DTYPE, 16, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("arity"), EP_STR("The largest number of sources that will be launched."), EP_FIELD_LIMIT, 24, 8, 0, NULL, 0, arity_bounds, 1, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("count"), EP_STR("Elements of each operand."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, `count` elements."), EP_FIELD_ADDRESS, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("arity"), EP_STR("Number of sources."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("srcs"), EP_STR("Sources, `count` elements each."), EP_FIELD_ADDRESSES, 56, 8, 2, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "count")};
+  static const EpExprNode srcs_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "count")};
+  static const EpOperand operands[] = {
+    {EP_STR("dst"), 0, EP_ACCESS_WRITE, 1, EP_NO_INDEX, 2, dst_count, 1, NULL, 0},
+    {EP_STR("srcs"), 0, EP_ACCESS_READ, 3, EP_NO_INDEX, 0, srcs_count, 1, NULL, 0}};
+  static const EpExprNode flops[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "arity"), EP_NODE_FACT(EP_EXPR_ARG, "count"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("add"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("The sum of any number of sources: dst = srcs[0] + srcs[1] + ..."),
+    EP_STR("- At most 256 sources. The sum of none is 0, of one a copy.\n"
+           "- Added from left to right. f16 and bf16 add in f32 and round once. Integers wrap; for bool the sum is `or`.\n"
+           "- `count == 0` does nothing.\n"
+           "- dst may be exactly the memory of any of the sources, of several too; sources may be the same memory."),
+    sizeof(EpAddDesc), desc_fields, 2, sizeof(EpAddArgs), arg_fields, 4, operands, 2, flops, 3};
+  return &schema;
+}
+
+/** The schema of `arange`, static. */
+static inline const EpOpSchema *ep_arange_schema(void) {
+  static const EpField desc_fields[] = {
+    {EP_STR("data"), EP_STR("The elements: integers and floats."), EP_FIELD_DTYPE, 16, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("count"), EP_STR("Elements."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("start"), EP_STR("The first value; NONE means 0."), EP_FIELD_SCALAR, 40, 24, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("step"), EP_STR("The difference; NONE means 1."), EP_FIELD_SCALAR, 64, 24, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, `count` elements."), EP_FIELD_ADDRESS, 88, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "count")};
+  static const EpOperand operands[] = {
+    {EP_STR("dst"), 0, EP_ACCESS_WRITE, 3, EP_NO_INDEX, 0, dst_count, 1, NULL, 0}};
+  static const EpExprNode flops[] = {
+    EP_NODE_I64(2), EP_NODE_FACT(EP_EXPR_ARG, "count"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("arange"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("An arithmetic sequence: dst[i] = start + i * step."),
+    EP_STR("- start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers to 64 bits, for floats\n"
+           "  to f64.\n"
+           "- Integers are computed in 64 bits, wrap, and are truncated to the dtype. Floats are computed as one fused\n"
+           "  multiply-add in f64 and rounded once.\n"
+           "- `count == 0` does nothing."),
+    sizeof(EpArangeDesc), desc_fields, 1, sizeof(EpArangeArgs), arg_fields, 4, operands, 1, flops, 3};
+  return &schema;
+}
+
+/** The schema of `arg_reduce`, static. */
+static inline const EpOpSchema *ep_arg_reduce_schema(void) {
+  static const EpStr op_choices[] = {
+    EP_STR("argmax"), EP_STR("argmin")};
+  static const EpField desc_fields[] = {
+    {EP_STR("op"), EP_STR("What to look for."), EP_FIELD_SELECTOR, 16, 4, 0, op_choices, 2, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("The source elements: all but complex."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("The positions: i32 or i64."), EP_FIELD_DTYPE, 24, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("outer"), EP_STR("Dimensions before the axis."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("reduced"), EP_STR("Length of the axis."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("inner"), EP_STR("Dimensions behind the axis."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source, [outer, reduced, inner]."), EP_FIELD_ADDRESS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, [outer, inner]."), EP_FIELD_ADDRESS, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode src_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_FACT(EP_EXPR_ARG, "reduced"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOperand operands[] = {
+    {EP_STR("src"), 1, EP_ACCESS_READ, 3, EP_NO_INDEX, 0, src_count, 5, NULL, 0},
+    {EP_STR("dst"), 2, EP_ACCESS_WRITE, 4, EP_NO_INDEX, 0, dst_count, 3, NULL, 0}};
+  static const EpExprNode flops[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_FACT(EP_EXPR_ARG, "reduced"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("arg_reduce"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("The position of the largest or smallest element along an axis: [outer, reduced, inner] to [outer, inner]."),
+    EP_STR("- The first of equal elements. A NaN is beyond every number for both: the first NaN is found.\n"
+           "- reduced 0 is InvalidArgument unless outer or inner is 0, when nothing is done; so is an axis that is longer than the\n"
+           "  dtype of dst can number."),
+    sizeof(EpArgReduceDesc), desc_fields, 3, sizeof(EpArgReduceArgs), arg_fields, 5, operands, 2, flops,
+    5};
+  return &schema;
+}
+
+/** The schema of `batch_gather`, static. */
+static inline const EpOpSchema *ep_batch_gather_schema(void) {
+  static const EpStr mode_choices[] = {
+    EP_STR("wrap"), EP_STR("zero"), EP_STR("error")};
+  static const EpField desc_fields[] = {
+    {EP_STR("mode"), EP_STR("What an index outside the axis means: `wrap` counts negative ones from the end and refuses the rest, `zero` skips it, `error` refuses it."), EP_FIELD_SELECTOR, 16, 4, 0, mode_choices, 3, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("indices"), EP_STR("The indices: i32 or i64."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("data"), EP_STR("The elements."), EP_FIELD_DTYPE, 24, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("batch"), EP_STR("Batches."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("outer"), EP_STR("Dimensions between the batch and the axis."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("processed"), EP_STR("Length of the axis in src."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("inner"), EP_STR("Dimensions behind the axis."), EP_FIELD_SIZE, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_indices"), EP_STR("Indices of each batch."), EP_FIELD_SIZE, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("offset"), EP_STR("Logical index of row 0 of src."), EP_FIELD_SIZE, 72, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("size"), EP_STR("Logical length of the axis; 0 means offset + processed."), EP_FIELD_SIZE, 80, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("indices"), EP_STR("Indices, [batch, num_indices]."), EP_FIELD_ADDRESS, 88, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source, [batch, outer, processed, inner]."), EP_FIELD_ADDRESS, 96, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, [batch, outer, num_indices, inner]."), EP_FIELD_ADDRESS, 104, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode indices_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "batch"), EP_NODE_FACT(EP_EXPR_ARG, "num_indices"),
+    EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode src_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "batch"), EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "processed"), EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "inner"),
+    EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "batch"), EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "num_indices"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOperand operands[] = {
+    {EP_STR("indices"), 1, EP_ACCESS_READ, 7, EP_NO_INDEX, 0, indices_count, 3, NULL, 0},
+    {EP_STR("src"), 2, EP_ACCESS_READ, 8, EP_NO_INDEX, 0, src_count, 7, NULL, 0},
+    {EP_STR("dst"), 2, EP_ACCESS_WRITE, 9, EP_NO_INDEX, 0, dst_count, 7, NULL, 0}};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("batch_gather"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Picks rows along an axis, with indices of its own for each batch: dst[b, o, i, :] = src[b, o, indices[b, i], :]."),
+    EP_STR("- src is [batch, outer, processed, inner], indices [batch, num_indices], dst [batch, outer, num_indices, inner];\n"
+           "  bit-exact for every dtype.\n"
+           "- The axis has the logical length `size`; src holds its part [offset, offset + processed), the window. `size` 0 means\n"
+           "  offset + processed: nothing behind the window.\n"
+           "- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` writes zeros;\n"
+           "  `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what dst\n"
+           "  holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.\n"
+           "- A valid index outside of the window writes zeros, so that the results of windows that cover the axis add up.\n"
+           "- Empty when dst is; indices are checked all the same."),
+    sizeof(EpBatchGatherDesc), desc_fields, 3, sizeof(EpBatchGatherArgs), arg_fields, 10, operands, 3,
+    NULL, 0};
+  return &schema;
+}
 
 /** The schema of `batch_matmul`, static. */
 static inline const EpOpSchema *ep_batch_matmul_schema(void) {
@@ -2413,9 +4066,9 @@ static inline const EpOpSchema *ep_batch_matmul_schema(void) {
     EP_NODE_FACT(EP_EXPR_ARG, "batch"), EP_NODE_FACT(EP_EXPR_ARG, "m"), EP_NODE_OP(EP_EXPR_MUL),
     EP_NODE_FACT(EP_EXPR_ARG, "n"), EP_NODE_OP(EP_EXPR_MUL)};
   static const EpOperand operands[] = {
-    {EP_STR("a"), 2, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, a_count, 5},
-    {EP_STR("b"), 2, EP_ACCESS_READ, 7, EP_NO_INDEX, 0, b_count, 5},
-    {EP_STR("c"), 2, EP_ACCESS_READ | EP_ACCESS_WRITE, 8, 5, 0, c_count, 5}};
+    {EP_STR("a"), 2, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, a_count, 5, NULL, 0},
+    {EP_STR("b"), 2, EP_ACCESS_READ, 7, EP_NO_INDEX, 0, b_count, 5, NULL, 0},
+    {EP_STR("c"), 2, EP_ACCESS_READ | EP_ACCESS_WRITE, 8, 5, 0, c_count, 5, NULL, 0}};
   static const EpExprNode flops[] = {
     EP_NODE_I64(2), EP_NODE_FACT(EP_EXPR_ARG, "batch"), EP_NODE_OP(EP_EXPR_MUL),
     EP_NODE_FACT(EP_EXPR_ARG, "m"), EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "n"),
@@ -2500,9 +4153,9 @@ static inline const EpOpSchema *ep_broadcast_elementwise_binary_schema(void) {
     EP_NODE_FACT(EP_EXPR_ARG, "src0_dims"), EP_NODE_FACT(EP_EXPR_ARG, "src1_dims"),
     EP_NODE_OP(EP_EXPR_BROADCAST)};
   static const EpOperand operands[] = {
-    {EP_STR("src0"), 1, EP_ACCESS_READ, 6, 4, 0, src0_count, 1},
-    {EP_STR("src1"), 1, EP_ACCESS_READ, 7, 5, 0, src1_count, 1},
-    {EP_STR("dst"), 2, EP_ACCESS_WRITE, 8, EP_NO_INDEX, 3, dst_count, 3}};
+    {EP_STR("src0"), 1, EP_ACCESS_READ, 6, 4, 0, src0_count, 1, NULL, 0},
+    {EP_STR("src1"), 1, EP_ACCESS_READ, 7, 5, 0, src1_count, 1, NULL, 0},
+    {EP_STR("dst"), 2, EP_ACCESS_WRITE, 8, EP_NO_INDEX, 3, dst_count, 3, NULL, 0}};
   static const EpExprNode flops[] = {
     EP_NODE_FACT(EP_EXPR_ARG, "src0_dims"), EP_NODE_FACT(EP_EXPR_ARG, "src1_dims"),
     EP_NODE_OP(EP_EXPR_BROADCAST)};
@@ -2522,6 +4175,124 @@ static inline const EpOpSchema *ep_broadcast_elementwise_binary_schema(void) {
   return &schema;
 }
 
+/** The schema of `broadcast_elementwise_unary`, static. */
+static inline const EpOpSchema *ep_broadcast_elementwise_unary_schema(void) {
+  static const EpStr op_choices[] = {
+    EP_STR("identity"), EP_STR("elu"), EP_STR("celu"), EP_STR("relu"), EP_STR("gelu"),
+    EP_STR("hard_swish"), EP_STR("hard_sigmoid"), EP_STR("hard_shrink"), EP_STR("hard_tanh"),
+    EP_STR("leaky_relu"), EP_STR("mish"), EP_STR("selu"), EP_STR("silu"), EP_STR("soft_shrink"),
+    EP_STR("soft_sign"), EP_STR("soft_plus"), EP_STR("tanh"), EP_STR("threshold"), EP_STR("fast_gelu"),
+    EP_STR("quick_gelu"), EP_STR("square_relu"), EP_STR("abs"), EP_STR("acos"), EP_STR("acosh"),
+    EP_STR("asin"), EP_STR("asinh"), EP_STR("atan"), EP_STR("atanh"), EP_STR("ceil"), EP_STR("cos"),
+    EP_STR("cosh"), EP_STR("digamma"), EP_STR("trigamma"), EP_STR("erf"), EP_STR("erfc"), EP_STR("exp"),
+    EP_STR("exp2"), EP_STR("expm1"), EP_STR("floor"), EP_STR("lgamma"), EP_STR("log"), EP_STR("log2"),
+    EP_STR("log10"), EP_STR("log1p"), EP_STR("log_sigmoid"), EP_STR("negative"), EP_STR("reciprocal"),
+    EP_STR("reciprocal_no_nan"), EP_STR("rint"), EP_STR("round"), EP_STR("rsqrt"), EP_STR("sigmoid"),
+    EP_STR("sign"), EP_STR("sin"), EP_STR("sinh"), EP_STR("sqrt"), EP_STR("square"), EP_STR("tan"),
+    EP_STR("trunc"), EP_STR("not_equal_zero"), EP_STR("logical_not"), EP_STR("cast"), EP_STR("is_inf"),
+    EP_STR("is_nan"), EP_STR("is_finite"), EP_STR("nan_assign"), EP_STR("bitwise_not"), EP_STR("conj"),
+    EP_STR("real"), EP_STR("imag"), EP_STR("real_grad"), EP_STR("imag_grad")};
+  static const EpExprNode num_dims_bounds[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "num_dst_dims")};
+  static const EpField desc_fields[] = {
+    {EP_STR("op"), EP_STR("The function."), EP_FIELD_SELECTOR, 16, 4, 0, op_choices, 72, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("The source elements."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("The destination elements."), EP_FIELD_DTYPE, 24, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("attr0"), EP_STR("The function's first parameter."), EP_FIELD_ATTR, 32, 8, 0, NULL, 0, NULL, 0, {EP_SCALAR_F64, 0, 0, 0}},
+    {EP_STR("attr1"), EP_STR("The function's second parameter."), EP_FIELD_ATTR, 40, 8, 0, NULL, 0, NULL, 0, {EP_SCALAR_F64, 0, 0, 0}},
+    {EP_STR("num_dims"), EP_STR("The largest rank that will be launched."), EP_FIELD_LIMIT, 48, 8, 0, NULL, 0, num_dims_bounds, 1, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("num_src_dims"), EP_STR("Rank of the source, 0 to 8."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src_dims"), EP_STR("Shape of the source."), EP_FIELD_DIMS, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src_strides"), EP_STR("Its strides."), EP_FIELD_DIMS, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_dst_dims"), EP_STR("Rank of the destination, 0 to 8."), EP_FIELD_SIZE, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst_dims"), EP_STR("Shape of the destination."), EP_FIELD_DIMS, 64, 8, 3, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst_strides"), EP_STR("Its strides."), EP_FIELD_DIMS, 72, 8, 3, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source."), EP_FIELD_ADDRESS, 80, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination."), EP_FIELD_ADDRESS, 88, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode src_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "src_dims"), EP_NODE_FACT(EP_EXPR_ARG, "src_strides"),
+    EP_NODE_OP(EP_EXPR_EXTENT)};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "dst_dims"), EP_NODE_FACT(EP_EXPR_ARG, "dst_strides"),
+    EP_NODE_OP(EP_EXPR_EXTENT)};
+  static const EpExprNode dst_covers[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "dst_dims")};
+  static const EpOperand operands[] = {
+    {EP_STR("src"), 1, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, src_count, 3, NULL, 0},
+    {EP_STR("dst"), 2, EP_ACCESS_WRITE, 7, EP_NO_INDEX, 0, dst_count, 3, dst_covers, 1}};
+  static const EpExprNode flops[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "dst_dims")};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("broadcast_elementwise_unary"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Applies a function to every element of a strided source, broadcast to a strided destination: dst = op(src)."),
+    EP_STR("- Strides count elements and are not negative. The source is broadcast to dst_dims as NumPy does: its rank is at most\n"
+           "  the destination's, and each dimension, from the last, is 1 or the destination's.\n"
+           "- A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more than one\n"
+           "  element in the order of their strides, each stride must exceed the reach of those before it.\n"
+           "- Empty when any destination dimension is 0: nothing is done. Elements between those that the strides address keep\n"
+           "  their content.\n"
+           "- The functions are those of `elementwise_unary`, with its rules for NaN, overflow and rounding."),
+    sizeof(EpBroadcastElementwiseUnaryDesc), desc_fields, 6, sizeof(EpBroadcastElementwiseUnaryArgs),
+    arg_fields, 8, operands, 2, flops, 1};
+  return &schema;
+}
+
+/** The schema of `broadcast_matmul`, static. */
+static inline const EpOpSchema *ep_broadcast_matmul_schema(void) {
+  static const EpStr transpose_a_choices[] = {
+    EP_STR("none"), EP_STR("transpose")};
+  static const EpStr transpose_b_choices[] = {
+    EP_STR("none"), EP_STR("transpose")};
+  static const EpExprNode num_dims_bounds[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "num_c_dims"), EP_NODE_FACT(EP_EXPR_ARG, "num_a_dims"),
+    EP_NODE_FACT(EP_EXPR_ARG, "num_b_dims"), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MAX)};
+  static const EpField desc_fields[] = {
+    {EP_STR("transpose_a"), EP_STR("How a is stored."), EP_FIELD_SELECTOR, 16, 4, 0, transpose_a_choices, 2, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("transpose_b"), EP_STR("How b is stored."), EP_FIELD_SELECTOR, 20, 4, 0, transpose_b_choices, 2, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("data"), EP_STR("The elements of a, b and c."), EP_FIELD_DTYPE, 24, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_dims"), EP_STR("The largest rank that will be launched."), EP_FIELD_LIMIT, 32, 8, 0, NULL, 0, num_dims_bounds, 5, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("alpha"), EP_STR("Factor of the product; NONE means 1."), EP_FIELD_SCALAR, 32, 24, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("beta"), EP_STR("Factor of the old c; NONE means 0."), EP_FIELD_SCALAR, 56, 24, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_a_dims"), EP_STR("Rank of a, 2 to 8."), EP_FIELD_SIZE, 80, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("a_dims"), EP_STR("Shape of a as stored."), EP_FIELD_DIMS, 88, 8, 2, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_b_dims"), EP_STR("Rank of b, 2 to 8."), EP_FIELD_SIZE, 96, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("b_dims"), EP_STR("Shape of b as stored."), EP_FIELD_DIMS, 104, 8, 4, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_c_dims"), EP_STR("Rank of c, 2 to 8."), EP_FIELD_SIZE, 112, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("c_dims"), EP_STR("Shape of c."), EP_FIELD_DIMS, 120, 8, 6, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("a"), EP_STR("Left operand."), EP_FIELD_ADDRESS, 128, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("b"), EP_STR("Right operand."), EP_FIELD_ADDRESS, 136, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("c"), EP_STR("Result, and the addend when beta is not 0."), EP_FIELD_ADDRESS, 144, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode a_count[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "a_dims")};
+  static const EpExprNode b_count[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "b_dims")};
+  static const EpExprNode c_count[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "c_dims")};
+  static const EpOperand operands[] = {
+    {EP_STR("a"), 2, EP_ACCESS_READ, 8, EP_NO_INDEX, 0, a_count, 1, NULL, 0},
+    {EP_STR("b"), 2, EP_ACCESS_READ, 9, EP_NO_INDEX, 0, b_count, 1, NULL, 0},
+    {EP_STR("c"), 2, EP_ACCESS_READ | EP_ACCESS_WRITE, 10, 1, 0, c_count, 1, NULL, 0}};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("broadcast_matmul"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Matrix products over broadcast batches: c = alpha * op(a) * op(b) + beta * c."),
+    EP_STR("- Row-major and contiguous, rank 2 to 8. The last two dimensions are the matrices, as stored: op(a) is [m, k], op(b)\n"
+           "  [k, n], c [m, n]; transposed operands are stored [k, m] and [n, k]; for complex dtypes transposing also conjugates.\n"
+           "- The dimensions before are batches. Those of a and b broadcast as NumPy does, to the batch shape. A batch dimension of\n"
+           "  c is that of the batch shape, or 1 (or missing), and then the products along it are summed:\n"
+           "  c = alpha * sum(op(a) * op(b)) + beta * c, with beta applied once. Other shapes are InvalidArgument.\n"
+           "- With beta 0, c is written without being read. With k 0, or no batch to sum over, the product is 0. Nothing is done\n"
+           "  when c is empty.\n"
+           "- f16 and bf16 accumulate in f32 over k and over summed batches, and round once. Integers wrap.\n"
+           "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n"
+           "  factor beyond 2^53 may be Unsupported.\n"
+           "- c overlaps neither a nor b."),
+    sizeof(EpBroadcastMatmulDesc), desc_fields, 4, sizeof(EpBroadcastMatmulArgs), arg_fields, 11,
+    operands, 3, NULL, 0};
+  return &schema;
+}
+
 /** The schema of `cast`, static. */
 static inline const EpOpSchema *ep_cast_schema(void) {
   static const EpField desc_fields[] = {
@@ -2536,8 +4307,8 @@ static inline const EpOpSchema *ep_cast_schema(void) {
   static const EpExprNode dst_count[] = {
     EP_NODE_FACT(EP_EXPR_ARG, "count")};
   static const EpOperand operands[] = {
-    {EP_STR("src"), 0, EP_ACCESS_READ, 1, EP_NO_INDEX, 0, src_count, 1},
-    {EP_STR("dst"), 1, EP_ACCESS_WRITE, 2, EP_NO_INDEX, 1, dst_count, 1}};
+    {EP_STR("src"), 0, EP_ACCESS_READ, 1, EP_NO_INDEX, 0, src_count, 1, NULL, 0},
+    {EP_STR("dst"), 1, EP_ACCESS_WRITE, 2, EP_NO_INDEX, 1, dst_count, 1, NULL, 0}};
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("cast"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Converts elements from one dtype to another."),
@@ -2547,6 +4318,78 @@ static inline const EpOpSchema *ep_cast_schema(void) {
            "- To a narrower float rounds to nearest even, once; overflow gives infinity.\n"
            "- In place when both dtypes have the same size."),
     sizeof(EpCastDesc), desc_fields, 2, sizeof(EpCastArgs), arg_fields, 3, operands, 2, NULL, 0};
+  return &schema;
+}
+
+/** The schema of `constant_pad`, static. */
+static inline const EpOpSchema *ep_constant_pad_schema(void) {
+  static const EpExprNode num_dims_bounds[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "num_dims")};
+  static const EpField desc_fields[] = {
+    {EP_STR("data"), EP_STR("The elements."), EP_FIELD_DTYPE, 16, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_dims"), EP_STR("The largest rank that will be launched."), EP_FIELD_LIMIT, 24, 8, 0, NULL, 0, num_dims_bounds, 1, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("num_dims"), EP_STR("Rank, 0 to 8."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src_dims"), EP_STR("Shape of the source."), EP_FIELD_DIMS, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("padding_before"), EP_STR("Elements to put before each dimension."), EP_FIELD_INTS, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("padding_after"), EP_STR("Elements to put behind it."), EP_FIELD_INTS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("value"), EP_STR("What to pad with; NONE means 0."), EP_FIELD_SCALAR, 64, 24, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source."), EP_FIELD_ADDRESS, 88, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination."), EP_FIELD_ADDRESS, 96, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode src_count[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "src_dims")};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "src_dims"), EP_NODE_FACT(EP_EXPR_ARG, "padding_before"),
+    EP_NODE_OP(EP_EXPR_ADD), EP_NODE_FACT(EP_EXPR_ARG, "padding_after"), EP_NODE_OP(EP_EXPR_ADD)};
+  static const EpOperand operands[] = {
+    {EP_STR("src"), 0, EP_ACCESS_READ, 5, EP_NO_INDEX, 0, src_count, 1, NULL, 0},
+    {EP_STR("dst"), 0, EP_ACCESS_WRITE, 6, EP_NO_INDEX, 0, dst_count, 5, NULL, 0}};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("constant_pad"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Pads each dimension with a value, or crops it: dst_dims = src_dims + padding_before + padding_after."),
+    EP_STR("- Rank 0 to 8; both sides contiguous, row-major. Negative padding crops; a dimension that would be negative is\n"
+           "  InvalidArgument.\n"
+           "- The value is converted as `fill` converts; NONE means 0. Elements of the source are copied bit-exactly.\n"
+           "- Nothing is done when any destination dimension is 0; when only the source is empty, dst is filled.\n"
+           "- Not in place; the buffers must not overlap."),
+    sizeof(EpConstantPadDesc), desc_fields, 2, sizeof(EpConstantPadArgs), arg_fields, 7, operands, 2,
+    NULL, 0};
+  return &schema;
+}
+
+/** The schema of `copy_nd`, static. */
+static inline const EpOpSchema *ep_copy_nd_schema(void) {
+  static const EpExprNode num_dims_bounds[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "num_dims")};
+  static const EpField desc_fields[] = {
+    {EP_STR("data"), EP_STR("The elements."), EP_FIELD_DTYPE, 16, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_dims"), EP_STR("The largest rank that will be launched."), EP_FIELD_LIMIT, 24, 8, 0, NULL, 0, num_dims_bounds, 1, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("num_dims"), EP_STR("Rank, 0 to 8."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst_dims"), EP_STR("Shape of the destination."), EP_FIELD_DIMS, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst_pos"), EP_STR("Where the box starts in it."), EP_FIELD_DIMS, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src_dims"), EP_STR("Shape of the source."), EP_FIELD_DIMS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src_pos"), EP_STR("Where the box starts in it."), EP_FIELD_DIMS, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("extent"), EP_STR("Shape of the box."), EP_FIELD_DIMS, 72, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source."), EP_FIELD_ADDRESS, 80, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination."), EP_FIELD_ADDRESS, 88, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode src_count[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "src_dims")};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "dst_dims")};
+  static const EpExprNode dst_covers[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "extent")};
+  static const EpOperand operands[] = {
+    {EP_STR("src"), 0, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, src_count, 1, NULL, 0},
+    {EP_STR("dst"), 0, EP_ACCESS_WRITE, 7, EP_NO_INDEX, 0, dst_count, 1, dst_covers, 1}};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("copy_nd"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Copies a box from one tensor into another."),
+    EP_STR("- Rank 0 to 8; both tensors contiguous, row-major. The box starts at src_pos and dst_pos and has the shape `extent`; a\n"
+           "  box that leaves either tensor is InvalidArgument.\n"
+           "- Bit-exact for every dtype. Nothing is done when any dimension of the box is 0. The rest of dst keeps its content.\n"
+           "- Not in place; the buffers must not overlap."),
+    sizeof(EpCopyNdDesc), desc_fields, 2, sizeof(EpCopyNdArgs), arg_fields, 8, operands, 2, NULL, 0};
   return &schema;
 }
 
@@ -2582,8 +4425,8 @@ static inline const EpOpSchema *ep_elementwise_unary_schema(void) {
   static const EpExprNode dst_count[] = {
     EP_NODE_FACT(EP_EXPR_ARG, "count")};
   static const EpOperand operands[] = {
-    {EP_STR("src"), 1, EP_ACCESS_READ, 1, EP_NO_INDEX, 0, src_count, 1},
-    {EP_STR("dst"), 2, EP_ACCESS_WRITE, 2, EP_NO_INDEX, 1, dst_count, 1}};
+    {EP_STR("src"), 1, EP_ACCESS_READ, 1, EP_NO_INDEX, 0, src_count, 1, NULL, 0},
+    {EP_STR("dst"), 2, EP_ACCESS_WRITE, 2, EP_NO_INDEX, 1, dst_count, 1, NULL, 0}};
   static const EpExprNode flops[] = {
     EP_NODE_FACT(EP_EXPR_ARG, "count")};
   static const EpOpSchema schema = {
@@ -2610,7 +4453,7 @@ static inline const EpOpSchema *ep_fill_schema(void) {
   static const EpExprNode dst_count[] = {
     EP_NODE_FACT(EP_EXPR_ARG, "count")};
   static const EpOperand operands[] = {
-    {EP_STR("dst"), 0, EP_ACCESS_WRITE, 2, EP_NO_INDEX, 0, dst_count, 1}};
+    {EP_STR("dst"), 0, EP_ACCESS_WRITE, 2, EP_NO_INDEX, 0, dst_count, 1, NULL, 0}};
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("fill"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Sets every element to one value."),
@@ -2618,6 +4461,105 @@ static inline const EpOpSchema *ep_fill_schema(void) {
            "- The value is converted as `cast` converts: floats to integers saturate and NaN gives 0, integers wrap,\n"
            "  bool is `value != 0`; a complex value for a real dtype gives its real part. A value of kind NONE is InvalidArgument."),
     sizeof(EpFillDesc), desc_fields, 1, sizeof(EpFillArgs), arg_fields, 3, operands, 1, NULL, 0};
+  return &schema;
+}
+
+/** The schema of `gather`, static. */
+static inline const EpOpSchema *ep_gather_schema(void) {
+  static const EpStr mode_choices[] = {
+    EP_STR("wrap"), EP_STR("zero"), EP_STR("error")};
+  static const EpField desc_fields[] = {
+    {EP_STR("mode"), EP_STR("What an index outside the axis means: `wrap` counts negative ones from the end and refuses the rest, `zero` skips it, `error` refuses it."), EP_FIELD_SELECTOR, 16, 4, 0, mode_choices, 3, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("indices"), EP_STR("The indices: i32 or i64."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("data"), EP_STR("The elements."), EP_FIELD_DTYPE, 24, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("outer"), EP_STR("Dimensions before the axis."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("processed"), EP_STR("Length of the axis in src."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("inner"), EP_STR("Dimensions behind the axis."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_indices"), EP_STR("Indices."), EP_FIELD_SIZE, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("offset"), EP_STR("Logical index of row 0 of src."), EP_FIELD_SIZE, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("size"), EP_STR("Logical length of the axis; 0 means offset + processed."), EP_FIELD_SIZE, 72, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("indices"), EP_STR("Indices, [num_indices]."), EP_FIELD_ADDRESS, 80, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source, [outer, processed, inner]."), EP_FIELD_ADDRESS, 88, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, [outer, num_indices, inner]."), EP_FIELD_ADDRESS, 96, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode indices_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "num_indices")};
+  static const EpExprNode src_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_FACT(EP_EXPR_ARG, "processed"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_FACT(EP_EXPR_ARG, "num_indices"),
+    EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOperand operands[] = {
+    {EP_STR("indices"), 1, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, indices_count, 1, NULL, 0},
+    {EP_STR("src"), 2, EP_ACCESS_READ, 7, EP_NO_INDEX, 0, src_count, 5, NULL, 0},
+    {EP_STR("dst"), 2, EP_ACCESS_WRITE, 8, EP_NO_INDEX, 0, dst_count, 5, NULL, 0}};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("gather"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Picks rows along an axis: dst[o, i, :] = src[o, indices[i], :]."),
+    EP_STR("- src is [outer, processed, inner], dst [outer, num_indices, inner]; bit-exact for every dtype.\n"
+           "- The axis has the logical length `size`; src holds its part [offset, offset + processed), the window. `size` 0 means\n"
+           "  offset + processed: nothing behind the window.\n"
+           "- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` writes zeros;\n"
+           "  `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what dst\n"
+           "  holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.\n"
+           "- A valid index outside of the window writes zeros, so that the results of windows that cover the axis add up.\n"
+           "- Empty when dst is; indices are checked all the same."),
+    sizeof(EpGatherDesc), desc_fields, 3, sizeof(EpGatherArgs), arg_fields, 9, operands, 3, NULL, 0};
+  return &schema;
+}
+
+/** The schema of `layer_norm`, static. */
+static inline const EpOpSchema *ep_layer_norm_schema(void) {
+  static const EpExprNode cols_bounds[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "cols")};
+  static const EpField desc_fields[] = {
+    {EP_STR("data"), EP_STR("The elements of src, gamma, beta and dst: floats."), EP_FIELD_DTYPE, 16, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("stats"), EP_STR("The elements of mean and rstd: f64 for f64, else f32."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("epsilon"), EP_STR("Added to the variance."), EP_FIELD_ATTR, 24, 8, 0, NULL, 0, NULL, 0, {EP_SCALAR_F64, 0, 0, 0}},
+    {EP_STR("cols"), EP_STR("The largest number of columns that will be launched."), EP_FIELD_LIMIT, 32, 8, 0, NULL, 0, cols_bounds, 1, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("rows"), EP_STR("Rows."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("cols"), EP_STR("Columns."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source, [rows, cols]."), EP_FIELD_ADDRESS, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("gamma"), EP_STR("Scale, [cols]."), EP_FIELD_ADDRESS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("beta"), EP_STR("Shift, [cols]."), EP_FIELD_ADDRESS, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, [rows, cols]."), EP_FIELD_ADDRESS, 72, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("mean"), EP_STR("Means, [rows]."), EP_FIELD_ADDRESS, 80, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("rstd"), EP_STR("Inverse standard deviations, [rows]."), EP_FIELD_ADDRESS, 88, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode src_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode gamma_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "cols")};
+  static const EpExprNode beta_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "cols")};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode mean_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows")};
+  static const EpExprNode rstd_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows")};
+  static const EpOperand operands[] = {
+    {EP_STR("src"), 0, EP_ACCESS_READ, 2, EP_NO_INDEX, 0, src_count, 3, NULL, 0},
+    {EP_STR("gamma"), 0, EP_ACCESS_READ | EP_ACCESS_OPTIONAL, 3, EP_NO_INDEX, 0, gamma_count, 1, NULL, 0},
+    {EP_STR("beta"), 0, EP_ACCESS_READ | EP_ACCESS_OPTIONAL, 4, EP_NO_INDEX, 0, beta_count, 1, NULL, 0},
+    {EP_STR("dst"), 0, EP_ACCESS_WRITE, 5, EP_NO_INDEX, 1, dst_count, 3, NULL, 0},
+    {EP_STR("mean"), 1, EP_ACCESS_WRITE | EP_ACCESS_OPTIONAL, 6, EP_NO_INDEX, 0, mean_count, 1, NULL, 0},
+    {EP_STR("rstd"), 1, EP_ACCESS_WRITE | EP_ACCESS_OPTIONAL, 7, EP_NO_INDEX, 0, rstd_count, 1, NULL, 0}};
+  static const EpExprNode flops[] = {
+    EP_NODE_I64(8), EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("layer_norm"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Normalises each row: dst = (src - mean) * rstd * gamma + beta, with rstd = 1 / sqrt(variance + epsilon)."),
+    EP_STR("- src and dst are [rows, cols], contiguous; gamma and beta [cols], each optional: without them 1 and 0.\n"
+           "- The variance is that of the population (divided by cols). mean and rstd, [rows], are written where they are given.\n"
+           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. The variance does not cancel: a large mean\n"
+           "  costs no more accuracy than the rounding of the elements.\n"
+           "- A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is written.\n"
+           "- dst may be in place with src."),
+    sizeof(EpLayerNormDesc), desc_fields, 4, sizeof(EpLayerNormArgs), arg_fields, 8, operands, 6, flops,
+    5};
   return &schema;
 }
 
@@ -2632,27 +4574,77 @@ static inline const EpOpSchema *ep_log_softmax_schema(void) {
   static const EpField arg_fields[] = {
     {EP_STR("rows"), EP_STR("Rows."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
     {EP_STR("cols"), EP_STR("Columns."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
-    {EP_STR("src"), EP_STR("Source, [rows, cols]."), EP_FIELD_ADDRESS, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
-    {EP_STR("dst"), EP_STR("Destination, [rows, cols]."), EP_FIELD_ADDRESS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+    {EP_STR("inner"), EP_STR("Elements between neighbours of one row; 0 means 1."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source, [rows, cols, inner]."), EP_FIELD_ADDRESS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, [rows, cols, inner]."), EP_FIELD_ADDRESS, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
   static const EpExprNode src_count[] = {
-    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
   static const EpExprNode dst_count[] = {
-    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
   static const EpOperand operands[] = {
-    {EP_STR("src"), 0, EP_ACCESS_READ, 2, EP_NO_INDEX, 0, src_count, 3},
-    {EP_STR("dst"), 1, EP_ACCESS_WRITE, 3, EP_NO_INDEX, 1, dst_count, 3}};
+    {EP_STR("src"), 0, EP_ACCESS_READ, 3, EP_NO_INDEX, 0, src_count, 7, NULL, 0},
+    {EP_STR("dst"), 1, EP_ACCESS_WRITE, 4, EP_NO_INDEX, 1, dst_count, 7, NULL, 0}};
   static const EpExprNode flops[] = {
     EP_NODE_I64(5), EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_OP(EP_EXPR_MUL),
-    EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+    EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "inner"),
+    EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("log_softmax"), 1, EP_OP_DETERMINISTIC,
-    EP_STR("Logarithm of softmax along the rows of a [rows, cols] matrix: dst = src - max - log(sum(exp(src - max)))."),
-    EP_STR("- Empty when `rows` or `cols` is 0; one column gives 0.\n"
+    EP_STR("Logarithm of softmax along the rows of a [rows, cols, inner] tensor: dst = src - max - log(sum(exp(src - max)))."),
+    EP_STR("- The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n"
+           "- Empty when `rows` or `cols` is 0; one column gives 0.\n"
            "- A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.\n"
            "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n"
            "- In place when both dtypes have the same size."),
-    sizeof(EpLogSoftmaxDesc), desc_fields, 3, sizeof(EpLogSoftmaxArgs), arg_fields, 4, operands, 2,
-    flops, 5};
+    sizeof(EpLogSoftmaxDesc), desc_fields, 3, sizeof(EpLogSoftmaxArgs), arg_fields, 5, operands, 2,
+    flops, 9};
+  return &schema;
+}
+
+/** The schema of `log_softmax_backward`, static. */
+static inline const EpOpSchema *ep_log_softmax_backward_schema(void) {
+  static const EpExprNode cols_bounds[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "cols")};
+  static const EpField desc_fields[] = {
+    {EP_STR("src"), EP_STR("The elements of y and dy."), EP_FIELD_DTYPE, 16, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("The elements of dx."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("cols"), EP_STR("The largest number of columns that will be launched."), EP_FIELD_LIMIT, 24, 8, 0, NULL, 0, cols_bounds, 1, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("rows"), EP_STR("Rows."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("cols"), EP_STR("Columns."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("inner"), EP_STR("Elements between neighbours of one row; 0 means 1."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("y"), EP_STR("Result of the forward op, [rows, cols, inner]."), EP_FIELD_ADDRESS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dy"), EP_STR("Its gradient, [rows, cols, inner]."), EP_FIELD_ADDRESS, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dx"), EP_STR("Destination, [rows, cols, inner]."), EP_FIELD_ADDRESS, 72, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode y_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode dy_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode dx_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOperand operands[] = {
+    {EP_STR("y"), 0, EP_ACCESS_READ, 3, EP_NO_INDEX, 0, y_count, 7, NULL, 0},
+    {EP_STR("dy"), 0, EP_ACCESS_READ, 4, EP_NO_INDEX, 0, dy_count, 7, NULL, 0},
+    {EP_STR("dx"), 1, EP_ACCESS_WRITE, 5, EP_NO_INDEX, 3, dx_count, 7, NULL, 0}};
+  static const EpExprNode flops[] = {
+    EP_NODE_I64(4), EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "inner"),
+    EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("log_softmax_backward"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Gradient of log_softmax: dx = dy - exp(y) * sum(dy), summed along each row."),
+    EP_STR("- The tensors are [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n"
+           "- Empty when `rows` or `cols` is 0. y is what `log_softmax` gave; other values are computed all the same.\n"
+           "- A NaN in a row of y or dy reaches the whole row of dx.\n"
+           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n"
+           "- dx may be in place with y or dy when both dtypes have the same size."),
+    sizeof(EpLogSoftmaxBackwardDesc), desc_fields, 3, sizeof(EpLogSoftmaxBackwardArgs), arg_fields, 6,
+    operands, 3, flops, 9};
   return &schema;
 }
 
@@ -2682,9 +4674,9 @@ static inline const EpOpSchema *ep_matmul_schema(void) {
   static const EpExprNode c_count[] = {
     EP_NODE_FACT(EP_EXPR_ARG, "m"), EP_NODE_FACT(EP_EXPR_ARG, "n"), EP_NODE_OP(EP_EXPR_MUL)};
   static const EpOperand operands[] = {
-    {EP_STR("a"), 2, EP_ACCESS_READ, 5, EP_NO_INDEX, 0, a_count, 3},
-    {EP_STR("b"), 2, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, b_count, 3},
-    {EP_STR("c"), 2, EP_ACCESS_READ | EP_ACCESS_WRITE, 7, 4, 0, c_count, 3}};
+    {EP_STR("a"), 2, EP_ACCESS_READ, 5, EP_NO_INDEX, 0, a_count, 3, NULL, 0},
+    {EP_STR("b"), 2, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, b_count, 3, NULL, 0},
+    {EP_STR("c"), 2, EP_ACCESS_READ | EP_ACCESS_WRITE, 7, 4, 0, c_count, 3, NULL, 0}};
   static const EpExprNode flops[] = {
     EP_NODE_I64(2), EP_NODE_FACT(EP_EXPR_ARG, "m"), EP_NODE_OP(EP_EXPR_MUL),
     EP_NODE_FACT(EP_EXPR_ARG, "n"), EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "k"),
@@ -2719,8 +4711,8 @@ static inline const EpOpSchema *ep_memcpy_schema(void) {
   static const EpExprNode dst_count[] = {
     EP_NODE_FACT(EP_EXPR_ARG, "bytes")};
   static const EpOperand operands[] = {
-    {EP_STR("src"), EP_NO_INDEX, EP_ACCESS_READ, 1, EP_NO_INDEX, 0, src_count, 1},
-    {EP_STR("dst"), EP_NO_INDEX, EP_ACCESS_WRITE, 2, EP_NO_INDEX, 1, dst_count, 1}};
+    {EP_STR("src"), EP_NO_INDEX, EP_ACCESS_READ, 1, EP_NO_INDEX, 0, src_count, 1, NULL, 0},
+    {EP_STR("dst"), EP_NO_INDEX, EP_ACCESS_WRITE, 2, EP_NO_INDEX, 1, dst_count, 1, NULL, 0}};
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("memcpy"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Copies bytes from one address to another."),
@@ -2740,13 +4732,53 @@ static inline const EpOpSchema *ep_memset_schema(void) {
   static const EpExprNode dst_count[] = {
     EP_NODE_FACT(EP_EXPR_ARG, "bytes")};
   static const EpOperand operands[] = {
-    {EP_STR("dst"), EP_NO_INDEX, EP_ACCESS_WRITE, 2, EP_NO_INDEX, 0, dst_count, 1}};
+    {EP_STR("dst"), EP_NO_INDEX, EP_ACCESS_WRITE, 2, EP_NO_INDEX, 0, dst_count, 1, NULL, 0}};
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("memset"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Sets every byte to one value."),
     EP_STR("- `bytes == 0` does nothing.\n"
            "- The value is taken modulo 256. One that is no integer, or of kind NONE, is InvalidArgument."),
     sizeof(EpMemsetDesc), NULL, 0, sizeof(EpMemsetArgs), arg_fields, 3, operands, 1, NULL, 0};
+  return &schema;
+}
+
+/** The schema of `one_hot`, static. */
+static inline const EpOpSchema *ep_one_hot_schema(void) {
+  static const EpStr mode_choices[] = {
+    EP_STR("wrap"), EP_STR("zero"), EP_STR("error")};
+  static const EpField desc_fields[] = {
+    {EP_STR("mode"), EP_STR("What an index outside the axis means: `wrap` counts negative ones from the end and refuses the rest, `zero` skips it, `error` refuses it."), EP_FIELD_SELECTOR, 16, 4, 0, mode_choices, 3, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("indices"), EP_STR("The indices: i32 or i64."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("data"), EP_STR("The elements of dst."), EP_FIELD_DTYPE, 24, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("num_indices"), EP_STR("Indices."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("depth"), EP_STR("Columns."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("offset"), EP_STR("Class of column 0."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("size"), EP_STR("Classes; 0 means offset + depth."), EP_FIELD_SIZE, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("on"), EP_STR("Value at the class of a row; NONE means 1."), EP_FIELD_SCALAR, 64, 24, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("off"), EP_STR("Value elsewhere; NONE means 0."), EP_FIELD_SCALAR, 88, 24, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("indices"), EP_STR("Indices, [num_indices]."), EP_FIELD_ADDRESS, 112, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, [num_indices, depth]."), EP_FIELD_ADDRESS, 120, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode indices_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "num_indices")};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "num_indices"), EP_NODE_FACT(EP_EXPR_ARG, "depth"),
+    EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOperand operands[] = {
+    {EP_STR("indices"), 1, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, indices_count, 1, NULL, 0},
+    {EP_STR("dst"), 2, EP_ACCESS_WRITE, 7, EP_NO_INDEX, 0, dst_count, 3, NULL, 0}};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("one_hot"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("One row for each index, `on` at its class and `off` elsewhere."),
+    EP_STR("- dst is [num_indices, depth]; column j stands for the class offset + j of `size` classes. `size` 0 means\n"
+           "  offset + depth. A valid class outside of [offset, offset + depth) gives a row of `off`, so that shards of the classes\n"
+           "  can be computed apart.\n"
+           "- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` gives a row\n"
+           "  of `off`; `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what\n"
+           "  dst holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.\n"
+           "- `on` and `off` are converted as `fill` converts; NONE means 1 and 0.\n"
+           "- Nothing is written when num_indices or depth is 0, but indices are checked."),
+    sizeof(EpOneHotDesc), desc_fields, 3, sizeof(EpOneHotArgs), arg_fields, 8, operands, 2, NULL, 0};
   return &schema;
 }
 
@@ -2768,8 +4800,8 @@ static inline const EpOpSchema *ep_permute_schema(void) {
   static const EpExprNode dst_count[] = {
     EP_NODE_FACT(EP_EXPR_PROD, "src_dims")};
   static const EpOperand operands[] = {
-    {EP_STR("src"), 0, EP_ACCESS_READ, 3, EP_NO_INDEX, 0, src_count, 1},
-    {EP_STR("dst"), 0, EP_ACCESS_WRITE, 4, EP_NO_INDEX, 0, dst_count, 1}};
+    {EP_STR("src"), 0, EP_ACCESS_READ, 3, EP_NO_INDEX, 0, src_count, 1, NULL, 0},
+    {EP_STR("dst"), 0, EP_ACCESS_WRITE, 4, EP_NO_INDEX, 0, dst_count, 1, NULL, 0}};
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("permute"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Reorders dimensions: dst_dims[i] = src_dims[permutation[i]]."),
@@ -2777,6 +4809,142 @@ static inline const EpOpSchema *ep_permute_schema(void) {
            "- Bit-exact for every dtype. Empty when any dimension is 0.\n"
            "- Not in place; the buffers must not overlap."),
     sizeof(EpPermuteDesc), desc_fields, 2, sizeof(EpPermuteArgs), arg_fields, 5, operands, 2, NULL, 0};
+  return &schema;
+}
+
+/** The schema of `reduce`, static. */
+static inline const EpOpSchema *ep_reduce_schema(void) {
+  static const EpStr op_choices[] = {
+    EP_STR("sum"), EP_STR("mean"), EP_STR("max"), EP_STR("min"), EP_STR("prod"), EP_STR("any"),
+    EP_STR("all")};
+  static const EpField desc_fields[] = {
+    {EP_STR("op"), EP_STR("How elements combine."), EP_FIELD_SELECTOR, 16, 4, 0, op_choices, 7, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("The source elements."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("The destination elements."), EP_FIELD_DTYPE, 24, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("outer"), EP_STR("Dimensions before the axis."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("reduced"), EP_STR("Length of the axis."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("inner"), EP_STR("Dimensions behind the axis."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source, [outer, reduced, inner]."), EP_FIELD_ADDRESS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, [outer, inner]."), EP_FIELD_ADDRESS, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode src_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_FACT(EP_EXPR_ARG, "reduced"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOperand operands[] = {
+    {EP_STR("src"), 1, EP_ACCESS_READ, 3, EP_NO_INDEX, 0, src_count, 5, NULL, 0},
+    {EP_STR("dst"), 2, EP_ACCESS_WRITE, 4, EP_NO_INDEX, 0, dst_count, 3, NULL, 0}};
+  static const EpExprNode flops[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_FACT(EP_EXPR_ARG, "reduced"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("reduce"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Combines the elements along an axis: [outer, reduced, inner] to [outer, inner]."),
+    EP_STR("- sum and prod: T to T for numbers, bool and integers of up to 32 bits to i64, f16 and bf16 also to f32. mean: floats\n"
+           "  and complex, f16 and bf16 also to f32. max and min: all but complex. any and all: every dtype to bool, true being\n"
+           "  what is not 0, NaN included.\n"
+           "- Over nothing (reduced 0): sum is 0, prod 1, any false, all true, mean NaN, and max and min the lowest and highest\n"
+           "  value of the dtype (infinities for floats).\n"
+           "- max and min propagate NaN. Integers wrap. f16 and bf16 compute in f32 and round once. Sums of floats are blocked, so\n"
+           "  that the error grows with the logarithm of `reduced` and not with it.\n"
+           "- Nothing is done when outer or inner is 0. The result does not depend on the number of threads."),
+    sizeof(EpReduceDesc), desc_fields, 3, sizeof(EpReduceArgs), arg_fields, 5, operands, 2, flops, 5};
+  return &schema;
+}
+
+/** The schema of `rms_norm`, static. */
+static inline const EpOpSchema *ep_rms_norm_schema(void) {
+  static const EpExprNode cols_bounds[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "cols")};
+  static const EpField desc_fields[] = {
+    {EP_STR("data"), EP_STR("The elements of src, weight and dst: floats."), EP_FIELD_DTYPE, 16, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("stats"), EP_STR("The elements of inv_rms: f64 for f64, else f32."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("epsilon"), EP_STR("Added to the mean square."), EP_FIELD_ATTR, 24, 8, 0, NULL, 0, NULL, 0, {EP_SCALAR_F64, 0, 0, 0}},
+    {EP_STR("cols"), EP_STR("The largest number of columns that will be launched."), EP_FIELD_LIMIT, 32, 8, 0, NULL, 0, cols_bounds, 1, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("rows"), EP_STR("Rows."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("cols"), EP_STR("Columns."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source, [rows, cols]."), EP_FIELD_ADDRESS, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("weight"), EP_STR("Scale, [cols]."), EP_FIELD_ADDRESS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, [rows, cols]."), EP_FIELD_ADDRESS, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("inv_rms"), EP_STR("Inverse root mean squares, [rows]."), EP_FIELD_ADDRESS, 72, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode src_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode weight_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "cols")};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode inv_rms_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows")};
+  static const EpOperand operands[] = {
+    {EP_STR("src"), 0, EP_ACCESS_READ, 2, EP_NO_INDEX, 0, src_count, 3, NULL, 0},
+    {EP_STR("weight"), 0, EP_ACCESS_READ | EP_ACCESS_OPTIONAL, 3, EP_NO_INDEX, 0, weight_count, 1, NULL, 0},
+    {EP_STR("dst"), 0, EP_ACCESS_WRITE, 4, EP_NO_INDEX, 1, dst_count, 3, NULL, 0},
+    {EP_STR("inv_rms"), 1, EP_ACCESS_WRITE | EP_ACCESS_OPTIONAL, 5, EP_NO_INDEX, 0, inv_rms_count, 1, NULL, 0}};
+  static const EpExprNode flops[] = {
+    EP_NODE_I64(4), EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("rms_norm"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Scales each row by its root mean square: dst = src * inv_rms * weight, with inv_rms = 1 / sqrt(mean(src^2) + epsilon)."),
+    EP_STR("- src and dst are [rows, cols], contiguous; weight [cols], optional: without it 1. inv_rms, [rows], is written where it\n"
+           "  is given.\n"
+           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n"
+           "- A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is written.\n"
+           "- dst may be in place with src."),
+    sizeof(EpRmsNormDesc), desc_fields, 4, sizeof(EpRmsNormArgs), arg_fields, 6, operands, 4, flops, 5};
+  return &schema;
+}
+
+/** The schema of `scatter_add`, static. */
+static inline const EpOpSchema *ep_scatter_add_schema(void) {
+  static const EpStr mode_choices[] = {
+    EP_STR("wrap"), EP_STR("zero"), EP_STR("error")};
+  static const EpField desc_fields[] = {
+    {EP_STR("mode"), EP_STR("What an index outside the axis means: `wrap` counts negative ones from the end and refuses the rest, `zero` skips it, `error` refuses it."), EP_FIELD_SELECTOR, 16, 4, 0, mode_choices, 3, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("indices"), EP_STR("The indices: i32 or i64."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("data"), EP_STR("The elements: all but bool."), EP_FIELD_DTYPE, 24, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("outer"), EP_STR("Dimensions before the axis."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("processed"), EP_STR("Length of the axis in dst."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("inner"), EP_STR("Dimensions behind the axis."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_indices"), EP_STR("Indices."), EP_FIELD_SIZE, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("offset"), EP_STR("Logical index of row 0 of dst."), EP_FIELD_SIZE, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("size"), EP_STR("Logical length of the axis; 0 means offset + processed."), EP_FIELD_SIZE, 72, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("indices"), EP_STR("Indices, [num_indices]."), EP_FIELD_ADDRESS, 80, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source, [outer, num_indices, inner]."), EP_FIELD_ADDRESS, 88, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, [outer, processed, inner]."), EP_FIELD_ADDRESS, 96, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode indices_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "num_indices")};
+  static const EpExprNode src_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_FACT(EP_EXPR_ARG, "num_indices"),
+    EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_FACT(EP_EXPR_ARG, "processed"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOperand operands[] = {
+    {EP_STR("indices"), 1, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, indices_count, 1, NULL, 0},
+    {EP_STR("src"), 2, EP_ACCESS_READ, 7, EP_NO_INDEX, 0, src_count, 5, NULL, 0},
+    {EP_STR("dst"), 2, EP_ACCESS_READ | EP_ACCESS_WRITE, 8, EP_NO_INDEX, 0, dst_count, 5, NULL, 0}};
+  static const EpExprNode flops[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "outer"), EP_NODE_FACT(EP_EXPR_ARG, "num_indices"),
+    EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("scatter_add"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Adds rows along an axis, the backward of gather: dst[o, indices[i], :] += src[o, i, :]."),
+    EP_STR("- dst is [outer, processed, inner], src [outer, num_indices, inner].\n"
+           "- The axis has the logical length `size`; dst holds its part [offset, offset + processed), the window. `size` 0 means\n"
+           "  offset + processed: nothing behind the window.\n"
+           "- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` adds nothing;\n"
+           "  `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what dst\n"
+           "  holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.\n"
+           "- A valid index outside of the window adds nothing.\n"
+           "- Each element of dst is its old value plus the sources in the order of their indices. f16 and bf16 add in f32 and\n"
+           "  round once. Integers wrap.\n"
+           "- Empty when src is; indices are checked all the same."),
+    sizeof(EpScatterAddDesc), desc_fields, 3, sizeof(EpScatterAddArgs), arg_fields, 9, operands, 3,
+    flops, 5};
   return &schema;
 }
 
@@ -2791,55 +4959,257 @@ static inline const EpOpSchema *ep_softmax_schema(void) {
   static const EpField arg_fields[] = {
     {EP_STR("rows"), EP_STR("Rows."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
     {EP_STR("cols"), EP_STR("Columns."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
-    {EP_STR("src"), EP_STR("Source, [rows, cols]."), EP_FIELD_ADDRESS, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
-    {EP_STR("dst"), EP_STR("Destination, [rows, cols]."), EP_FIELD_ADDRESS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+    {EP_STR("inner"), EP_STR("Elements between neighbours of one row; 0 means 1."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source, [rows, cols, inner]."), EP_FIELD_ADDRESS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, [rows, cols, inner]."), EP_FIELD_ADDRESS, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
   static const EpExprNode src_count[] = {
-    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
   static const EpExprNode dst_count[] = {
-    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
   static const EpOperand operands[] = {
-    {EP_STR("src"), 0, EP_ACCESS_READ, 2, EP_NO_INDEX, 0, src_count, 3},
-    {EP_STR("dst"), 1, EP_ACCESS_WRITE, 3, EP_NO_INDEX, 1, dst_count, 3}};
+    {EP_STR("src"), 0, EP_ACCESS_READ, 3, EP_NO_INDEX, 0, src_count, 7, NULL, 0},
+    {EP_STR("dst"), 1, EP_ACCESS_WRITE, 4, EP_NO_INDEX, 1, dst_count, 7, NULL, 0}};
   static const EpExprNode flops[] = {
     EP_NODE_I64(5), EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_OP(EP_EXPR_MUL),
-    EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL)};
+    EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "inner"),
+    EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("softmax"), 1, EP_OP_DETERMINISTIC,
-    EP_STR("Softmax along the rows of a [rows, cols] matrix: dst = exp(src - max) / sum(exp(src - max))."),
-    EP_STR("- Empty when `rows` or `cols` is 0; one column gives 1.\n"
+    EP_STR("Softmax along the rows of a [rows, cols, inner] tensor: dst = exp(src - max) / sum(exp(src - max))."),
+    EP_STR("- The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n"
+           "- Empty when `rows` or `cols` is 0; one column gives 1.\n"
            "- A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.\n"
            "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n"
            "- In place when both dtypes have the same size."),
-    sizeof(EpSoftmaxDesc), desc_fields, 3, sizeof(EpSoftmaxArgs), arg_fields, 4, operands, 2, flops, 5};
+    sizeof(EpSoftmaxDesc), desc_fields, 3, sizeof(EpSoftmaxArgs), arg_fields, 5, operands, 2, flops, 9};
+  return &schema;
+}
+
+/** The schema of `softmax_backward`, static. */
+static inline const EpOpSchema *ep_softmax_backward_schema(void) {
+  static const EpExprNode cols_bounds[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "cols")};
+  static const EpField desc_fields[] = {
+    {EP_STR("src"), EP_STR("The elements of y and dy."), EP_FIELD_DTYPE, 16, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("The elements of dx."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("cols"), EP_STR("The largest number of columns that will be launched."), EP_FIELD_LIMIT, 24, 8, 0, NULL, 0, cols_bounds, 1, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("rows"), EP_STR("Rows."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("cols"), EP_STR("Columns."), EP_FIELD_SIZE, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("inner"), EP_STR("Elements between neighbours of one row; 0 means 1."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("y"), EP_STR("Result of the forward op, [rows, cols, inner]."), EP_FIELD_ADDRESS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dy"), EP_STR("Its gradient, [rows, cols, inner]."), EP_FIELD_ADDRESS, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dx"), EP_STR("Destination, [rows, cols, inner]."), EP_FIELD_ADDRESS, 72, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode y_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode dy_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpExprNode dx_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "inner"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOperand operands[] = {
+    {EP_STR("y"), 0, EP_ACCESS_READ, 3, EP_NO_INDEX, 0, y_count, 7, NULL, 0},
+    {EP_STR("dy"), 0, EP_ACCESS_READ, 4, EP_NO_INDEX, 0, dy_count, 7, NULL, 0},
+    {EP_STR("dx"), 1, EP_ACCESS_WRITE, 5, EP_NO_INDEX, 3, dx_count, 7, NULL, 0}};
+  static const EpExprNode flops[] = {
+    EP_NODE_I64(4), EP_NODE_FACT(EP_EXPR_ARG, "rows"), EP_NODE_OP(EP_EXPR_MUL),
+    EP_NODE_FACT(EP_EXPR_ARG, "cols"), EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "inner"),
+    EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MUL)};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("softmax_backward"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Gradient of softmax: dx = (dy - sum(y * dy)) * y, summed along each row."),
+    EP_STR("- The tensors are [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n"
+           "- Empty when `rows` or `cols` is 0. y is what `softmax` gave; other values are computed all the same.\n"
+           "- A NaN in a row of y or dy reaches the whole row of dx.\n"
+           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n"
+           "- dx may be in place with y or dy when both dtypes have the same size."),
+    sizeof(EpSoftmaxBackwardDesc), desc_fields, 3, sizeof(EpSoftmaxBackwardArgs), arg_fields, 6,
+    operands, 3, flops, 9};
+  return &schema;
+}
+
+/** The schema of `strided_copy`, static. */
+static inline const EpOpSchema *ep_strided_copy_schema(void) {
+  static const EpExprNode num_dims_bounds[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "num_dims")};
+  static const EpField desc_fields[] = {
+    {EP_STR("src"), EP_STR("The source elements."), EP_FIELD_DTYPE, 16, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("The destination elements."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_dims"), EP_STR("The largest rank that will be launched."), EP_FIELD_LIMIT, 24, 8, 0, NULL, 0, num_dims_bounds, 1, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("num_dims"), EP_STR("Rank, 0 to 8."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dims"), EP_STR("Shape of both views."), EP_FIELD_DIMS, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src_strides"), EP_STR("Strides of the source."), EP_FIELD_INTS, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst_strides"), EP_STR("Strides of the destination."), EP_FIELD_INTS, 56, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src_offset"), EP_STR("Elements from src to the element at index 0."), EP_FIELD_SIZE, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst_offset"), EP_STR("Elements from dst to the element at index 0."), EP_FIELD_SIZE, 72, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("Source."), EP_FIELD_ADDRESS, 80, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination."), EP_FIELD_ADDRESS, 88, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode src_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "src_offset"), EP_NODE_FACT(EP_EXPR_ARG, "dims"),
+    EP_NODE_FACT(EP_EXPR_ARG, "src_strides"), EP_NODE_OP(EP_EXPR_EXTENT), EP_NODE_OP(EP_EXPR_ADD)};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "dst_offset"), EP_NODE_FACT(EP_EXPR_ARG, "dims"),
+    EP_NODE_FACT(EP_EXPR_ARG, "dst_strides"), EP_NODE_OP(EP_EXPR_EXTENT), EP_NODE_OP(EP_EXPR_ADD)};
+  static const EpExprNode dst_covers[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "dims")};
+  static const EpOperand operands[] = {
+    {EP_STR("src"), 0, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, src_count, 5, NULL, 0},
+    {EP_STR("dst"), 1, EP_ACCESS_WRITE, 7, EP_NO_INDEX, 0, dst_count, 5, dst_covers, 1}};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("strided_copy"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Copies, and casts, between any two strided layouts: dst[i] = src[i] for every index of `dims`."),
+    EP_STR("- Rank 0 to 8. Strides count elements, may have any sign, and 0 in the source repeats it. The offsets lead from the\n"
+           "  start of each buffer to the element at index 0; a view that leads below the start is InvalidArgument.\n"
+           "- A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more than one\n"
+           "  element in the order of the sizes of their strides, each must exceed the reach of those before it.\n"
+           "- Where the dtypes differ, elements are converted as `cast` converts; else the copy is bit-exact.\n"
+           "- Empty when any dimension is 0: nothing is done. Elements between those that the strides address keep their content.\n"
+           "- Not in place; the buffers must not overlap."),
+    sizeof(EpStridedCopyDesc), desc_fields, 3, sizeof(EpStridedCopyArgs), arg_fields, 8, operands, 2,
+    NULL, 0};
+  return &schema;
+}
+
+/** The schema of `tensor_fill`, static. */
+static inline const EpOpSchema *ep_tensor_fill_schema(void) {
+  static const EpField desc_fields[] = {
+    {EP_STR("data"), EP_STR("The elements."), EP_FIELD_DTYPE, 16, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("count"), EP_STR("Elements of dst."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("src"), EP_STR("One element."), EP_FIELD_ADDRESS, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination, `count` elements."), EP_FIELD_ADDRESS, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode src_count[] = {
+    EP_NODE_I64(1)};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "count")};
+  static const EpOperand operands[] = {
+    {EP_STR("src"), 0, EP_ACCESS_READ, 1, EP_NO_INDEX, 0, src_count, 1, NULL, 0},
+    {EP_STR("dst"), 0, EP_ACCESS_WRITE, 2, EP_NO_INDEX, 0, dst_count, 1, NULL, 0}};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("tensor_fill"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Sets every element to the one element at src."),
+    EP_STR("- `count == 0` does nothing; src is a valid address all the same. Bit-exact for every dtype.\n"
+           "- src lies outside dst."),
+    sizeof(EpTensorFillDesc), desc_fields, 1, sizeof(EpTensorFillArgs), arg_fields, 3, operands, 2, NULL,
+    0};
+  return &schema;
+}
+
+/** The schema of `where`, static. */
+static inline const EpOpSchema *ep_where_schema(void) {
+  static const EpExprNode num_dims_bounds[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "num_cond_dims"), EP_NODE_FACT(EP_EXPR_ARG, "num_x_dims"),
+    EP_NODE_FACT(EP_EXPR_ARG, "num_y_dims"), EP_NODE_OP(EP_EXPR_MAX), EP_NODE_OP(EP_EXPR_MAX)};
+  static const EpField desc_fields[] = {
+    {EP_STR("cond"), EP_STR("The condition."), EP_FIELD_DTYPE, 16, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("data"), EP_STR("The elements of x, y and dst."), EP_FIELD_DTYPE, 20, 4, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_dims"), EP_STR("The largest rank that will be launched."), EP_FIELD_LIMIT, 24, 8, 0, NULL, 0, num_dims_bounds, 5, {0, 0, 0, 0}}};
+  static const EpField arg_fields[] = {
+    {EP_STR("num_cond_dims"), EP_STR("Rank of cond, 0 to 8."), EP_FIELD_SIZE, 32, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("cond_dims"), EP_STR("Shape of cond."), EP_FIELD_DIMS, 40, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_x_dims"), EP_STR("Rank of x, 0 to 8."), EP_FIELD_SIZE, 48, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("x_dims"), EP_STR("Shape of x."), EP_FIELD_DIMS, 56, 8, 2, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("num_y_dims"), EP_STR("Rank of y, 0 to 8."), EP_FIELD_SIZE, 64, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("y_dims"), EP_STR("Shape of y."), EP_FIELD_DIMS, 72, 8, 4, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("cond"), EP_STR("Condition."), EP_FIELD_ADDRESS, 80, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("x"), EP_STR("Taken where the condition is true."), EP_FIELD_ADDRESS, 88, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("y"), EP_STR("Taken where it is false."), EP_FIELD_ADDRESS, 96, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
+    {EP_STR("dst"), EP_STR("Destination."), EP_FIELD_ADDRESS, 104, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
+  static const EpExprNode cond_count[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "cond_dims")};
+  static const EpExprNode x_count[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "x_dims")};
+  static const EpExprNode y_count[] = {
+    EP_NODE_FACT(EP_EXPR_PROD, "y_dims")};
+  static const EpExprNode dst_count[] = {
+    EP_NODE_FACT(EP_EXPR_ARG, "cond_dims"), EP_NODE_FACT(EP_EXPR_ARG, "x_dims"),
+    EP_NODE_OP(EP_EXPR_BROADCAST), EP_NODE_FACT(EP_EXPR_ARG, "y_dims"), EP_NODE_OP(EP_EXPR_BROADCAST)};
+  static const EpOperand operands[] = {
+    {EP_STR("cond"), 0, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, cond_count, 1, NULL, 0},
+    {EP_STR("x"), 1, EP_ACCESS_READ, 7, EP_NO_INDEX, 0, x_count, 1, NULL, 0},
+    {EP_STR("y"), 1, EP_ACCESS_READ, 8, EP_NO_INDEX, 0, y_count, 1, NULL, 0},
+    {EP_STR("dst"), 1, EP_ACCESS_WRITE, 9, EP_NO_INDEX, 7, dst_count, 5, NULL, 0}};
+  static const EpOpSchema schema = {
+    sizeof(EpOpSchema), EP_STR("where"), 1, EP_OP_DETERMINISTIC,
+    EP_STR("Chooses between two sources: dst = cond ? x : y."),
+    EP_STR("- NumPy broadcasting of all three sources, contiguous, row-major; ranks may differ, 0 to 8. The destination's shape is\n"
+           "  the broadcast of all three.\n"
+           "- cond is bool or an integer: true where it is not 0.\n"
+           "- Bit-exact for every dtype. Empty when any destination dimension is 0: nothing is done.\n"
+           "- In place with a source of the destination's own shape and element size."),
+    sizeof(EpWhereDesc), desc_fields, 3, sizeof(EpWhereArgs), arg_fields, 10, operands, 4, NULL, 0};
   return &schema;
 }
 
 /** The schemas of all core ops, static. A plugin adds those whose factories it registers. */
 static inline const EpOpSchema *ep_core_schema(uint64_t index, uint64_t *count) {
-  *count = 11;
+  *count = 30;
   switch (index) {
     case 0:
-      return ep_batch_matmul_schema();
+      return ep_add_schema();
     case 1:
-      return ep_broadcast_elementwise_binary_schema();
+      return ep_arange_schema();
     case 2:
-      return ep_cast_schema();
+      return ep_arg_reduce_schema();
     case 3:
-      return ep_elementwise_unary_schema();
+      return ep_batch_gather_schema();
     case 4:
-      return ep_fill_schema();
+      return ep_batch_matmul_schema();
     case 5:
-      return ep_log_softmax_schema();
+      return ep_broadcast_elementwise_binary_schema();
     case 6:
-      return ep_matmul_schema();
+      return ep_broadcast_elementwise_unary_schema();
     case 7:
-      return ep_memcpy_schema();
+      return ep_broadcast_matmul_schema();
     case 8:
-      return ep_memset_schema();
+      return ep_cast_schema();
     case 9:
-      return ep_permute_schema();
+      return ep_constant_pad_schema();
     case 10:
+      return ep_copy_nd_schema();
+    case 11:
+      return ep_elementwise_unary_schema();
+    case 12:
+      return ep_fill_schema();
+    case 13:
+      return ep_gather_schema();
+    case 14:
+      return ep_layer_norm_schema();
+    case 15:
+      return ep_log_softmax_schema();
+    case 16:
+      return ep_log_softmax_backward_schema();
+    case 17:
+      return ep_matmul_schema();
+    case 18:
+      return ep_memcpy_schema();
+    case 19:
+      return ep_memset_schema();
+    case 20:
+      return ep_one_hot_schema();
+    case 21:
+      return ep_permute_schema();
+    case 22:
+      return ep_reduce_schema();
+    case 23:
+      return ep_rms_norm_schema();
+    case 24:
+      return ep_scatter_add_schema();
+    case 25:
       return ep_softmax_schema();
+    case 26:
+      return ep_softmax_backward_schema();
+    case 27:
+      return ep_strided_copy_schema();
+    case 28:
+      return ep_tensor_fill_schema();
+    case 29:
+      return ep_where_schema();
     default:
       return NULL;
   }

@@ -6,9 +6,16 @@ use crate::abi::{EP_SCALAR_NONE, EpOpSchema, EpScalar};
 use crate::dtype::DType;
 use crate::schema::Schema;
 use crate::{Error, Result, Scalar};
+use smallvec::SmallVec;
 
 /// The largest rank of a tensor argument.
 pub const MAX_DIMS: usize = 8;
+
+/// The most buffers of a list.
+pub const MAX_LIST: usize = 256;
+
+/// Operands of a launch that are kept without an allocation.
+pub const MAX_INLINE_OPERANDS: usize = 9;
 
 /// A primitive interface as a type: [`crate::primitive::Softmax`] and its like.
 ///
@@ -60,8 +67,9 @@ pub unsafe trait Op: Send + Sync + Sized + 'static {
     /// [`Op::check`] has passed on the same arguments.
     unsafe fn uses(desc: &Self::Desc, args: &Self::Args) -> Self::Uses;
 
-    /// Sets the address of operand `index`.
-    fn bind(args: &mut Self::Args, index: usize, address: u64);
+    /// Sets the addresses of the operands, in order; those of a list of buffers come last and stay where they are,
+    /// so that `args` points into `addresses`.
+    fn bind(args: &mut Self::Args, addresses: &[u64]);
 
     /// Bit i: operand `index` may be exactly the memory of operand i.
     fn in_place(index: usize) -> u64;
@@ -89,6 +97,59 @@ pub enum Slot<R, W> {
     Read(R),
     /// The launch writes it.
     Write(W),
+    /// An optional operand that the launch would write is absent.
+    None,
+}
+
+impl<R, W> Slot<R, W> {
+    /// The slot of an optional operand that is written.
+    #[inline]
+    pub fn write_or_none(memory: Option<W>) -> Self {
+        memory.map_or(Slot::None, Slot::Write)
+    }
+}
+
+/// The slots of an op whose last operand is a list of buffers, which are only read.
+#[derive(Debug)]
+pub struct ListSlots<'a, R, W, S, const N: usize> {
+    fixed: std::array::IntoIter<Slot<R, W>, N>,
+    list: std::slice::Iter<'a, S>,
+}
+
+impl<'a, R, W, S, const N: usize> ListSlots<'a, R, W, S, N> {
+    /// The operands before the list, and the list.
+    pub fn new(fixed: [Slot<R, W>; N], list: &'a [S]) -> Self {
+        ListSlots { fixed: fixed.into_iter(), list: list.iter() }
+    }
+}
+
+impl<R, W, S: Copy + Into<R>, const N: usize> Iterator for ListSlots<'_, R, W, S, N> {
+    type Item = Slot<R, W>;
+
+    fn next(&mut self) -> Option<Slot<R, W>> {
+        self.fixed.next().or_else(|| self.list.next().map(|s| Slot::Read((*s).into())))
+    }
+}
+
+/// What a launch of an op does with its operands where the last one is a list of buffers.
+#[derive(Debug, Clone)]
+pub struct UseList(SmallVec<[OperandUse; MAX_INLINE_OPERANDS]>);
+
+impl UseList {
+    /// The last of `operands` stands for each buffer of the list: those at `addresses`, or, before the
+    /// addresses are known, `length` of them.
+    pub fn new<const N: usize>(operands: [OperandUse; N], addresses: &[u64], length: i64) -> UseList {
+        let (each, fixed) = operands.split_last().expect("an op has operands");
+        let list = (0..length as usize)
+            .map(|i| OperandUse { address: addresses.get(i).copied().unwrap_or_default(), ..*each });
+        UseList(fixed.iter().copied().chain(list).collect())
+    }
+}
+
+impl AsRef<[OperandUse]> for UseList {
+    fn as_ref(&self) -> &[OperandUse] {
+        &self.0
+    }
 }
 
 /// What a launch does with one operand.
@@ -106,6 +167,8 @@ pub struct OperandUse {
     pub writes: bool,
     /// False when a scalar stands in for it.
     pub present: bool,
+    /// Whether the address may be null, which leaves the operand out.
+    pub optional: bool,
 }
 
 impl OperandUse {
@@ -121,7 +184,15 @@ impl OperandUse {
     ) -> OperandUse {
         let size = dtype.map_or(1, |d| d.bytes_for_bounds());
         let bytes = if present { count.saturating_mul(size) } else { 0 };
-        OperandUse { address, bytes, dtype, reads, writes, present }
+        OperandUse { address, bytes, dtype, reads, writes, present, optional: false }
+    }
+
+    /// The same, and it may be absent.
+    #[inline]
+    #[must_use]
+    pub fn or_none(mut self) -> OperandUse {
+        self.optional = true;
+        self
     }
 
     /// Bytes that hold values when a launch that writes this is done. Less than `bytes`, which is a bound, where
@@ -144,7 +215,7 @@ impl OperandUse {
         index: usize,
         name: impl FnOnce() -> String,
     ) -> Result<()> {
-        if self.bytes == 0 {
+        if self.bytes == 0 || (self.optional && address == 0) {
             return Ok(());
         }
         let align = if alignment != 0 { alignment } else { self.dtype.map_or(1, |d| d.alignment() as u64) };
@@ -209,6 +280,55 @@ pub unsafe fn dims<'a>(name: &str, values: *const i64, len: i64) -> Result<&'a [
         None => Ok(slice),
         Some(i) => Err(negative(&format!("{name}[{i}]"), slice[i])),
     }
+}
+
+/// Signed numbers, one for each dimension: a readable pointer, at most [`MAX_DIMS`] of them.
+///
+/// # Errors
+/// `InvalidArgument`.
+///
+/// # Safety
+/// A non-null, aligned `values` is readable for `len` values for `'a`.
+#[inline]
+pub unsafe fn ints<'a>(name: &str, values: *const i64, len: i64) -> Result<&'a [i64]> {
+    if !(0..=MAX_DIMS as i64).contains(&len) || (len > 0 && (values.is_null() || !values.is_aligned())) {
+        return Err(bad_rank(name, values, len));
+    }
+    // SAFETY: the pointer has just been checked, and the rest is the caller's promise.
+    Ok(unsafe { view(values, len) })
+}
+
+/// A list of addresses: at most [`MAX_LIST`] of them. A null pointer passes: before the addresses are known
+/// there is none, and the addresses themselves are checked one by one.
+///
+/// # Errors
+/// `InvalidArgument`.
+#[inline]
+pub fn addresses(name: &str, values: *const u64, len: i64) -> Result<()> {
+    if (0..=MAX_LIST as i64).contains(&len) && values.is_aligned() {
+        return Ok(());
+    }
+    Err(bad_list(name, values, len))
+}
+
+#[cold]
+fn bad_list(name: &str, values: *const u64, len: i64) -> Error {
+    Error::invalid(format!(
+        "`{name}`: {len} addresses at {values:p}; a list has 0 to {MAX_LIST} of them at an aligned pointer"
+    ))
+}
+
+/// The addresses of a list that [`addresses`] has checked; none when the pointer is null.
+///
+/// # Safety
+/// `len` is not negative; a non-null `values` is aligned and readable for `len` values for `'a`.
+#[inline]
+pub unsafe fn address_list<'a>(values: *const u64, len: i64) -> &'a [u64] {
+    if len == 0 || values.is_null() {
+        return &[];
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::slice::from_raw_parts(values, len as usize) }
 }
 
 /// Dimensions that [`dims`] has checked.
@@ -281,12 +401,46 @@ pub fn prod(dims: &[i64]) -> u64 {
     dims.iter().fold(1u64, |n, d| n.saturating_mul(*d as u64))
 }
 
-/// Elements of the NumPy broadcast of two shapes, saturating. Incompatible dimensions count as the larger
+/// Elements of a shape that was computed, saturating; negative dimensions count as 0.
+#[inline]
+pub fn elements(dims: &[i64]) -> u64 {
+    dims.iter().fold(1u64, |n, d| n.saturating_mul((*d).max(0) as u64))
+}
+
+/// Elements of the NumPy broadcast of shapes, saturating. Incompatible dimensions count as the larger
 /// one, for bounds; the kernel reports them.
 #[inline]
-pub fn broadcast(a: &[i64], b: &[i64]) -> u64 {
+pub fn broadcast(shapes: &[&[i64]]) -> u64 {
     let at = |dims: &[i64], from_end: usize| dims.len().checked_sub(from_end).map_or(1, |i| dims[i]);
-    (1..=a.len().max(b.len())).fold(1u64, |n, i| n.saturating_mul(broadcast_dim(at(a, i), at(b, i)) as u64))
+    let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
+    (1..=rank)
+        .fold(1u64, |n, i| n.saturating_mul(shapes.iter().fold(1, |d, s| broadcast_dim(d, at(s, i))) as u64))
+}
+
+/// The NumPy broadcast of two shapes; incompatible dimensions become the larger one.
+pub fn broadcast_shape(a: &[i64], b: &[i64]) -> Vec<i64> {
+    let at = |dims: &[i64], from_end: usize| dims.len().checked_sub(from_end).map_or(1, |i| dims[i]);
+    let rank = a.len().max(b.len());
+    (1..=rank).rev().map(|i| broadcast_dim(at(a, i), at(b, i))).collect()
+}
+
+/// Elements of a shape that is padded in front and behind, saturating; a dimension that negative padding
+/// crops below 0 counts as 0, and the kernel reports it.
+#[inline]
+pub fn padded(dims: &[i64], before: &[i64], after: &[i64]) -> u64 {
+    let sizes = dims.iter().zip(before).zip(after).map(|((d, b), a)| d.saturating_add(*b).saturating_add(*a));
+    sizes.fold(1u64, |n, d| n.saturating_mul(d.max(0) as u64))
+}
+
+/// Elements from the start of a strided view to behind its highest one, saturating; 0 when it is empty.
+/// Negative strides lead below the start and do not count.
+#[inline]
+pub fn extent(dims: &[i64], strides: &[i64]) -> u64 {
+    if dims.iter().any(|d| *d <= 0) {
+        return 0;
+    }
+    let reach = |(d, s): (&i64, &i64)| (*d as u64 - 1).saturating_mul((*s).max(0) as u64);
+    dims.iter().zip(strides).map(reach).fold(1u64, u64::saturating_add)
 }
 
 /// One dimension of a broadcast: 1 gives way to the other, 0 included.
@@ -316,9 +470,22 @@ mod tests {
         let big = [1 << 40, 1 << 40, 0];
         assert_eq!(prod(&big[..2]), u64::MAX);
         assert_eq!(prod(&big), 0);
-        assert_eq!(broadcast(&[2, 1, 3], &[4, 3]), 24);
-        assert_eq!(broadcast(&[0], &[1]), 0);
-        assert_eq!(broadcast(&[], &[]), 1);
+        assert_eq!(broadcast(&[&[2, 1, 3], &[4, 3]]), 24);
+        assert_eq!(broadcast(&[&[2, 1, 3], &[4, 3], &[5, 1, 1, 1]]), 120);
+        assert_eq!(broadcast(&[&[0], &[1]]), 0);
+        assert_eq!(broadcast(&[&[], &[]]), 1);
+        assert_eq!(broadcast_shape(&[2, 1, 3], &[4, 3]), [2, 4, 3]);
+    }
+
+    #[test]
+    fn padded_and_strided_counts() {
+        assert_eq!(padded(&[3, 4], &[1, -1], &[0, 2]), 20);
+        assert_eq!(padded(&[3, 4], &[-4, 0], &[0, 0]), 0);
+        assert_eq!(extent(&[2, 3], &[4, 1]), 7);
+        assert_eq!(extent(&[2, 3], &[-4, 1]), 3);
+        assert_eq!(extent(&[2, 0], &[4, 1]), 0);
+        assert_eq!(extent(&[], &[]), 1);
+        assert_eq!(extent(&[i64::MAX, 2], &[i64::MAX, i64::MAX]), u64::MAX);
     }
 
     #[test]
@@ -336,9 +503,11 @@ mod tests {
             reads: true,
             writes: false,
             present: true,
+            optional: false,
         };
         let ok = |u: OperandUse, align| u.check_address(u.address, align, 0, || "x".into()).is_ok();
         assert!(ok(u(0, 0), 0) && ok(u(4, 4), 0) && ok(u(64, 4), 64));
+        assert!(u(0, 4).or_none().check_address(0, 0, 0, || "x".into()).is_ok());
         assert!(!ok(u(0, 4), 0) && !ok(u(2, 4), 0) && !ok(u(4, 4), 64) && !ok(u(u64::MAX - 3, 8), 0));
     }
 }

@@ -93,8 +93,18 @@ pub enum ArgKind {
         /// Index of the size field.
         length: usize,
     },
+    /// A pointer to signed i64 values; the index of the field with their number.
+    Ints {
+        /// Index of the size field.
+        length: usize,
+    },
     /// A device address (u64).
     Address,
+    /// A pointer to device addresses; the index of the field with their number.
+    Addresses {
+        /// Index of the size field.
+        length: usize,
+    },
     /// An `EpScalar`.
     Scalar,
 }
@@ -110,7 +120,10 @@ pub struct Operand {
     pub reads: bool,
     /// Whether it is written.
     pub writes: bool,
-    /// Index of its address among the arguments.
+    /// Whether it may be absent.
+    pub optional: bool,
+    /// Index of its address among the arguments. Of the last operand, that may be a list: one buffer for each
+    /// address.
     pub arg: usize,
     /// Index of a scalar argument: of a read operand, one that stands in for it; of a read-write operand, the
     /// factor without which it is not read.
@@ -119,6 +132,8 @@ pub struct Operand {
     pub in_place: u64,
     /// Elements (bytes without a dtype).
     pub count: Expr,
+    /// How many of them a launch writes, if not all; the rest keeps its content.
+    pub covers: Option<Expr>,
 }
 
 impl Schema {
@@ -138,6 +153,20 @@ impl Schema {
     /// The descriptor field of this name.
     pub fn desc_field(&self, name: &str) -> Option<&DescField> {
         self.desc.iter().find(|f| f.name == name)
+    }
+
+    /// The size argument that counts the buffers of the last operand, if that is a list.
+    pub fn list_length(&self) -> Option<usize> {
+        match self.args[self.operands.last()?.arg].kind {
+            ArgKind::Addresses { length } => Some(length),
+            _ => None,
+        }
+    }
+
+    /// The operand that buffer `index` of a launch belongs to: all buffers of a list are of the last one.
+    #[inline]
+    pub fn operand_of(&self, index: usize) -> usize {
+        index.min(self.operands.len().saturating_sub(1))
     }
 
     /// The argument of this name.

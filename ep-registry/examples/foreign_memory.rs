@@ -27,7 +27,7 @@ fn main() -> Result<()> {
 
     let (back, returned) = mpsc::channel();
     let mut buffer = import(device, vec![0.0, 1.0, 2.0, 3.0], back)?;
-    softmax.launch(&stream, SoftmaxCall { rows: 1, cols: 4, src: InPlace, dst: &mut buffer })?;
+    softmax.launch(&stream, SoftmaxCall { rows: 1, cols: 4, inner: 1, src: InPlace, dst: &mut buffer })?;
     // The deleter runs when the last work on the buffer is done, which `sync` waits for.
     drop(buffer);
     stream.sync()?;

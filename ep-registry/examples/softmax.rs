@@ -10,7 +10,8 @@ fn main() -> Result<()> {
     let softmax = runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F32, DType::F32))?;
     let src = device.upload(&[1.0f32, 2.0, 3.0, 0.0, 0.0, 0.0])?;
     let mut dst = device.alloc(DType::F32, 6)?;
-    softmax.launch(&device.stream()?, SoftmaxCall { rows: 2, cols: 3, src: &src, dst: &mut dst })?;
+    let call = SoftmaxCall { rows: 2, cols: 3, inner: 1, src: &src, dst: &mut dst };
+    softmax.launch(&device.stream()?, call)?;
     println!("{softmax:?}: {:?}", dst.download::<f32>()?);
     Ok(())
 }

@@ -381,6 +381,22 @@ impl From<InPlace> for Read<'_> {
     }
 }
 
+/// An optional operand that a launch writes.
+impl<'a> From<&'a mut Buffer> for Option<ViewMut<'a>> {
+    #[inline]
+    fn from(b: &'a mut Buffer) -> Self {
+        Some(b.into())
+    }
+}
+
+/// An optional operand that is absent.
+impl From<NoMemory> for Option<ViewMut<'_>> {
+    #[inline]
+    fn from(_: NoMemory) -> Self {
+        None
+    }
+}
+
 impl From<NoMemory> for Read<'_> {
     #[inline]
     fn from(_: NoMemory) -> Self {

@@ -144,7 +144,8 @@ impl std::fmt::Debug for DynPrimitive {
 pub struct DynArgs<'a> {
     schema: Arc<Schema>,
     words: Vec<u64>,
-    slots: Vec<Option<Slot<Read<'a>, ViewMut<'a>>>>,
+    /// Of each operand; of a list, one for each of its buffers.
+    slots: Vec<Vec<Slot<Read<'a>, ViewMut<'a>>>>,
 }
 
 impl<'a> DynArgs<'a> {
@@ -167,11 +168,15 @@ impl<'a> DynArgs<'a> {
     /// An unknown name, with the known ones; a rank, which [`DynArgs::dims`] sets.
     pub fn size(mut self, name: &str, value: i64) -> Result<Self> {
         let i = self.arg(name, "size", |k| k == ArgKind::Size)?;
-        let is_rank = |f: &&ep_core::schema::ArgField| f.kind == ArgKind::Dims { length: i };
-        if let Some(dims) = self.schema.args.iter().find(is_rank) {
+        let length_of = |f: &ep_core::schema::ArgField| match f.kind {
+            ArgKind::Dims { length } | ArgKind::Ints { length } => (length == i).then_some("dims"),
+            ArgKind::Addresses { length } => (length == i).then_some("read"),
+            _ => None,
+        };
+        if let Some((list, by)) = self.schema.args.iter().find_map(|f| Some((f, length_of(f)?))) {
             return Err(Error::invalid(format!(
-                "`{name}` is the rank of `{}`; set that with dims()",
-                dims.name
+                "`{name}` is the length of `{}`; set that with {by}()",
+                list.name
             )));
         }
         let at = self.schema.args[i].offset;
@@ -179,16 +184,19 @@ impl<'a> DynArgs<'a> {
         Ok(self)
     }
 
-    /// Sets a shape and the field with its rank.
+    /// Sets a shape, or another list of numbers, and the field with its length.
     ///
     /// # Errors
     /// An unknown name, with the known ones; shapes that share a rank and differ in it.
     pub fn dims(mut self, name: &str, dims: &'a [i64]) -> Result<Self> {
-        let i = self.arg(name, "dims", |k| matches!(k, ArgKind::Dims { .. }))?;
+        let i = self.arg(name, "dims", |k| matches!(k, ArgKind::Dims { .. } | ArgKind::Ints { .. }))?;
         let (at, kind) = (self.schema.args[i].offset, self.schema.args[i].kind);
-        let ArgKind::Dims { length } = kind else { unreachable!("just filtered") };
+        let (ArgKind::Dims { length } | ArgKind::Ints { length }) = kind else {
+            unreachable!("just filtered")
+        };
+        let same = |k: ArgKind| k == (ArgKind::Dims { length }) || k == (ArgKind::Ints { length });
         let length_at = self.schema.args[length].offset;
-        let shared = self.schema.args.iter().filter(|a| a.kind == kind && a.offset != at);
+        let shared = self.schema.args.iter().filter(|a| same(a.kind) && a.offset != at);
         for other in shared {
             if self.words[other.offset / 8] != 0 && self.words[length_at / 8] != dims.len() as u64 {
                 return Err(Error::invalid(format!(
@@ -226,7 +234,7 @@ impl<'a> DynArgs<'a> {
         })
     }
 
-    /// Gives an operand that is only read.
+    /// Gives an operand that is only read; of a list of buffers, the next one.
     ///
     /// # Errors
     /// An unknown name, or an operand that is written.
@@ -235,7 +243,7 @@ impl<'a> DynArgs<'a> {
         if self.schema.operands[i].writes {
             return Err(Error::invalid(format!("operand `{name}` is written; pass it with write()")));
         }
-        self.slots[i] = Some(Slot::Read(memory.into()));
+        self.set(i, Slot::Read(memory.into()));
         Ok(self)
     }
 
@@ -248,8 +256,20 @@ impl<'a> DynArgs<'a> {
         if !self.schema.operands[i].writes {
             return Err(Error::invalid(format!("operand `{name}` is only read; pass it with read()")));
         }
-        self.slots[i] = Some(Slot::Write(memory.into()));
+        self.set(i, Slot::Write(memory.into()));
         Ok(self)
+    }
+
+    fn set(&mut self, i: usize, slot: Slot<Read<'a>, ViewMut<'a>>) {
+        let list = self.schema.list_length().filter(|_| i + 1 == self.schema.operands.len());
+        if list.is_none() {
+            self.slots[i].clear();
+        }
+        self.slots[i].push(slot);
+        if let Some(length) = list {
+            let count = self.slots[i].len() as u64;
+            self.put(self.schema.args[length].offset, count);
+        }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -300,7 +320,7 @@ impl DynPrimitive {
         let schema = self.core.schema.clone();
         let mut words = vec![0; schema.args_size / 8];
         words[0] = schema.args_size as u64;
-        DynArgs { slots: schema.operands.iter().map(|_| None).collect(), words, schema }
+        DynArgs { slots: schema.operands.iter().map(|_| Vec::new()).collect(), words, schema }
     }
 
     fn check_schema(&self, args: &DynArgs<'_>) -> Result<()> {
@@ -318,24 +338,35 @@ impl DynPrimitive {
         self.check_schema(&args)?;
         let uses = self.uses(&args)?;
         let mut operands = Operands::new(&self.core, &uses);
-        for (i, slot) in std::mem::take(&mut args.slots).into_iter().enumerate() {
-            let slot = match slot {
-                Some(slot) => slot,
-                None if !uses[i].writes => Slot::Read(Read::None),
-                None => {
-                    let name = &self.core.schema.operands[i].name;
-                    return Err(Error::invalid(format!("operand `{name}` is not given")));
-                }
-            };
-            operands.add(i, slot)?;
+        let schema = &self.core.schema;
+        let list = schema.list_length().map(|_| schema.operands.len() - 1);
+        for (i, slots) in std::mem::take(&mut args.slots).into_iter().enumerate() {
+            if slots.is_empty() && list != Some(i) {
+                let x = &schema.operands[i];
+                let absent = match (x.writes, x.optional) {
+                    (false, _) => Slot::Read(Read::None),
+                    (true, true) => Slot::None,
+                    (true, false) => {
+                        return Err(Error::invalid(format!("operand `{}` is not given", x.name)));
+                    }
+                };
+                operands.add(i, absent)?;
+            }
+            for (at, slot) in slots.into_iter().enumerate() {
+                operands.add(i + at, slot)?;
+            }
         }
         let in_place = |i: usize| self.core.schema.operands[i].in_place;
         operands.place_in_place(in_place)?;
         operands.check_overlap(in_place)?;
-        for (i, x) in self.core.schema.operands.iter().enumerate() {
-            args.words[self.core.schema.args[x.arg].offset / 8] = operands.address(i);
+        for (i, x) in schema.operands.iter().enumerate() {
+            args.words[schema.args[x.arg].offset / 8] = match list {
+                Some(l) if l == i => operands.addresses()[i..].as_ptr().expose_provenance() as u64,
+                _ => operands.addresses()[i],
+            };
         }
-        // SAFETY: `operands` has checked every address; dims point into slices that `args` borrows.
+        // SAFETY: `operands` has checked every address, and holds a list of them in place; dims point into slices
+        // that `args` borrows.
         unsafe { operands.run(stream, args.words.as_ptr().cast()) }
     }
 
@@ -347,9 +378,10 @@ impl DynPrimitive {
         for (i, f) in schema.args.iter().enumerate() {
             match f.kind {
                 ArgKind::Size => ep_core::op::size(&f.name, facts.size(i))?,
-                ArgKind::Dims { .. } => drop(facts.dims(i)?),
+                ArgKind::Dims { .. } | ArgKind::Ints { .. } => drop(facts.dims(i)?),
                 ArgKind::Scalar => drop(facts.scalar(i)?),
-                ArgKind::Address => {}
+                // Counted by `Schema::uses`, and set when the addresses are known.
+                ArgKind::Address | ArgKind::Addresses { .. } => {}
             }
         }
         let desc = &self.core.desc;

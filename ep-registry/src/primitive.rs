@@ -4,15 +4,13 @@ use crate::buffer::{Buffer, Read, ViewMut};
 use crate::device::{Device, Member};
 use crate::stream::{Stream, StreamCore};
 use ep_core::handle::PrimitiveHandle;
-use ep_core::op::{Call, Op, OperandUse, Slot};
+use ep_core::op::{Call, MAX_INLINE_OPERANDS, Op, OperandUse, Slot};
 use ep_core::schema::{ArgsFacts, Schema};
 use ep_core::{DType, Error, Result};
+use smallvec::{SmallVec, smallvec};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::Arc;
-
-/// Most operands of an op that is launched through its types.
-const MAX_OPERANDS: usize = 8;
 
 /// What a launch costs: the figures that bandwidth and throughput are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,10 +187,8 @@ impl<O: Op> Primitive<O> {
             operands.add(i, slot)?;
         }
         operands.place_in_place(O::in_place)?;
-        for i in 0..operands.len() {
-            O::bind(&mut args, i, operands.address(i));
-        }
         operands.check_overlap(O::in_place)?;
+        O::bind(&mut args, operands.addresses());
         // SAFETY: `operands` has checked that every address covers a live buffer's memory of the right device,
         // without forbidden overlap, and `run` orders conflicting work and keeps the buffers alive.
         unsafe { operands.run(stream, std::ptr::from_ref(&args).cast()) }
@@ -217,36 +213,47 @@ enum Place<'a> {
 pub(crate) struct Operands<'a, 'b> {
     core: &'b Core,
     uses: &'b [OperandUse],
-    places: [Place<'a>; MAX_OPERANDS],
-    addresses: [u64; MAX_OPERANDS],
+    places: SmallVec<[Place<'a>; MAX_INLINE_OPERANDS]>,
+    addresses: SmallVec<[u64; MAX_INLINE_OPERANDS]>,
+    /// Operands that have been given a slot.
+    given: usize,
 }
 
 impl<'a, 'b> Operands<'a, 'b> {
     pub(crate) fn new(core: &'b Core, uses: &'b [OperandUse]) -> Self {
-        Operands { core, uses, places: Default::default(), addresses: [0; MAX_OPERANDS] }
+        let places = uses.iter().map(|_| Place::None).collect();
+        Operands { core, uses, places, addresses: smallvec![0; uses.len()], given: 0 }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.uses.len()
-    }
-
+    /// The address of each, which stay in place until `self` is moved.
     #[inline]
-    pub(crate) fn address(&self, i: usize) -> u64 {
-        self.addresses[i]
+    pub(crate) fn addresses(&self) -> &[u64] {
+        &self.addresses
     }
 
     #[cold]
     fn error(&self, i: usize, what: String) -> Error {
-        let (op, name) = (&self.core.schema.name, &self.core.schema.operands[i].name);
-        Error::invalid(format!("{op}: operand `{name}` {what}"))
+        let schema = &self.core.schema;
+        let at = schema.operand_of(i);
+        let (op, name) = (&schema.name, &schema.operands[at].name);
+        match schema.list_length() {
+            Some(_) if at + 1 == schema.operands.len() => {
+                Error::invalid(format!("{op}: operand `{name}[{}]` {what}", i - at))
+            }
+            _ => Error::invalid(format!("{op}: operand `{name}` {what}")),
+        }
     }
 
     #[inline]
     pub(crate) fn add(&mut self, i: usize, slot: Slot<Read<'a>, ViewMut<'a>>) -> Result<()> {
-        if i >= MAX_OPERANDS {
-            return Err(Error::unsupported(format!("more than {MAX_OPERANDS} operands")));
-        }
-        let wanted = &self.uses[i];
+        let Some(wanted) = self.uses.get(i) else {
+            return Err(Error::internal(format!(
+                "{}: a slot for operand {i} of {}",
+                self.core.schema.name,
+                self.uses.len()
+            )));
+        };
+        self.given = i + 1;
         match slot {
             Slot::Read(Read::View(v)) => {
                 self.check(i, v.buffer, v.bytes)?;
@@ -259,8 +266,8 @@ impl<'a, 'b> Operands<'a, 'b> {
                 self.places[i] = Place::Read(v.buffer);
             }
             Slot::Read(Read::InPlace) => self.places[i] = Place::Shared,
-            Slot::Read(Read::None) => {
-                if wanted.bytes != 0 {
+            Slot::Read(Read::None) | Slot::None => {
+                if wanted.bytes != 0 && !wanted.optional {
                     return Err(
                         self.error(i, format!("needs a buffer of {} bytes and has none", wanted.bytes))
                     );
@@ -285,7 +292,10 @@ impl<'a, 'b> Operands<'a, 'b> {
     fn set_address(&mut self, i: usize, address: u64) -> Result<()> {
         // `struct_size` and `alignment` come first in every descriptor.
         let alignment = self.core.desc[1];
-        self.uses[i].check_address(address, alignment, i, || self.core.schema.operands[i].name.clone())?;
+        self.uses[i].check_address(address, alignment, i, || {
+            let schema = &self.core.schema;
+            schema.operands[schema.operand_of(i)].name.clone()
+        })?;
         self.addresses[i] = address;
         Ok(())
     }
@@ -339,7 +349,9 @@ impl<'a, 'b> Operands<'a, 'b> {
             if !matches!(self.places[i], Place::Shared) {
                 continue;
             }
-            let allowed = |o: usize| (in_place(o) >> i & 1 != 0) || (in_place(i) >> o & 1 != 0);
+            let of = |i: usize| self.core.schema.operand_of(i);
+            let allowed =
+                |o: usize| (in_place(of(o)) >> of(i) & 1 != 0) || (in_place(of(i)) >> of(o) & 1 != 0);
             let output =
                 (0..self.uses.len()).find(|o| matches!(self.places[*o], Place::Write(..)) && allowed(*o));
             let Some(o) = output else {
@@ -385,11 +397,13 @@ impl<'a, 'b> Operands<'a, 'b> {
         for (w, written) in self.uses.iter().enumerate().filter(|(_, u)| u.writes && u.bytes != 0) {
             for (i, other) in self.uses.iter().enumerate() {
                 let (a, b) = (self.addresses[w], self.addresses[i]);
-                let apart = i == w || other.bytes == 0 || a + written.bytes <= b || b + other.bytes <= a;
+                let absent = other.bytes == 0 || (other.optional && b == 0) || (written.optional && a == 0);
+                let apart = i == w || absent || a + written.bytes <= b || b + other.bytes <= a;
                 if apart || self.different_space(w, i) {
                     continue;
                 }
-                let allowed = in_place(w) >> i & 1 != 0 || in_place(i) >> w & 1 != 0;
+                let (ow, oi) = (self.core.schema.operand_of(w), self.core.schema.operand_of(i));
+                let allowed = in_place(ow) >> oi & 1 != 0 || in_place(oi) >> ow & 1 != 0;
                 if !(allowed && a == b && written.bytes == other.bytes) {
                     return Err(self
                         .error(i, format!("overlaps the output at {a:#x} in a way the op does not allow")));
@@ -422,8 +436,16 @@ impl<'a, 'b> Operands<'a, 'b> {
     /// # Safety
     /// `args` is the op's argument struct with these operands' addresses, and its dims are readable.
     #[inline]
-    pub(crate) unsafe fn run(mut self, stream: &Stream, args: *const c_void) -> Result<()> {
+    pub(crate) unsafe fn run(&mut self, stream: &Stream, args: *const c_void) -> Result<()> {
         let core = self.core;
+        if self.given != self.uses.len() {
+            return Err(Error::internal(format!(
+                "{}: {} slots for {} operands",
+                core.schema.name,
+                self.given,
+                self.uses.len()
+            )));
+        }
         if *stream.device() != core.device {
             return Err(core.wrong_stream(stream));
         }

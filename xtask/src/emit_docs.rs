@@ -1,6 +1,6 @@
 //! Writes `docs/primitives.md`.
 
-use crate::model::{Abi, Access, ArgKind, DescKind, Op, Operand, enum_prefix};
+use crate::model::{Abi, Access, DescKind, Op, Operand, enum_prefix};
 use std::fmt::Write;
 
 /// The whole page.
@@ -38,10 +38,14 @@ Descriptor fields are of four kinds. *Selectors* and *dtypes* belong to the key 
 kernel for it; a launch beyond a limit is refused. Every descriptor also has `alignment`: every address will be a
 multiple of that many bytes, 0 meaning the alignment of its element.
 
-Arguments are *sizes* (not negative), *dims* (lists of sizes), *addresses* in the device's memory, and *scalars*.
+Arguments are *sizes* (not negative), *dims* (lists of sizes), *ints* (lists of signed numbers), *addresses* in the
+device's memory and lists of them, and *scalars*.
 Every launch also has `flags` (0) and an optional `workspace` with `workspace_bytes`.
 
 An operand that is written overlaps no other, except that it may be exactly the memory of one that the table names.
+An optional operand may be absent (address 0). `broadcast(a, b)` counts the elements of the NumPy broadcast of shapes,
+`padded(dims, before, after)` those of a padded shape, and `extent(dims, strides)` the elements from the start of a strided
+view to behind its highest one, 0 when it is empty.
 
 ";
 
@@ -70,8 +74,8 @@ fn section(o: &mut String, op: &Op) {
     writeln!(o, "\n| argument | kind | meaning |\n|---|---|---|").unwrap();
     for f in &op.arg {
         let kind = match (f.kind, &f.length) {
-            (ArgKind::Dims, Some(length)) => format!("dims, `{length}` of them"),
-            (ArgKind::Dims, None) => panic!("{}.{}: dims without length", op.name, f.name),
+            (kind, None) if kind.is_list() => panic!("{}.{}: a list without length", op.name, f.name),
+            (kind, Some(length)) => format!("{}, `{length}` of them", format!("{kind:?}").to_lowercase()),
             (kind, _) => format!("{kind:?}").to_lowercase(),
         };
         writeln!(o, "| `{}` | {kind} | {} |", f.name, cell(&f.doc)).unwrap();
@@ -87,7 +91,18 @@ fn section(o: &mut String, op: &Op) {
 }
 
 fn access(x: &Operand) -> String {
+    let optional = if x.optional { ", optional" } else { "" };
+    access_only(x) + optional
+}
+
+fn access_only(x: &Operand) -> String {
     match (x.access, &x.scalar, &x.read_if) {
+        (Access::Write, ..) if x.covers.is_some() => {
+            format!(
+                "write; what {} does not cover keeps its content",
+                code(x.covers.as_deref().unwrap_or(""))
+            )
+        }
         (Access::Read, Some(s), _) => format!("read, unless `{s}` stands in"),
         (Access::Read, None, _) => "read".into(),
         (Access::Write, ..) => "write".into(),

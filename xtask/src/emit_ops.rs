@@ -39,12 +39,12 @@ pub fn module(abi: &Abi) -> String {
         "{HEAD}//! The primitive interfaces, one file each: descriptor, launch arguments, call and schema.\n//!\n//! - `XDesc` is what is fixed when a primitive is created: selectors, dtypes, attributes, limits.\n//! - `XArgs` is what may change per launch: sizes, addresses, scalars.\n//! - `XCall` is a safe launch: the sizes, with buffers in place of addresses.\n//! - `X` names the op as a type.\n//!\n//! The meaning of each op is its contract, in its file and in `docs/primitives.md`.\n\nmod enums;\n"
     );
     for op in &abi.ops {
-        writeln!(o, "mod {};", op.name).unwrap();
+        writeln!(o, "mod {};", module_name(op)).unwrap();
     }
     writeln!(o, "\npub use enums::*;").unwrap();
     for op in &abi.ops {
         let t = op.type_name();
-        writeln!(o, "pub use {}::{{{t}, {t}Args, {t}Call, {t}Desc}};", op.name).unwrap();
+        writeln!(o, "pub use {}::{{{t}, {t}Args, {t}Call, {t}Desc}};", module_name(op)).unwrap();
     }
     writeln!(o, "\nuse crate::abi::EpOpSchema;\nuse crate::op::Op;\n\n/// The schemas of all core ops.\npub fn core_schemas() -> [&'static EpOpSchema; {}] {{\n    [", abi.ops.len()).unwrap();
     for op in &abi.ops {
@@ -52,6 +52,11 @@ pub fn module(abi: &Abi) -> String {
     }
     writeln!(o, "    ]\n}}").unwrap();
     o
+}
+
+/// The op's name as a Rust identifier.
+fn module_name(op: &Op) -> String {
+    if op.name == "where" { format!("r#{}", op.name) } else { op.name.clone() }
 }
 
 fn doc(o: &mut String, indent: &str, text: &str) {
@@ -171,7 +176,8 @@ fn desc(o: &mut String, op: &Op, t: &str) {
 fn arg_rust(kind: ArgKind) -> &'static str {
     match kind {
         ArgKind::Size => "i64",
-        ArgKind::Dims => "*const i64",
+        ArgKind::Dims | ArgKind::Ints => "*const i64",
+        ArgKind::Addresses => "*const u64",
         ArgKind::Address => "u64",
         ArgKind::Scalar => "EpScalar",
     }
@@ -195,7 +201,8 @@ fn args(o: &mut String, op: &Op, t: &str) {
         .iter()
         .filter(|a| !dims.contains(&a.name))
         .map(|a| match a.kind {
-            ArgKind::Dims => format!("{}: &[i64]", a.name),
+            ArgKind::Dims | ArgKind::Ints => format!("{}: &[i64]", a.name),
+            ArgKind::Addresses => format!("{}: &[u64]", a.name),
             ArgKind::Scalar => format!("{}: Scalar", a.name),
             _ => format!("{}: {}", a.name, arg_rust(a.kind)),
         })
@@ -209,7 +216,7 @@ fn args(o: &mut String, op: &Op, t: &str) {
     writeln!(o, "        {t}Args {{\n            struct_size: size_of::<Self>() as u64,\n            flags: 0,\n            workspace: 0,\n            workspace_bytes: 0,").unwrap();
     for a in &op.arg {
         let value = match a.kind {
-            ArgKind::Dims => format!("{}.as_ptr()", a.name),
+            kind if kind.is_list() => format!("{}.as_ptr()", a.name),
             ArgKind::Scalar => format!("{}.into()", a.name),
             ArgKind::Size if dims.contains(&a.name) => length_value(op, &a.name),
             _ => a.name.clone(),
@@ -249,47 +256,79 @@ fn call(o: &mut String, op: &Op, t: &str) {
         doc(o, "    ", &a.doc);
         let ty = match a.kind {
             ArgKind::Size => "i64".into(),
-            ArgKind::Dims => "&'a [i64]".into(),
+            ArgKind::Dims | ArgKind::Ints => "&'a [i64]".into(),
+            ArgKind::Addresses => format!("&'a [{}]", camel(&a.name)),
             ArgKind::Scalar => "Scalar".into(),
             ArgKind::Address => camel(&a.name),
         };
+        if op.operand.iter().any(|x| x.name == a.name && x.optional) {
+            writeln!(o, "    /// May be absent.").unwrap();
+        }
         writeln!(o, "    pub {}: {ty},", a.name).unwrap();
     }
     writeln!(o, "}}\n").unwrap();
     let bounds: Vec<_> = op
         .operand
         .iter()
-        .map(|x| format!("{}: Into<{}>", camel(&x.name), if x.access == Access::Read { "R" } else { "W" }))
+        .map(|x| {
+            let bound = match (x.access, x.optional, op.is_list(x)) {
+                (Access::Read, _, true) => "Copy + Into<R>",
+                (Access::Read, ..) => "Into<R>",
+                (_, true, _) => "Into<Option<W>>",
+                (_, false, _) => "Into<W>",
+            };
+            format!("{}: {bound}", camel(&x.name))
+        })
         .collect();
-    writeln!(o, "// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.\nunsafe impl<{life}R, W, {}> Call<R, W> for {t}Call<{life}{}> {{\n    type Op = {t};\n    type Slots = [Slot<R, W>; {}];\n\n    fn split(self) -> ({t}Args, Self::Slots) {{", bounds.join(", "), operands.join(", "), operands.len()).unwrap();
+    let fixed = operands.len() - usize::from(op.list().is_some());
+    let slots_type = match op.list() {
+        None => format!("[Slot<R, W>; {fixed}]"),
+        Some(x) => format!("ListSlots<'a, R, W, {}, {fixed}>", camel(&x.name)),
+    };
+    writeln!(o, "// SAFETY: dims point into the slices that the call borrows; one slot for each operand, in order.\nunsafe impl<{life}R, W, {}> Call<R, W> for {t}Call<{life}{}> {{\n    type Op = {t};\n    type Slots = {slots_type};\n\n    fn split(self) -> ({t}Args, Self::Slots) {{", bounds.join(", "), operands.join(", ")).unwrap();
     let values: Vec<_> = op
         .arg
         .iter()
         .filter(|a| !lengths.contains(&a.name))
-        .map(|a| if a.kind == ArgKind::Address { "0".to_owned() } else { format!("self.{}", a.name) })
-        .collect();
-    writeln!(o, "        let args = {t}Args::new({});", values.join(", ")).unwrap();
-    let slots: Vec<_> = op
-        .operand
-        .iter()
-        .map(|x| {
-            format!(
-                "Slot::{}(self.{}.into())",
-                if x.access == Access::Read { "Read" } else { "Write" },
-                x.name
-            )
+        .map(|a| match a.kind {
+            ArgKind::Address => "0".to_owned(),
+            ArgKind::Addresses => "&[]".to_owned(),
+            _ => format!("self.{}", a.name),
         })
         .collect();
-    writeln!(o, "        (args, [{}])\n    }}\n}}\n", slots.join(", ")).unwrap();
+    let slots: Vec<_> = op.operand[..fixed]
+        .iter()
+        .map(|x| match (x.access, x.optional) {
+            (Access::Read, _) => format!("Slot::Read(self.{}.into())", x.name),
+            (_, false) => format!("Slot::Write(self.{}.into())", x.name),
+            (_, true) => format!("Slot::write_or_none(self.{}.into())", x.name),
+        })
+        .collect();
+    let slots = format!("[{}]", slots.join(", "));
+    match op.list() {
+        None => {
+            writeln!(o, "        let args = {t}Args::new({});", values.join(", ")).unwrap();
+            writeln!(o, "        (args, {slots})\n    }}\n}}\n").unwrap();
+        }
+        Some(x) => {
+            let length = op.arg[op.arg_index(&x.name)].length.as_deref().expect("length");
+            writeln!(o, "        let mut args = {t}Args::new({});", values.join(", ")).unwrap();
+            writeln!(o, "        args.{length} = self.{}.len() as i64;", x.name).unwrap();
+            writeln!(o, "        args.{} = std::ptr::null();", x.name).unwrap();
+            writeln!(o, "        (args, ListSlots::new({slots}, self.{}))\n    }}\n}}\n", x.name).unwrap();
+        }
+    }
 }
 
 fn marker(o: &mut String, op: &Op, t: &str) {
     doc(o, "", &format!("{}\n\n# Contract\n{}", op.summary, op.contract.trim()));
     let n = op.operand.len();
+    let list = op.list();
+    let uses_type = if list.is_some() { "UseList".to_owned() } else { format!("[OperandUse; {n}]") };
     let has_desc = op.desc.iter().any(|d| matches!(d.kind, DescKind::Dtype | DescKind::Limit));
     let d = if has_desc { "desc" } else { "_desc" };
     let needs_desc = op.operand.iter().any(|x| x.dtype.is_some());
-    writeln!(o, "#[derive(Clone, Copy, Debug)]\npub struct {t};\n\n// SAFETY: generated from the same description as the schema.\nunsafe impl Op for {t} {{\n    const NAME: &'static str = \"{}\";\n    const VERSION: u32 = {};\n    type Desc = {t}Desc;\n    type Args = {t}Args;\n    type Uses = [OperandUse; {n}];\n\n    fn raw_schema() -> &'static EpOpSchema {{\n        &SCHEMA\n    }}\n", op.name, op.version).unwrap();
+    writeln!(o, "#[derive(Clone, Copy, Debug)]\npub struct {t};\n\n// SAFETY: generated from the same description as the schema.\nunsafe impl Op for {t} {{\n    const NAME: &'static str = \"{}\";\n    const VERSION: u32 = {};\n    type Desc = {t}Desc;\n    type Args = {t}Args;\n    type Uses = {uses_type};\n\n    fn raw_schema() -> &'static EpOpSchema {{\n        &SCHEMA\n    }}\n", op.name, op.version).unwrap();
     if op.desc_layout().2 {
         writeln!(o, "    fn reserved(desc: &{t}Desc) -> u32 {{\n        desc.reserved\n    }}\n").unwrap();
     }
@@ -298,6 +337,11 @@ fn marker(o: &mut String, op: &Op, t: &str) {
     for a in &op.arg {
         match a.kind {
             ArgKind::Size => writeln!(o, "        size(\"{}\", args.{})?;", a.name, a.name).unwrap(),
+            ArgKind::Ints => writeln!(o, "        // SAFETY: readable for that many values, as the caller promises.\n        unsafe {{ ints(\"{0}\", args.{0}, args.{1}) }}?;", a.name, a.length.as_deref().unwrap()).unwrap(),
+            ArgKind::Addresses => {
+                let length = a.length.as_deref().unwrap();
+                writeln!(o, "        addresses(\"{0}\", args.{0}, args.{length})?;", a.name).unwrap();
+            }
             ArgKind::Dims => {
                 let used = limits.iter().any(|l| mentions(l.bounds.as_deref().unwrap(), &a.name));
                 let bind = if used { format!("let {} = ", a.name) } else { String::new() };
@@ -314,40 +358,70 @@ fn marker(o: &mut String, op: &Op, t: &str) {
     writeln!(o, "        Ok(())\n    }}\n").unwrap();
     writeln!(
         o,
-        "    #[inline]\n    unsafe fn uses({}: &{t}Desc, args: &{t}Args) -> [OperandUse; {n}] {{",
+        "    #[inline]\n    unsafe fn uses({}: &{t}Desc, args: &{t}Args) -> {uses_type} {{",
         if needs_desc { d } else { "_desc" }
     )
     .unwrap();
     for a in op
         .arg
         .iter()
-        .filter(|a| op.operand.iter().any(|x| mentions(&x.count, &a.name)) && a.kind == ArgKind::Dims)
+        .filter(|a| matches!(a.kind, ArgKind::Dims | ArgKind::Ints))
+        .filter(|a| op.operand.iter().any(|x| x.sizes().any(|e| mentions(e, &a.name))))
     {
         writeln!(o, "        // SAFETY: checked and readable, as the caller promises.\n        let {0} = unsafe {{ view(args.{0}, args.{1}) }};", a.name, a.length.as_deref().unwrap()).unwrap();
     }
-    writeln!(o, "        [").unwrap();
+    if let Some(x) = list {
+        let length = op.arg[op.arg_index(&x.name)].length.as_deref().expect("length");
+        writeln!(o, "        // SAFETY: null or readable, as the caller promises.\n        let {0} = unsafe {{ address_list(args.{0}, args.{length}) }};", x.name).unwrap();
+    }
+    let open = if list.is_some() { "UseList::new([" } else { "[" };
+    writeln!(o, "        {open}").unwrap();
     for x in &op.operand {
         let e = Expr::parse(&x.count).rust();
         let dtype = x.dtype.as_deref().map_or("None".to_owned(), |d| format!("Some(desc.{d})"));
         let reads = match (x.access, &x.read_if) {
             (Access::Read, _) => "true".to_owned(),
-            (Access::Write, _) => "false".to_owned(),
+            (Access::Write, _) => {
+                x.covers.as_deref().map_or("false".to_owned(), |c| format!("{} < {e}", Expr::parse(c).rust()))
+            }
             (Access::ReadWrite, None) => "true".to_owned(),
             (Access::ReadWrite, Some(s)) => format!("!is_zero(&args.{s})"),
         };
         let present =
             x.scalar.as_deref().map_or("true".to_owned(), |s| format!("args.{s}.kind == EP_SCALAR_NONE"));
+        let address = if op.is_list(x) { "0".to_owned() } else { format!("args.{}", x.name) };
+        let optional = if x.optional { ".or_none()" } else { "" };
+        let writes = x.access != Access::Read;
         writeln!(
             o,
-            "            OperandUse::new(args.{}, {dtype}, {e}, {reads}, {}, {present}),",
-            x.name,
-            x.access != Access::Read
+            "            OperandUse::new({address}, {dtype}, {e}, {reads}, {writes}, {present}){optional},"
         )
         .unwrap();
     }
-    writeln!(o, "        ]\n    }}\n\n    fn bind(args: &mut {t}Args, index: usize, address: u64) {{\n        *[{}][index] = address;", op.operand.iter().map(|x| format!("&mut args.{}", x.name)).collect::<Vec<_>>().join(", ")).unwrap();
+    match list {
+        None => writeln!(o, "        ]\n    }}\n").unwrap(),
+        Some(x) => {
+            let length = op.arg[op.arg_index(&x.name)].length.as_deref().expect("length");
+            writeln!(o, "        ], {}, args.{length})\n    }}\n", x.name).unwrap();
+        }
+    }
+    writeln!(o, "    #[inline]\n    fn bind(args: &mut {t}Args, addresses: &[u64]) {{").unwrap();
+    let fixed: Vec<_> = op.operand.iter().filter(|x| !op.is_list(x)).map(|x| &x.name).collect();
+    let names: Vec<_> = fixed.iter().map(|n| format!("args.{n}")).collect();
+    let locals: Vec<_> = (0..fixed.len()).map(|i| format!("addresses[{i}]")).collect();
+    writeln!(o, "        {} = {};", tuple(&names), tuple(&locals)).unwrap();
+    if let Some(x) = list {
+        writeln!(o, "        args.{} = addresses[{}..].as_ptr();", x.name, fixed.len()).unwrap();
+    }
     writeln!(o, "    }}\n\n    fn in_place(index: usize) -> u64 {{\n        {}\n    }}\n}}\n", in_place(op))
         .unwrap();
+}
+
+fn tuple(items: &[String]) -> String {
+    match items {
+        [one] => one.clone(),
+        _ => format!("({})", items.join(", ")),
+    }
 }
 
 /// Whether an expression names a dims argument.
@@ -437,10 +511,18 @@ fn schema(o: &mut String, abi: &Abi, op: &Op) {
                 Access::Write => "EP_ACCESS_WRITE",
                 Access::ReadWrite => "EP_ACCESS_READ | EP_ACCESS_WRITE",
             };
+            let optional = if x.optional { " | EP_ACCESS_OPTIONAL" } else { "" };
+            let covers = x.covers.as_deref().map(|c| Expr::parse(c).nodes()).unwrap_or_default();
+            let mut rest = "..EpOperand::ZERO".to_owned();
+            if !covers.is_empty() {
+                let pool = format!("COVERS_{}", x.name.to_uppercase());
+                writeln!(pools, "static {pool}: [EpExprNode; {}] = {};", covers.len(), nodes_rust(&covers)).unwrap();
+                rest = format!("covers: &raw const {pool} as *const EpExprNode, num_covers: {}", covers.len());
+            }
             let index = |v: Option<usize>| v.map_or("EP_NO_INDEX".to_owned(), |i| i.to_string());
             let scalar = x.scalar.as_ref().or(x.read_if.as_ref()).map(|s| op.arg_index(s));
             format!(
-                "EpOperand {{ name: text(\"{}\"), dtype: {}, access: {access}, arg: {}, scalar: {}, in_place: {:#b}, count: &raw const {pool} as *const EpExprNode, num_count: {} }}",
+                "EpOperand {{ name: text(\"{}\"), dtype: {}, access: {access}{optional}, arg: {}, scalar: {}, in_place: {:#b}, count: &raw const {pool} as *const EpExprNode, num_count: {}, {rest} }}",
                 x.name, index(x.dtype.as_deref().map(|d| op.desc_index(d))), op.arg_index(&x.name), index(scalar), in_place_mask(op, i), nodes.len()
             )
         })

@@ -1,11 +1,17 @@
-//! The infix expressions of op schemas: `2 * m * n`, `prod(src_dims)`, `max(a, b)`, `broadcast(x, y)`.
+//! The infix expressions of op schemas: `2 * m * n`, `prod(src_dims)`, `max(a, b)`,
+//! `broadcast(x, y, ...)`, `padded(dims, before, after)`, `extent(dims, strides)`.
 
 /// A parsed expression over an op's arguments.
 pub enum Expr {
     Number(i64),
     Arg(String),
     Prod(String),
-    Broadcast(String, String),
+    /// Elements of the NumPy broadcast of shapes.
+    Broadcast(Vec<String>),
+    /// Elements of a shape that is padded in front and behind.
+    Padded([String; 3]),
+    /// Elements from the first to behind the last of a strided view, which starts at its lowest.
+    Extent(String, String),
     Max(Box<Expr>, Box<Expr>),
     Add(Box<Expr>, Box<Expr>),
     Mul(Box<Expr>, Box<Expr>),
@@ -29,7 +35,9 @@ impl Expr {
             Expr::Number(n) => format!("{n}"),
             Expr::Arg(a) => format!("count(args.{a})"),
             Expr::Prod(d) => format!("prod({d})"),
-            Expr::Broadcast(a, b) => format!("broadcast({a}, {b})"),
+            Expr::Broadcast(shapes) => format!("broadcast(&[{}])", shapes.join(", ")),
+            Expr::Padded(x) => format!("padded({})", x.join(", ")),
+            Expr::Extent(a, b) => format!("extent({a}, {b})"),
             Expr::Max(a, b) => format!("({}).max({})", a.rust(), b.rust()),
             Expr::Add(a, b) => format!("({}).saturating_add({})", a.rust(), b.rust()),
             Expr::Mul(a, b) => match **a {
@@ -42,6 +50,15 @@ impl Expr {
     /// Its postfix nodes.
     pub fn nodes(&self) -> Vec<Node> {
         let leaf = |op, n, s: &str| vec![(op, n, s.to_owned())];
+        // Combines arguments from left to right.
+        let chain = |op, names: &[String]| {
+            let mut v = leaf("ARG", 0, &names[0]);
+            for name in &names[1..] {
+                v.extend(leaf("ARG", 0, name));
+                v.push((op, 0, String::new()));
+            }
+            v
+        };
         let join = |op, a: &Expr, b: &Expr| {
             let mut v = a.nodes();
             v.extend(b.nodes());
@@ -52,12 +69,9 @@ impl Expr {
             Expr::Number(n) => leaf("CONST", *n, ""),
             Expr::Arg(a) => leaf("ARG", 0, a),
             Expr::Prod(d) => leaf("PROD", 0, d),
-            Expr::Broadcast(a, b) => {
-                let mut v = leaf("ARG", 0, a);
-                v.extend(leaf("ARG", 0, b));
-                v.push(("BROADCAST", 0, String::new()));
-                v
-            }
+            Expr::Broadcast(shapes) => chain("BROADCAST", shapes),
+            Expr::Padded(x) => chain("ADD", x),
+            Expr::Extent(a, b) => chain("EXTENT", &[a.clone(), b.clone()]),
             Expr::Max(a, b) => join("MAX", a, b),
             Expr::Add(a, b) => join("ADD", a, b),
             Expr::Mul(a, b) => join("MUL", a, b),
@@ -128,9 +142,23 @@ impl<'a> Parser<'a> {
         let e = match word.as_str() {
             "prod" => Expr::Prod(self.word()),
             "broadcast" => {
-                let a = self.word();
+                let mut shapes = vec![self.word()];
+                while self.eat(",") {
+                    shapes.push(self.word());
+                }
+                Expr::Broadcast(shapes)
+            }
+            "padded" => {
+                let dims = self.word();
                 self.expect(",");
-                Expr::Broadcast(a, self.word())
+                let before = self.word();
+                self.expect(",");
+                Expr::Padded([dims, before, self.word()])
+            }
+            "extent" => {
+                let dims = self.word();
+                self.expect(",");
+                Expr::Extent(dims, self.word())
             }
             "max" => {
                 let a = self.sum();

@@ -127,6 +127,15 @@ pub enum ArgKind {
     Dims,
     Address,
     Scalar,
+    Ints,
+    Addresses,
+}
+
+impl ArgKind {
+    /// Whether it is a pointer to as many values as another field says.
+    pub fn is_list(self) -> bool {
+        matches!(self, ArgKind::Dims | ArgKind::Ints | ArgKind::Addresses)
+    }
 }
 
 #[derive(Deserialize, Clone)]
@@ -155,8 +164,18 @@ pub struct Operand {
     pub count: String,
     pub scalar: Option<String>,
     pub read_if: Option<String>,
+    pub covers: Option<String>,
+    #[serde(default)]
+    pub optional: bool,
     #[serde(default)]
     pub in_place: Vec<String>,
+}
+
+impl Operand {
+    /// The expressions over the arguments that say how much of it a launch touches.
+    pub fn sizes(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&*self.count).chain(self.covers.as_deref())
+    }
 }
 
 /// A field with its place.
@@ -497,8 +516,11 @@ impl Op {
         for f in &self.arg {
             let (ty, note) = match f.kind {
                 ArgKind::Size => ("i64", String::new()),
-                ArgKind::Dims => {
+                ArgKind::Dims | ArgKind::Ints => {
                     ("*const i64", format!(" `{}` values.", f.length.as_deref().expect("length")))
+                }
+                ArgKind::Addresses => {
+                    ("*const u64", format!(" `{}` device addresses.", f.length.as_deref().expect("length")))
                 }
                 ArgKind::Address => ("u64", " A device address.".to_owned()),
                 ArgKind::Scalar => ("EpScalar", String::new()),
@@ -519,9 +541,10 @@ impl Op {
             write!(s, "{}:{:?}:{:?};", f.name, f.kind, f.length).expect("text");
         }
         for x in &self.operand {
-            let Operand { name, dtype, access, count, scalar, read_if, in_place } = x;
+            let Operand { name, dtype, access, count, scalar, read_if, covers, optional, in_place } = x;
             write!(s, "{name}:{dtype:?}:{access:?}:{count}:{scalar:?}:{read_if:?}:{in_place:?};")
                 .expect("text");
+            write!(s, "{covers:?}:{optional};").expect("text");
         }
         s
     }
@@ -531,6 +554,18 @@ impl Op {
             .iter()
             .position(|a| a.name == name)
             .unwrap_or_else(|| panic!("{}: no argument {name}", self.name))
+    }
+
+    /// Whether an operand is a list of buffers; only the last one can be.
+    pub fn is_list(&self, x: &Operand) -> bool {
+        self.arg[self.arg_index(&x.name)].kind == ArgKind::Addresses
+    }
+
+    /// The list of buffers, if the op has one.
+    pub fn list(&self) -> Option<&Operand> {
+        let at = self.operand.iter().position(|x| self.is_list(x))?;
+        assert_eq!(at + 1, self.operand.len(), "{}: the list of buffers comes last", self.name);
+        self.operand.last()
     }
 
     pub fn desc_index(&self, name: &str) -> usize {

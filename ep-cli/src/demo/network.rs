@@ -131,7 +131,7 @@ impl Network {
                 let call = ElementwiseUnaryCall { count: n * layer.outputs, src: InPlace, dst: y };
                 self.relu.launch(&self.stream, call)?;
             } else {
-                let call = SoftmaxCall { rows: n, cols: layer.outputs, src: InPlace, dst: y };
+                let call = SoftmaxCall { rows: n, cols: layer.outputs, inner: 1, src: InPlace, dst: y };
                 self.softmax.launch(&self.stream, call)?;
             }
         }

@@ -211,10 +211,10 @@ const EPOPSCHEMA: EpTableInfo = {
         0x99d38d1a727ef0ef,
         0x057856e59458e02d,
         0xda725b539757a840,
-        0xe406583ad7d3cba1,
-        0xce60e64ea00a1e40,
-        0x969685cd17b898a1,
-        0x2a131664ab8fd715,
+        0x054b1ff7d8eca250,
+        0x4de539c7e2bbd14f,
+        0x98c43d265ce2df40,
+        0x90316f7359187ad0,
     ];
     EpTableInfo {
         name: text("EpOpSchema"),

@@ -10,7 +10,7 @@ pub const ABI_MAJOR: u32 = 0;
 /// The ABI's minor version. Before 1.0 both sides need the same.
 pub const ABI_MINOR: u32 = 1;
 /// A hash over the whole contract.
-pub const ABI_FINGERPRINT: u64 = 0x513e971c3c7b9fa3;
+pub const ABI_FINGERPRINT: u64 = 0x1afb65870e21dbe3;
 /// "No field" where an index is asked for.
 pub const EP_NO_INDEX: u32 = u32::MAX;
 
@@ -119,27 +119,33 @@ pub const EP_OP_DETERMINISTIC: u32 = 1;
 /// Bits of EpFactoryInfo.flags. CAPTURABLE: launches of its primitives may be recorded into a graph.
 pub const EP_FACTORY_CAPTURABLE: u32 = 1;
 
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. DIMS: a pointer to sizes (not negative); INTS: to signed numbers; ADDRESSES: to addresses (u64).
 pub const EP_FIELD_SELECTOR: u32 = 1;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. DIMS: a pointer to sizes (not negative); INTS: to signed numbers; ADDRESSES: to addresses (u64).
 pub const EP_FIELD_DTYPE: u32 = 2;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. DIMS: a pointer to sizes (not negative); INTS: to signed numbers; ADDRESSES: to addresses (u64).
 pub const EP_FIELD_ATTR: u32 = 3;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. DIMS: a pointer to sizes (not negative); INTS: to signed numbers; ADDRESSES: to addresses (u64).
 pub const EP_FIELD_LIMIT: u32 = 4;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. DIMS: a pointer to sizes (not negative); INTS: to signed numbers; ADDRESSES: to addresses (u64).
 pub const EP_FIELD_SIZE: u32 = 5;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. DIMS: a pointer to sizes (not negative); INTS: to signed numbers; ADDRESSES: to addresses (u64).
 pub const EP_FIELD_DIMS: u32 = 6;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. DIMS: a pointer to sizes (not negative); INTS: to signed numbers; ADDRESSES: to addresses (u64).
 pub const EP_FIELD_ADDRESS: u32 = 7;
-/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments.
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. DIMS: a pointer to sizes (not negative); INTS: to signed numbers; ADDRESSES: to addresses (u64).
 pub const EP_FIELD_SCALAR: u32 = 8;
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. DIMS: a pointer to sizes (not negative); INTS: to signed numbers; ADDRESSES: to addresses (u64).
+pub const EP_FIELD_INTS: u32 = 9;
+/// Kinds of EpField: SELECTOR, DTYPE, ATTR (f64) and LIMIT stand in descriptors, the rest in arguments. DIMS: a pointer to sizes (not negative); INTS: to signed numbers; ADDRESSES: to addresses (u64).
+pub const EP_FIELD_ADDRESSES: u32 = 10;
 
-/// Bits of EpOperand.access.
+/// Bits of EpOperand.access. OPTIONAL: the address may be null, and then the operand is left out.
 pub const EP_ACCESS_READ: u32 = 1;
-/// Bits of EpOperand.access.
+/// Bits of EpOperand.access. OPTIONAL: the address may be null, and then the operand is left out.
 pub const EP_ACCESS_WRITE: u32 = 2;
+/// Bits of EpOperand.access. OPTIONAL: the address may be null, and then the operand is left out.
+pub const EP_ACCESS_OPTIONAL: u32 = 4;
 
 /// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_CONST: u32 = 1;
@@ -161,6 +167,8 @@ pub const EP_EXPR_ARG: u32 = 8;
 pub const EP_EXPR_PROD: u32 = 9;
 /// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_BROADCAST: u32 = 10;
+/// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
+pub const EP_EXPR_EXTENT: u32 = 11;
 /// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
 pub const EP_EXPR_EQ: u32 = 16;
 /// Operations of EpExprNode. Dtypes and selector values compare as TEXT by name (`f32`, `relu`). Facts: DTYPE, ATTR, LIMIT, SELECTOR, DEVICE (predicates), ARG (sizes and costs). docs/abi.md has each one's arity.
@@ -531,7 +539,7 @@ pub struct EpField {
     pub offset: u32,
     /// Bytes.
     pub size: u32,
-    /// For EP_FIELD_DIMS: index of the field with its length. Else zero.
+    /// For EP_FIELD_DIMS, _INTS and _ADDRESSES: index of the field with its length. Else zero.
     pub link: u32,
     /// For EP_FIELD_SELECTOR: the names of values 0, 1, ...; else null.
     pub choices: *const EpStr,
@@ -581,9 +589,9 @@ pub struct EpOperand {
     pub name: EpStr,
     /// Index of the descriptor field with its dtype; EP_NO_INDEX: counted in bytes.
     pub dtype: u32,
-    /// EP_ACCESS_READ, EP_ACCESS_WRITE or both.
+    /// EP_ACCESS_READ, EP_ACCESS_WRITE or both, and EP_ACCESS_OPTIONAL.
     pub access: u32,
-    /// Index of its address among the argument fields.
+    /// Index of its address among the argument fields. Of the last operand, it may be a list of addresses: one buffer for each.
     pub arg: u32,
     /// Index of a scalar argument, else EP_NO_INDEX. Of a read operand: stands in for it unless its kind is NONE. Of a read-write one: it is read only where this is not NONE or 0.
     pub scalar: u32,
@@ -593,6 +601,10 @@ pub struct EpOperand {
     pub count: *const EpExprNode,
     /// Length of `count`.
     pub num_count: u64,
+    /// Of an operand that is only written: how many of its elements a launch writes. Where that is less than `count`, the rest keeps its content, so the operand counts as read too. Empty: all.
+    pub covers: *const EpExprNode,
+    /// Length of `covers`.
+    pub num_covers: u64,
 }
 
 const _: () = {
@@ -604,7 +616,9 @@ const _: () = {
     assert!(offset_of!(EpOperand, in_place) == 32);
     assert!(offset_of!(EpOperand, count) == 40);
     assert!(offset_of!(EpOperand, num_count) == 48);
-    assert!(size_of::<EpOperand>() == 56);
+    assert!(offset_of!(EpOperand, covers) == 56);
+    assert!(offset_of!(EpOperand, num_covers) == 64);
+    assert!(size_of::<EpOperand>() == 72);
 };
 
 // SAFETY: plain data; the pointers in it are only read by code that says why it may.

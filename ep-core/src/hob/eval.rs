@@ -18,8 +18,8 @@ pub enum Value<'a> {
     Unbounded,
     /// A name.
     Text(Cow<'a, str>),
-    /// A dims argument.
-    Dims(&'a [i64]),
+    /// A list of numbers; where a single number is needed, a shape counts as its number of elements.
+    Dims(Cow<'a, [i64]>),
 }
 
 impl fmt::Display for Value<'_> {
@@ -48,6 +48,17 @@ impl From<Scalar> for Value<'_> {
 }
 
 impl Value<'_> {
+    fn into_owned(self) -> Value<'static> {
+        match self {
+            Value::Bool(b) => Value::Bool(b),
+            Value::Int(i) => Value::Int(i),
+            Value::Float(x) => Value::Float(x),
+            Value::Unbounded => Value::Unbounded,
+            Value::Text(t) => Value::Text(t.into_owned().into()),
+            Value::Dims(d) => Value::Dims(d.into_owned().into()),
+        }
+    }
+
     fn number(&self) -> Option<f64> {
         match self {
             Value::Int(i) => Some(*i as f64),
@@ -62,6 +73,7 @@ impl Value<'_> {
         match self {
             Value::Int(i) => Some((*i).clamp(0, u64::MAX.into()) as u64),
             Value::Float(x) if *x >= 0.0 => Some(*x as u64),
+            Value::Dims(d) => Some(crate::op::elements(d)),
             _ => None,
         }
     }
@@ -207,10 +219,22 @@ fn compare(op: BinaryOp, x: &Value<'_>, y: &Value<'_>, whole: &Expr) -> Result<b
 }
 
 fn arithmetic<'a>(op: BinaryOp, x: &Value<'_>, y: &Value<'_>) -> Option<Value<'a>> {
-    if let (BinaryOp::Broadcast, Value::Dims(a), Value::Dims(b)) = (op, x, y) {
-        let n = crate::op::broadcast(a, b);
-        return Some(Value::Int(n.into()));
+    if let (Value::Dims(a), Value::Dims(b)) = (x, y) {
+        match op {
+            BinaryOp::Broadcast => return Some(Value::Dims(crate::op::broadcast_shape(a, b).into())),
+            BinaryOp::Extent => return Some(Value::Int(crate::op::extent(a, b).into())),
+            BinaryOp::Add if a.len() == b.len() => {
+                let sums = a.iter().zip(b.iter()).map(|(a, b)| a.saturating_add(*b));
+                return Some(Value::Dims(sums.collect()));
+            }
+            _ => {}
+        }
     }
+    let count = |v: &Value<'_>| match v {
+        Value::Dims(d) => Value::Int(crate::op::elements(d).into()),
+        other => other.clone().into_owned(),
+    };
+    let (x, y) = (&count(x), &count(y));
     if let (Value::Int(a), Value::Int(b)) = (x, y) {
         return Some(Value::Int(match op {
             BinaryOp::Add => a.saturating_add(*b),

@@ -91,13 +91,15 @@ pub enum BinaryOp {
     Max,
     /// Smaller.
     Min,
-    /// Elements of the NumPy broadcast of two dims arguments.
+    /// The NumPy broadcast of two shapes.
     Broadcast,
+    /// Elements from the start of a strided view, given by its shape and strides, to behind its highest one.
+    Extent,
 }
 
 impl BinaryOp {
     /// Operation, wire code, text, binding strength (functions: 9).
-    const TABLE: [(BinaryOp, u32, &'static str, u8); 15] = [
+    const TABLE: [(BinaryOp, u32, &'static str, u8); 16] = [
         (BinaryOp::Or, abi::EP_EXPR_OR, "|", 1),
         (BinaryOp::And, abi::EP_EXPR_AND, "&", 2),
         (BinaryOp::Eq, abi::EP_EXPR_EQ, "==", 3),
@@ -113,6 +115,7 @@ impl BinaryOp {
         (BinaryOp::Max, abi::EP_EXPR_MAX, "max", 9),
         (BinaryOp::Min, abi::EP_EXPR_MIN, "min", 9),
         (BinaryOp::Broadcast, abi::EP_EXPR_BROADCAST, "broadcast", 9),
+        (BinaryOp::Extent, abi::EP_EXPR_EXTENT, "extent", 9),
     ];
 
     fn row(self) -> &'static (BinaryOp, u32, &'static str, u8) {

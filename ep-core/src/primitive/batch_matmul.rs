@@ -250,8 +250,9 @@ unsafe impl Op for BatchMatmul {
         ]
     }
 
-    fn bind(args: &mut BatchMatmulArgs, index: usize, address: u64) {
-        *[&mut args.a, &mut args.b, &mut args.c][index] = address;
+    #[inline]
+    fn bind(args: &mut BatchMatmulArgs, addresses: &[u64]) {
+        (args.a, args.b, args.c) = (addresses[0], addresses[1], addresses[2]);
     }
 
     fn in_place(index: usize) -> u64 {
@@ -406,6 +407,7 @@ static OPERANDS: [EpOperand; 3] = [
         in_place: 0b0,
         count: &raw const COUNT_A as *const EpExprNode,
         num_count: 5,
+        ..EpOperand::ZERO
     },
     EpOperand {
         name: text("b"),
@@ -416,6 +418,7 @@ static OPERANDS: [EpOperand; 3] = [
         in_place: 0b0,
         count: &raw const COUNT_B as *const EpExprNode,
         num_count: 5,
+        ..EpOperand::ZERO
     },
     EpOperand {
         name: text("c"),
@@ -426,6 +429,7 @@ static OPERANDS: [EpOperand; 3] = [
         in_place: 0b0,
         count: &raw const COUNT_C as *const EpExprNode,
         num_count: 5,
+        ..EpOperand::ZERO
     },
 ];
 static FLOPS: [EpExprNode; 9] = [

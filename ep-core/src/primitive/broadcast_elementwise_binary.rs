@@ -289,12 +289,13 @@ unsafe impl Op for BroadcastElementwiseBinary {
                 false,
                 args.scalar1.kind == EP_SCALAR_NONE,
             ),
-            OperandUse::new(args.dst, Some(desc.dst), broadcast(src0_dims, src1_dims), false, true, true),
+            OperandUse::new(args.dst, Some(desc.dst), broadcast(&[src0_dims, src1_dims]), false, true, true),
         ]
     }
 
-    fn bind(args: &mut BroadcastElementwiseBinaryArgs, index: usize, address: u64) {
-        *[&mut args.src0, &mut args.src1, &mut args.dst][index] = address;
+    #[inline]
+    fn bind(args: &mut BroadcastElementwiseBinaryArgs, addresses: &[u64]) {
+        (args.src0, args.src1, args.dst) = (addresses[0], addresses[1], addresses[2]);
     }
 
     fn in_place(index: usize) -> u64 {
@@ -543,6 +544,7 @@ static OPERANDS: [EpOperand; 3] = [
         in_place: 0b0,
         count: &raw const COUNT_SRC0 as *const EpExprNode,
         num_count: 1,
+        ..EpOperand::ZERO
     },
     EpOperand {
         name: text("src1"),
@@ -553,6 +555,7 @@ static OPERANDS: [EpOperand; 3] = [
         in_place: 0b0,
         count: &raw const COUNT_SRC1 as *const EpExprNode,
         num_count: 1,
+        ..EpOperand::ZERO
     },
     EpOperand {
         name: text("dst"),
@@ -563,6 +566,7 @@ static OPERANDS: [EpOperand; 3] = [
         in_place: 0b11,
         count: &raw const COUNT_DST as *const EpExprNode,
         num_count: 3,
+        ..EpOperand::ZERO
     },
 ];
 static FLOPS: [EpExprNode; 3] =

@@ -194,8 +194,9 @@ unsafe impl Op for ElementwiseUnary {
         ]
     }
 
-    fn bind(args: &mut ElementwiseUnaryArgs, index: usize, address: u64) {
-        *[&mut args.src, &mut args.dst][index] = address;
+    #[inline]
+    fn bind(args: &mut ElementwiseUnaryArgs, addresses: &[u64]) {
+        (args.src, args.dst) = (addresses[0], addresses[1]);
     }
 
     fn in_place(index: usize) -> u64 {
@@ -369,6 +370,7 @@ static OPERANDS: [EpOperand; 2] = [
         in_place: 0b0,
         count: &raw const COUNT_SRC as *const EpExprNode,
         num_count: 1,
+        ..EpOperand::ZERO
     },
     EpOperand {
         name: text("dst"),
@@ -379,6 +381,7 @@ static OPERANDS: [EpOperand; 2] = [
         in_place: 0b1,
         count: &raw const COUNT_DST as *const EpExprNode,
         num_count: 1,
+        ..EpOperand::ZERO
     },
 ];
 static FLOPS: [EpExprNode; 1] = [node(EP_EXPR_ARG, "count")];

@@ -2,6 +2,30 @@
 
 //! Selector enums. Values are integers that cross the ABI, so unknown ones are data, not undefined behaviour.
 
+/// Values of the `arg_reduce_op` selector.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct ArgReduceOp(pub u32);
+
+impl ArgReduceOp {
+    /// `argmax`
+    pub const ARGMAX: ArgReduceOp = ArgReduceOp(0);
+    /// `argmin`
+    pub const ARGMIN: ArgReduceOp = ArgReduceOp(1);
+    /// The names of values 0, 1, ...
+    pub const NAMES: &'static [&'static str] = &["argmax", "argmin"];
+
+    /// Every value, in order.
+    pub fn all() -> impl Iterator<Item = ArgReduceOp> {
+        (0..Self::NAMES.len() as u32).map(ArgReduceOp)
+    }
+
+    /// The value's name, if it has one.
+    pub fn name(self) -> Option<&'static str> {
+        Self::NAMES.get(self.0 as usize).copied()
+    }
+}
+
 /// Values of the `binary_op` selector.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
@@ -266,6 +290,32 @@ impl BinaryOp {
     }
 }
 
+/// Values of the `index_mode` selector.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct IndexMode(pub u32);
+
+impl IndexMode {
+    /// `wrap`
+    pub const WRAP: IndexMode = IndexMode(0);
+    /// `zero`
+    pub const ZERO: IndexMode = IndexMode(1);
+    /// `error`
+    pub const ERROR: IndexMode = IndexMode(2);
+    /// The names of values 0, 1, ...
+    pub const NAMES: &'static [&'static str] = &["wrap", "zero", "error"];
+
+    /// Every value, in order.
+    pub fn all() -> impl Iterator<Item = IndexMode> {
+        (0..Self::NAMES.len() as u32).map(IndexMode)
+    }
+
+    /// The value's name, if it has one.
+    pub fn name(self) -> Option<&'static str> {
+        Self::NAMES.get(self.0 as usize).copied()
+    }
+}
+
 /// Values of the `memcpy_kind` selector.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
@@ -287,6 +337,40 @@ impl MemcpyKind {
     /// Every value, in order.
     pub fn all() -> impl Iterator<Item = MemcpyKind> {
         (0..Self::NAMES.len() as u32).map(MemcpyKind)
+    }
+
+    /// The value's name, if it has one.
+    pub fn name(self) -> Option<&'static str> {
+        Self::NAMES.get(self.0 as usize).copied()
+    }
+}
+
+/// Values of the `reduce_op` selector.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(transparent)]
+pub struct ReduceOp(pub u32);
+
+impl ReduceOp {
+    /// `sum`
+    pub const SUM: ReduceOp = ReduceOp(0);
+    /// `mean`
+    pub const MEAN: ReduceOp = ReduceOp(1);
+    /// `max`
+    pub const MAX: ReduceOp = ReduceOp(2);
+    /// `min`
+    pub const MIN: ReduceOp = ReduceOp(3);
+    /// `prod`
+    pub const PROD: ReduceOp = ReduceOp(4);
+    /// `any`
+    pub const ANY: ReduceOp = ReduceOp(5);
+    /// `all`
+    pub const ALL: ReduceOp = ReduceOp(6);
+    /// The names of values 0, 1, ...
+    pub const NAMES: &'static [&'static str] = &["sum", "mean", "max", "min", "prod", "any", "all"];
+
+    /// Every value, in order.
+    pub fn all() -> impl Iterator<Item = ReduceOp> {
+        (0..Self::NAMES.len() as u32).map(ReduceOp)
     }
 
     /// The value's name, if it has one.

@@ -155,8 +155,9 @@ unsafe impl Op for Fill {
         [OperandUse::new(args.dst, Some(desc.data), count(args.count), false, true, true)]
     }
 
-    fn bind(args: &mut FillArgs, index: usize, address: u64) {
-        *[&mut args.dst][index] = address;
+    #[inline]
+    fn bind(args: &mut FillArgs, addresses: &[u64]) {
+        args.dst = addresses[0];
     }
 
     fn in_place(index: usize) -> u64 {
@@ -212,6 +213,7 @@ static OPERANDS: [EpOperand; 1] = [EpOperand {
     in_place: 0b0,
     count: &raw const COUNT_DST as *const EpExprNode,
     num_count: 1,
+    ..EpOperand::ZERO
 }];
 static FLOPS: [EpExprNode; 0] = [];
 static SCHEMA: EpOpSchema = EpOpSchema {

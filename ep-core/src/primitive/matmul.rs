@@ -233,8 +233,9 @@ unsafe impl Op for Matmul {
         ]
     }
 
-    fn bind(args: &mut MatmulArgs, index: usize, address: u64) {
-        *[&mut args.a, &mut args.b, &mut args.c][index] = address;
+    #[inline]
+    fn bind(args: &mut MatmulArgs, addresses: &[u64]) {
+        (args.a, args.b, args.c) = (addresses[0], addresses[1], addresses[2]);
     }
 
     fn in_place(index: usize) -> u64 {
@@ -362,6 +363,7 @@ static OPERANDS: [EpOperand; 3] = [
         in_place: 0b0,
         count: &raw const COUNT_A as *const EpExprNode,
         num_count: 3,
+        ..EpOperand::ZERO
     },
     EpOperand {
         name: text("b"),
@@ -372,6 +374,7 @@ static OPERANDS: [EpOperand; 3] = [
         in_place: 0b0,
         count: &raw const COUNT_B as *const EpExprNode,
         num_count: 3,
+        ..EpOperand::ZERO
     },
     EpOperand {
         name: text("c"),
@@ -382,6 +385,7 @@ static OPERANDS: [EpOperand; 3] = [
         in_place: 0b0,
         count: &raw const COUNT_C as *const EpExprNode,
         num_count: 3,
+        ..EpOperand::ZERO
     },
 ];
 static FLOPS: [EpExprNode; 7] = [

@@ -156,8 +156,9 @@ unsafe impl Op for Memcpy {
         ]
     }
 
-    fn bind(args: &mut MemcpyArgs, index: usize, address: u64) {
-        *[&mut args.src, &mut args.dst][index] = address;
+    #[inline]
+    fn bind(args: &mut MemcpyArgs, addresses: &[u64]) {
+        (args.src, args.dst) = (addresses[0], addresses[1]);
     }
 
     fn in_place(index: usize) -> u64 {
@@ -221,6 +222,7 @@ static OPERANDS: [EpOperand; 2] = [
         in_place: 0b0,
         count: &raw const COUNT_SRC as *const EpExprNode,
         num_count: 1,
+        ..EpOperand::ZERO
     },
     EpOperand {
         name: text("dst"),
@@ -231,6 +233,7 @@ static OPERANDS: [EpOperand; 2] = [
         in_place: 0b1,
         count: &raw const COUNT_DST as *const EpExprNode,
         num_count: 1,
+        ..EpOperand::ZERO
     },
 ];
 static FLOPS: [EpExprNode; 0] = [];

@@ -151,8 +151,9 @@ unsafe impl Op for Memset {
         [OperandUse::new(args.dst, None, count(args.bytes), false, true, true)]
     }
 
-    fn bind(args: &mut MemsetArgs, index: usize, address: u64) {
-        *[&mut args.dst][index] = address;
+    #[inline]
+    fn bind(args: &mut MemsetArgs, addresses: &[u64]) {
+        args.dst = addresses[0];
     }
 
     fn in_place(index: usize) -> u64 {
@@ -201,6 +202,7 @@ static OPERANDS: [EpOperand; 1] = [EpOperand {
     in_place: 0b0,
     count: &raw const COUNT_DST as *const EpExprNode,
     num_count: 1,
+    ..EpOperand::ZERO
 }];
 static FLOPS: [EpExprNode; 0] = [];
 static SCHEMA: EpOpSchema = EpOpSchema {

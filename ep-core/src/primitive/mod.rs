@@ -9,53 +9,115 @@
 //!
 //! The meaning of each op is its contract, in its file and in `docs/primitives.md`.
 
+mod add;
+mod arange;
+mod arg_reduce;
+mod batch_gather;
 mod batch_matmul;
 mod broadcast_elementwise_binary;
+mod broadcast_elementwise_unary;
+mod broadcast_matmul;
 mod cast;
+mod constant_pad;
+mod copy_nd;
 mod elementwise_unary;
 mod enums;
 mod fill;
+mod gather;
+mod layer_norm;
 mod log_softmax;
+mod log_softmax_backward;
 mod matmul;
 mod memcpy;
 mod memset;
+mod one_hot;
 mod permute;
+mod reduce;
+mod rms_norm;
+mod scatter_add;
 mod softmax;
+mod softmax_backward;
+mod strided_copy;
+mod tensor_fill;
+mod r#where;
 
+pub use add::{Add, AddArgs, AddCall, AddDesc};
+pub use arange::{Arange, ArangeArgs, ArangeCall, ArangeDesc};
+pub use arg_reduce::{ArgReduce, ArgReduceArgs, ArgReduceCall, ArgReduceDesc};
+pub use batch_gather::{BatchGather, BatchGatherArgs, BatchGatherCall, BatchGatherDesc};
 pub use batch_matmul::{BatchMatmul, BatchMatmulArgs, BatchMatmulCall, BatchMatmulDesc};
 pub use broadcast_elementwise_binary::{
     BroadcastElementwiseBinary, BroadcastElementwiseBinaryArgs, BroadcastElementwiseBinaryCall,
     BroadcastElementwiseBinaryDesc,
 };
+pub use broadcast_elementwise_unary::{
+    BroadcastElementwiseUnary, BroadcastElementwiseUnaryArgs, BroadcastElementwiseUnaryCall,
+    BroadcastElementwiseUnaryDesc,
+};
+pub use broadcast_matmul::{BroadcastMatmul, BroadcastMatmulArgs, BroadcastMatmulCall, BroadcastMatmulDesc};
 pub use cast::{Cast, CastArgs, CastCall, CastDesc};
+pub use constant_pad::{ConstantPad, ConstantPadArgs, ConstantPadCall, ConstantPadDesc};
+pub use copy_nd::{CopyNd, CopyNdArgs, CopyNdCall, CopyNdDesc};
 pub use elementwise_unary::{
     ElementwiseUnary, ElementwiseUnaryArgs, ElementwiseUnaryCall, ElementwiseUnaryDesc,
 };
 pub use enums::*;
 pub use fill::{Fill, FillArgs, FillCall, FillDesc};
+pub use gather::{Gather, GatherArgs, GatherCall, GatherDesc};
+pub use layer_norm::{LayerNorm, LayerNormArgs, LayerNormCall, LayerNormDesc};
 pub use log_softmax::{LogSoftmax, LogSoftmaxArgs, LogSoftmaxCall, LogSoftmaxDesc};
+pub use log_softmax_backward::{
+    LogSoftmaxBackward, LogSoftmaxBackwardArgs, LogSoftmaxBackwardCall, LogSoftmaxBackwardDesc,
+};
 pub use matmul::{Matmul, MatmulArgs, MatmulCall, MatmulDesc};
 pub use memcpy::{Memcpy, MemcpyArgs, MemcpyCall, MemcpyDesc};
 pub use memset::{Memset, MemsetArgs, MemsetCall, MemsetDesc};
+pub use one_hot::{OneHot, OneHotArgs, OneHotCall, OneHotDesc};
 pub use permute::{Permute, PermuteArgs, PermuteCall, PermuteDesc};
+pub use reduce::{Reduce, ReduceArgs, ReduceCall, ReduceDesc};
+pub use rms_norm::{RmsNorm, RmsNormArgs, RmsNormCall, RmsNormDesc};
+pub use scatter_add::{ScatterAdd, ScatterAddArgs, ScatterAddCall, ScatterAddDesc};
 pub use softmax::{Softmax, SoftmaxArgs, SoftmaxCall, SoftmaxDesc};
+pub use softmax_backward::{SoftmaxBackward, SoftmaxBackwardArgs, SoftmaxBackwardCall, SoftmaxBackwardDesc};
+pub use strided_copy::{StridedCopy, StridedCopyArgs, StridedCopyCall, StridedCopyDesc};
+pub use tensor_fill::{TensorFill, TensorFillArgs, TensorFillCall, TensorFillDesc};
+pub use r#where::{Where, WhereArgs, WhereCall, WhereDesc};
 
 use crate::abi::EpOpSchema;
 use crate::op::Op;
 
 /// The schemas of all core ops.
-pub fn core_schemas() -> [&'static EpOpSchema; 11] {
+pub fn core_schemas() -> [&'static EpOpSchema; 30] {
     [
+        Add::raw_schema(),
+        Arange::raw_schema(),
+        ArgReduce::raw_schema(),
+        BatchGather::raw_schema(),
         BatchMatmul::raw_schema(),
         BroadcastElementwiseBinary::raw_schema(),
+        BroadcastElementwiseUnary::raw_schema(),
+        BroadcastMatmul::raw_schema(),
         Cast::raw_schema(),
+        ConstantPad::raw_schema(),
+        CopyNd::raw_schema(),
         ElementwiseUnary::raw_schema(),
         Fill::raw_schema(),
+        Gather::raw_schema(),
+        LayerNorm::raw_schema(),
         LogSoftmax::raw_schema(),
+        LogSoftmaxBackward::raw_schema(),
         Matmul::raw_schema(),
         Memcpy::raw_schema(),
         Memset::raw_schema(),
+        OneHot::raw_schema(),
         Permute::raw_schema(),
+        Reduce::raw_schema(),
+        RmsNorm::raw_schema(),
+        ScatterAdd::raw_schema(),
         Softmax::raw_schema(),
+        SoftmaxBackward::raw_schema(),
+        StridedCopy::raw_schema(),
+        TensorFill::raw_schema(),
+        Where::raw_schema(),
     ]
 }

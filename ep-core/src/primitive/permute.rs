@@ -190,8 +190,9 @@ unsafe impl Op for Permute {
         ]
     }
 
-    fn bind(args: &mut PermuteArgs, index: usize, address: u64) {
-        *[&mut args.src, &mut args.dst][index] = address;
+    #[inline]
+    fn bind(args: &mut PermuteArgs, addresses: &[u64]) {
+        (args.src, args.dst) = (addresses[0], addresses[1]);
     }
 
     fn in_place(index: usize) -> u64 {
@@ -280,6 +281,7 @@ static OPERANDS: [EpOperand; 2] = [
         in_place: 0b0,
         count: &raw const COUNT_SRC as *const EpExprNode,
         num_count: 1,
+        ..EpOperand::ZERO
     },
     EpOperand {
         name: text("dst"),
@@ -290,6 +292,7 @@ static OPERANDS: [EpOperand; 2] = [
         in_place: 0b0,
         count: &raw const COUNT_DST as *const EpExprNode,
         num_count: 1,
+        ..EpOperand::ZERO
     },
 ];
 static FLOPS: [EpExprNode; 0] = [];

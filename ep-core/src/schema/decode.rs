@@ -2,9 +2,10 @@
 
 use super::{ArgField, ArgKind, DescField, DescKind, MAX_STRUCT, Operand, Schema};
 use crate::abi::{
-    EP_ACCESS_READ, EP_ACCESS_WRITE, EP_FIELD_ADDRESS, EP_FIELD_ATTR, EP_FIELD_DIMS, EP_FIELD_DTYPE,
-    EP_FIELD_LIMIT, EP_FIELD_SCALAR, EP_FIELD_SELECTOR, EP_FIELD_SIZE, EP_NO_INDEX, EP_OP_DETERMINISTIC,
-    EpField, EpOpSchema, EpOperand, list, read_struct, str_of,
+    EP_ACCESS_OPTIONAL, EP_ACCESS_READ, EP_ACCESS_WRITE, EP_FIELD_ADDRESS, EP_FIELD_ADDRESSES, EP_FIELD_ATTR,
+    EP_FIELD_DIMS, EP_FIELD_DTYPE, EP_FIELD_INTS, EP_FIELD_LIMIT, EP_FIELD_SCALAR, EP_FIELD_SELECTOR,
+    EP_FIELD_SIZE, EP_NO_INDEX, EP_OP_DETERMINISTIC, EpField, EpOpSchema, EpOperand, list, read_struct,
+    str_of,
 };
 use crate::hob::{Expr, FactKind, decode};
 use crate::{Error, Result, Scalar};
@@ -73,9 +74,9 @@ unsafe fn decode_named(s: &EpOpSchema, name: &str) -> Result<Schema> {
         return Err(Error::invalid(format!("{} operands; at most 64 are possible", raw_operands.len())));
     }
     let mut operands = Vec::new();
-    for x in raw_operands {
+    for (i, x) in raw_operands.iter().enumerate() {
         // SAFETY: as the caller promises.
-        operands.push(unsafe { operand(x, &desc, &args, raw_operands.len()) }?);
+        operands.push(unsafe { operand(x, &desc, &args, i, raw_operands.len()) }?);
     }
     // SAFETY: as the caller promises.
     let flops = unsafe { decode(s.flops, s.num_flops) }?;
@@ -166,14 +167,18 @@ unsafe fn arg_field(f: &EpField, all: &[EpField]) -> Result<ArgField> {
     let (name, doc) = unsafe { (str_of(f.name)?.to_owned(), str_of(f.doc)?.to_owned()) };
     let (kind, size) = match f.kind {
         EP_FIELD_SIZE => (ArgKind::Size, 8),
-        EP_FIELD_DIMS => {
+        EP_FIELD_DIMS | EP_FIELD_INTS | EP_FIELD_ADDRESSES => {
             let length = f.link as usize;
             if all.get(length).is_none_or(|l| l.kind != EP_FIELD_SIZE) {
                 return Err(Error::invalid(format!(
-                    "dims `{name}` has no size field {length} for its length"
+                    "the list `{name}` has no size field {length} for its length"
                 )));
             }
-            (ArgKind::Dims { length }, 8)
+            match f.kind {
+                EP_FIELD_DIMS => (ArgKind::Dims { length }, 8),
+                EP_FIELD_INTS => (ArgKind::Ints { length }, 8),
+                _ => (ArgKind::Addresses { length }, 8),
+            }
         }
         EP_FIELD_ADDRESS => (ArgKind::Address, 8),
         EP_FIELD_SCALAR => (ArgKind::Scalar, 24),
@@ -185,20 +190,39 @@ unsafe fn arg_field(f: &EpField, all: &[EpField]) -> Result<ArgField> {
 
 /// # Safety
 /// As [`decode_schema`].
-unsafe fn operand(x: &EpOperand, desc: &[DescField], args: &[ArgField], n: usize) -> Result<Operand> {
+unsafe fn operand(
+    x: &EpOperand,
+    desc: &[DescField],
+    args: &[ArgField],
+    at: usize,
+    n: usize,
+) -> Result<Operand> {
     // SAFETY: as the caller promises.
     let name = unsafe { str_of(x.name) }?.to_owned();
     // SAFETY: as the caller promises.
     let count = unsafe { decode(x.count, x.num_count) }?
         .ok_or_else(|| Error::invalid(format!("operand `{name}` does not say how many elements it has")))?;
     check_names(&count, args)?;
+    // SAFETY: as the caller promises.
+    let covers = unsafe { decode(x.covers, x.num_covers) }?;
+    if let Some(covers) = &covers {
+        check_names(covers, args)?;
+    }
     let index = |i: u32| (i != EP_NO_INDEX).then_some(i as usize);
     let (dtype, scalar, arg) = (index(x.dtype), index(x.scalar), x.arg as usize);
-    let known = EP_ACCESS_READ | EP_ACCESS_WRITE;
+    let (reads, writes) = (x.access & EP_ACCESS_READ != 0, x.access & EP_ACCESS_WRITE != 0);
+    let known = EP_ACCESS_READ | EP_ACCESS_WRITE | EP_ACCESS_OPTIONAL;
+    // A list of buffers is the last operand, and only read.
+    let address = args.get(arg).is_some_and(|f| match f.kind {
+        ArgKind::Address => true,
+        ArgKind::Addresses { .. } => at + 1 == n && !writes && scalar.is_none(),
+        _ => false,
+    });
     let valid = dtype.is_none_or(|d| desc.get(d).is_some_and(|f| f.kind == DescKind::DType))
         && scalar.is_none_or(|s| args.get(s).is_some_and(|f| f.kind == ArgKind::Scalar))
-        && args.get(arg).is_some_and(|f| f.kind == ArgKind::Address)
-        && x.access != 0
+        && address
+        && (reads || writes)
+        && (covers.is_none() || !reads)
         && x.access & !known == 0
         && (n == 64 || x.in_place >> n == 0);
     if !valid {
@@ -206,8 +230,8 @@ unsafe fn operand(x: &EpOperand, desc: &[DescField], args: &[ArgField], n: usize
             "operand `{name}` refers to a dtype, scalar, address, access or operand that does not exist"
         )));
     }
-    let (reads, writes) = (x.access & EP_ACCESS_READ != 0, x.access & EP_ACCESS_WRITE != 0);
-    Ok(Operand { name, dtype, reads, writes, arg, scalar, in_place: x.in_place, count })
+    let optional = x.access & EP_ACCESS_OPTIONAL != 0;
+    Ok(Operand { name, dtype, reads, writes, optional, arg, scalar, in_place: x.in_place, count, covers })
 }
 
 /// Sizes and costs may only speak of arguments that exist, dims as dims and sizes as sizes.
@@ -217,7 +241,7 @@ fn check_names(e: &Expr, args: &[ArgField]) -> Result<()> {
         let found = args.iter().find(|a| a.name == name).map(|a| a.kind);
         let fits = matches!(
             (kind, found),
-            (FactKind::Arg, Some(ArgKind::Size | ArgKind::Dims { .. }))
+            (FactKind::Arg, Some(ArgKind::Size | ArgKind::Dims { .. } | ArgKind::Ints { .. }))
                 | (FactKind::Prod, Some(ArgKind::Dims { .. }))
         );
         if !fits {

@@ -157,19 +157,24 @@ impl<'a> ArgsFacts<'a> {
         Scalar::try_from(raw)
     }
 
-    /// A dims argument by index.
+    /// A dims or ints argument by index.
     ///
     /// # Errors
     /// `InvalidArgument` for an impossible rank or a null pointer.
     pub fn dims(&self, index: usize) -> Result<&'a [i64]> {
         let f = &self.schema.args[index];
-        let ArgKind::Dims { length } = f.kind else {
+        let (ArgKind::Dims { length } | ArgKind::Ints { length }) = f.kind else {
             return Err(Error::invalid(format!("`{}` is not a dims argument", f.name)));
         };
         let ptr = std::ptr::with_exposed_provenance(read_u64(self.args, f.offset) as usize);
         let len = self.size(length);
-        // SAFETY: as the maker of `self` promised; `dims` checks null, alignment and rank.
-        unsafe { crate::op::dims(&f.name, ptr, len) }
+        // SAFETY: as the maker of `self` promised; both check null, alignment and rank.
+        unsafe {
+            match f.kind {
+                ArgKind::Dims { .. } => crate::op::dims(&f.name, ptr, len),
+                _ => crate::op::ints(&f.name, ptr, len),
+            }
+        }
     }
 }
 
@@ -188,10 +193,20 @@ impl Schema {
                 (false, Some(s)) => (x.reads, s == Scalar::None),
                 (_, None) => (x.reads, true),
             };
+            let count = x.count.amount(args)?;
+            let keeps = x.covers.as_ref().map(|c| Ok(c.amount(args)? < count)).transpose()?;
             let dtype = x.dtype.map(|d| DType(read_u32(desc, self.desc[d].offset)));
-            Ok(OperandUse::new(0, dtype, x.count.amount(args)?, reads, x.writes, present))
+            let reads = reads || keeps == Some(true);
+            let operand = OperandUse::new(0, dtype, count, reads, x.writes, present);
+            Ok(if x.optional { operand.or_none() } else { operand })
         };
-        self.operands.iter().map(use_of).collect()
+        let mut uses = self.operands.iter().map(use_of).collect::<Result<Vec<_>>>()?;
+        if let Some(length) = self.list_length() {
+            let each = uses.pop().expect("the list is the last operand");
+            crate::op::addresses(&self.args[length].name, std::ptr::null(), args.size(length))?;
+            uses.extend(std::iter::repeat_n(each, args.size(length) as usize));
+        }
+        Ok(uses)
     }
 }
 
@@ -200,7 +215,9 @@ impl Facts for ArgsFacts<'_> {
         let i = self.schema.args.iter().position(|a| a.name == name)?;
         match (kind, self.schema.args[i].kind) {
             (FactKind::Arg, ArgKind::Size) => Some(Value::Int(self.size(i).max(0).into())),
-            (FactKind::Arg, ArgKind::Dims { .. }) => self.dims(i).ok().map(Value::Dims),
+            (FactKind::Arg, ArgKind::Dims { .. } | ArgKind::Ints { .. }) => {
+                self.dims(i).ok().map(|d| Value::Dims(d.into()))
+            }
             (FactKind::Prod, ArgKind::Dims { .. }) => {
                 Some(Value::Int(crate::op::prod(self.dims(i).ok()?).into()))
             }
@@ -264,9 +281,9 @@ mod tests {
         let permute = PermuteArgs::new(&[2, 3], &[1, 0], 0, 0);
         assert_eq!(cost::<Permute>(&PermuteDesc::new(D::U16), &permute), (24, 0));
         let softmax = SoftmaxDesc::new(D::F16, D::F32);
-        assert_eq!(cost::<Softmax>(&softmax, &SoftmaxArgs::new(3, 5, 0, 0)), (15 * 6, 75));
+        assert_eq!(cost::<Softmax>(&softmax, &SoftmaxArgs::new(3, 5, 1, 0, 0)), (15 * 6, 75));
         let log = LogSoftmaxDesc::new(D::F64, D::F64);
-        assert_eq!(cost::<LogSoftmax>(&log, &LogSoftmaxArgs::new(0, 5, 0, 0)), (0, 0));
+        assert_eq!(cost::<LogSoftmax>(&log, &LogSoftmaxArgs::new(0, 5, 1, 0, 0)), (0, 0));
         // c is read only where beta is not 0.
         let matmul = MatmulDesc::new(Transpose::NONE, Transpose::TRANSPOSE, D::F32);
         let args = |beta| MatmulArgs::new(2, 3, 4, none, beta, 0, 0, 0);

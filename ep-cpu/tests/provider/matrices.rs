@@ -52,21 +52,22 @@ fn softmaxes_of_every_pair_of_dtypes() {
             let op = if log { "log_softmax" } else { "softmax" };
             let request = rig.request(op, &[], &[("src", src), ("dst", dst)]);
             let dynamic = rig.runtime.primitive_dyn(rig.cpu(), &request).unwrap();
-            let got =
-                rig.outputs(
-                    dst,
-                    ROWS * COLS,
-                    |b| match log {
-                        true => log_of
-                            .launch(&rig.stream, LogSoftmaxCall { rows: rows_arg, cols, src: &a, dst: b }),
-                        false => softmax_of
-                            .launch(&rig.stream, SoftmaxCall { rows: rows_arg, cols, src: &a, dst: b }),
-                    },
-                    |b| {
-                        let args = dynamic.args().size("rows", rows_arg)?.size("cols", cols)?;
-                        dynamic.launch(&rig.stream, args.read("src", &a)?.write("dst", b)?)
-                    },
-                );
+            let got = rig.outputs(
+                dst,
+                ROWS * COLS,
+                |b| match log {
+                    true => log_of.launch(
+                        &rig.stream,
+                        LogSoftmaxCall { rows: rows_arg, cols, inner: 1, src: &a, dst: b },
+                    ),
+                    false => softmax_of
+                        .launch(&rig.stream, SoftmaxCall { rows: rows_arg, cols, inner: 1, src: &a, dst: b }),
+                },
+                |b| {
+                    let args = dynamic.args().size("rows", rows_arg)?.size("cols", cols)?;
+                    dynamic.launch(&rig.stream, args.read("src", &a)?.write("dst", b)?)
+                },
+            );
             check(&format!("{op} from {src} to {dst}"), dst, &got, &softmax(&x, log), tolerance);
             if src.size() == dst.size() {
                 // In place the buffer has the destination's dtype and the source's bytes.
@@ -74,11 +75,11 @@ fn softmaxes_of_every_pair_of_dtypes() {
                 let launched = match log {
                     true => log_of.launch(
                         &rig.stream,
-                        LogSoftmaxCall { rows: rows_arg, cols, src: InPlace, dst: &mut data },
+                        LogSoftmaxCall { rows: rows_arg, cols, inner: 1, src: InPlace, dst: &mut data },
                     ),
                     false => softmax_of.launch(
                         &rig.stream,
-                        SoftmaxCall { rows: rows_arg, cols, src: InPlace, dst: &mut data },
+                        SoftmaxCall { rows: rows_arg, cols, inner: 1, src: InPlace, dst: &mut data },
                     ),
                 };
                 launched.unwrap();

@@ -393,6 +393,7 @@ static const EpStatus *softmax_launch(EpPrimitive *primitive, EpStream *stream, 
   (void)stream;
   if (error != NULL) return error;
   if (args.flags != 0) return fail(EP_CODE_UNSUPPORTED, "launch flags %#" PRIx64 " are not known", args.flags);
+  if (args.inner > 1) return fail(EP_CODE_UNSUPPORTED, "softmax rows with gaps: inner is %" PRId64, args.inner);
   const float *src = (const float *)(uintptr_t)args.src;
   float *dst = (float *)(uintptr_t)args.dst;
   for (int64_t i = 0; i < args.rows; ++i) softmax_row(src + i * args.cols, dst + i * args.cols, args.cols);

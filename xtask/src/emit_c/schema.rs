@@ -2,7 +2,7 @@
 
 use super::{comment, function_name, init, items, title, wrapped};
 use crate::expr::{Expr, Node};
-use crate::model::{Abi, Access, ArgKind, DescKind, Op};
+use crate::model::{Abi, Access, DescKind, Op};
 use std::fmt::Write;
 
 /// Longest literal that C promises to take.
@@ -84,7 +84,7 @@ impl Pools<'_> {
         let mut rows = Vec::new();
         for (f, s) in op.arg.iter().zip(&op.args_layout().0) {
             let mut values = field_head(&f.name, &f.doc, &format!("{:?}", f.kind), s.offset, s.size);
-            if f.kind == ArgKind::Dims {
+            if f.kind.is_list() {
                 let length = f.length.as_deref().expect("length");
                 values.push(("link", op.arg_index(length).to_string()));
             }
@@ -102,18 +102,22 @@ impl Pools<'_> {
                 Access::Write => "EP_ACCESS_WRITE",
                 Access::ReadWrite => "EP_ACCESS_READ | EP_ACCESS_WRITE",
             };
+            let optional = if x.optional { " | EP_ACCESS_OPTIONAL" } else { "" };
             let in_place: u64 = x.in_place.iter().map(|n| 1 << op.operand_index(n)).sum();
             let (count, num_count) = self.expression(&format!("{}_count", x.name), Some(&x.count));
+            let (covers, num_covers) = self.expression(&format!("{}_covers", x.name), x.covers.as_deref());
             let scalar = x.scalar.as_ref().or(x.read_if.as_ref()).map(|s| op.arg_index(s));
             let values = [
                 ("name", literal(&x.name)),
                 ("dtype", index(x.dtype.as_deref().map(|d| op.desc_index(d)))),
-                ("access", access.to_owned()),
+                ("access", format!("{access}{optional}")),
                 ("arg", op.arg_index(&x.name).to_string()),
                 ("scalar", index(scalar)),
                 ("in_place", in_place.to_string()),
                 ("count", count),
                 ("num_count", num_count),
+                ("covers", covers),
+                ("num_covers", num_covers),
             ];
             rows.push(init(self.abi, "EpOperand", &values));
         }

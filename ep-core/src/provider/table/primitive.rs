@@ -119,7 +119,10 @@ unsafe fn check_launch<O: Op>(desc: &O::Desc, args: &O::Args) -> Result<()> {
     // SAFETY: just checked.
     let uses = unsafe { O::uses(desc, args) };
     for (i, u) in uses.as_ref().iter().enumerate() {
-        u.check_address(u.address, alignment, i, || O::schema().operands[i].name.clone())?;
+        u.check_address(u.address, alignment, i, || {
+            let schema = O::schema();
+            schema.operands[schema.operand_of(i)].name.clone()
+        })?;
     }
     Ok(())
 }

@@ -266,19 +266,23 @@ unsafe fn binary(
 /// # Safety
 /// As [`Plan`].
 unsafe fn softmax(_: &SoftmaxDesc, args: &SoftmaxArgs) -> Result<Work> {
-    let (rows, cols, src, dst) = (args.rows, args.cols, args.src, args.dst);
+    let (cols, inner, src, dst) = (args.cols as usize, args.inner.max(1) as usize, args.src, args.dst);
+    let count = args.rows * args.cols * args.inner.max(1);
     Ok(Box::new(move || {
         // SAFETY: as the caller promises.
-        let (src, dst) = unsafe { (cells::<f32>(src, rows * cols), cells::<f32>(dst, rows * cols)) };
-        let row = usize::try_from(cols).unwrap_or(0).max(1);
-        for (src, dst) in src.chunks(row).zip(dst.chunks(row)) {
-            let max = src.iter().fold(f32::NEG_INFINITY, |m, x| m.max(x.get()));
-            let mut sum = 0.0;
-            for (s, d) in src.iter().zip(dst) {
-                d.set((s.get() - max).exp());
-                sum += d.get();
+        let (src, dst) = unsafe { (cells::<f32>(src, count), cells::<f32>(dst, count)) };
+        let block = (cols * inner).max(1);
+        for (src, dst) in src.chunks(block).zip(dst.chunks(block)) {
+            for lane in 0..inner.min(src.len()) {
+                let row = || (lane..block).step_by(inner);
+                let max = row().fold(f32::NEG_INFINITY, |m, i| m.max(src[i].get()));
+                let mut sum = 0.0;
+                for i in row() {
+                    dst[i].set((src[i].get() - max).exp());
+                    sum += dst[i].get();
+                }
+                row().for_each(|i| dst[i].set(dst[i].get() / sum));
             }
-            dst.iter().for_each(|d| d.set(d.get() / sum));
         }
     }))
 }

@@ -49,10 +49,10 @@ proptest! {
         let stream = rig.stream();
         let (src, dst) = (rig.upload(&stream, &x), rig.allocator.alloc(x.len() as u64 * 4, 0).unwrap());
         let primitive = rig.primitive::<Softmax>(SoftmaxDesc::new(F32, F32));
-        launch(&primitive, &stream, &SoftmaxArgs::new(rows as i64, cols as i64, src, dst)).unwrap();
+        launch(&primitive, &stream, &SoftmaxArgs::new(rows as i64, cols as i64, 1, src, dst)).unwrap();
         let wide: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
         close(&rig.download(&stream, dst, x.len()), &reference::softmax(cols, &wide), 1e-5);
-        launch(&primitive, &stream, &SoftmaxArgs::new(rows as i64, cols as i64, src, src)).unwrap();
+        launch(&primitive, &stream, &SoftmaxArgs::new(rows as i64, cols as i64, 1, src, src)).unwrap();
         close(&rig.download(&stream, src, x.len()), &reference::softmax(cols, &wide), 1e-5);
     }
 
