@@ -10,6 +10,7 @@ mod init;
 mod list;
 mod output;
 mod query;
+mod support;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use ep_core::abi::{ABI_FINGERPRINT, ABI_MAJOR, ABI_MINOR};
@@ -48,6 +49,7 @@ Examples:
   ep query --op softmax --dtype f16   what can be done with f16 softmax
   ep explain --op softmax --dtype src=f16 --dtype dst=f32 --limit cols=1024
                                       who gets a request, and why not the others
+  ep support --device cpu             every combination, and why one has no meaning
   ep demo                             classify handwritten digits on every device
   ep demo --device cpu:0 --json       on one device, for programs
   ep bench --boundary                 what calling a plugin costs
@@ -105,6 +107,7 @@ enum Command {
     List(list::List),
     Query(query::Query),
     Explain(explain::Explain),
+    Support(support::Support),
     Bench(bench::Bench),
     Init(init::Init),
     Completions(completions::Completions),
@@ -118,6 +121,7 @@ impl Command {
             Command::List(x) => x.run(config, out),
             Command::Query(x) => x.run(config, out),
             Command::Explain(x) => x.run(config, out),
+            Command::Support(x) => x.run(config, out),
             Command::Bench(x) => x.run(config, out),
             Command::Init(x) => x.run(config, out),
             Command::Completions(x) => x.run(out),
