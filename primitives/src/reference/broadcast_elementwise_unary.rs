@@ -4,7 +4,7 @@
 use super::elementwise_unary::of;
 use super::launch::{Launch, Outputs};
 use super::number::{Data, size_of};
-use super::shape::{broadcast, count, strided, unravel};
+use super::shape::{broadcast, count, may_repeat, strided, unravel};
 use ep_core::Result;
 
 pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
@@ -17,11 +17,10 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
         return Err(launch.invalid(format!("{src_dims:?} does not broadcast to {dims:?}")));
     }
     let n = count(launch, &dims)?;
-    if n == 0 {
-        return Ok(Outputs::one(
-            "dst",
-            Data { dtype: to, bytes: launch.get_whole("dst", to)?.bytes.to_vec() },
-        ));
+    if n > 0 && may_repeat(&dims, dst_strides) {
+        return Err(
+            launch.invalid(format!("strides {dst_strides:?} of {dims:?} may address an element twice"))
+        );
     }
     let (src, dst) = (launch.get_whole("src", from)?, launch.get_whole("dst", to)?);
     let mut bytes = dst.bytes.to_vec();

@@ -48,7 +48,13 @@ impl Batches<'_> {
             return Err(launch.unsupported(dtype));
         }
         let (alpha, beta) = (factor(launch, "alpha", 1, dtype)?, factor(launch, "beta", 0, dtype)?);
-        let batch = broadcast(launch, &[self.a, self.b, self.c])?;
+        let batch = broadcast(launch, &[self.a, self.b])?;
+        let rank = batch.len().max(self.c.len());
+        let batch = [&vec![1; rank - batch.len()], &batch[..]].concat();
+        let c = batch[rank - self.c.len()..].iter().zip(self.c);
+        if c.clone().any(|(all, own)| own != all && *own != 1) {
+            return Err(launch.invalid(format!("products of batch {batch:?} do not sum into {:?}", self.c)));
+        }
         let elements = |batch: &[usize], rows, cols| count(launch, &[batch, &[rows, cols]].concat());
         let size = elements(self.c, self.m, self.n)?;
         let c = if beta.truth() { Some(launch.get_read("c", dtype, size)?) } else { None };

@@ -1,7 +1,7 @@
 //! `constant_pad`: adds or, where the padding is negative, removes elements at both ends of each dimension.
 
 use super::launch::{Launch, Outputs};
-use super::number::Data;
+use super::number::{Data, Number};
 use super::shape::{count, ravel, unravel};
 use ep_core::Result;
 
@@ -10,7 +10,7 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let src_dims = launch.get_dims("src_dims")?;
     let before = launch.get_list_of("padding_before", src_dims.len())?;
     let after = launch.get_list_of("padding_after", src_dims.len())?;
-    let value = launch.get_scalar("value").ok_or_else(|| launch.invalid("`value` is none"))?;
+    let value = launch.get_scalar("value").unwrap_or(Number::Int(0));
     let pad = Data::new(dtype, [value]);
     let padded = |((d, b), a): ((&usize, &i64), &i64)| {
         let length = *d as i128 + i128::from(*b) + i128::from(*a);

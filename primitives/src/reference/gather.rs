@@ -2,7 +2,7 @@
 
 use super::index::{Window, index_dtype};
 use super::launch::{Launch, Outputs};
-use super::number::{Data, View, size_of};
+use super::number::{Data, size_of};
 use super::shape::count;
 use ep_core::Result;
 
@@ -18,13 +18,13 @@ pub(super) fn rows(launch: &Launch<'_>, batch: usize) -> Result<Outputs> {
     let window = Window::new(launch, "processed")?;
     let indices = launch.get_read("indices", index, count(launch, &[batch, per_item])?)?;
     let src = launch.get_read("src", dtype, count(launch, &[batch, outer, processed, inner])?)?;
+    let places: Vec<_> = (0..indices.len()).map(|i| window.place(indices, i)).collect::<Result<_>>()?;
     let row = inner * size_of(dtype);
     let mut bytes = Vec::new();
     for item in 0..batch {
-        let indices = View::new(index, &indices.bytes[item * per_item * size_of(index)..]);
         for o in 0..outer {
-            for position in 0..per_item {
-                match window.place(indices, position)? {
+            for place in &places[item * per_item..][..per_item] {
+                match place {
                     Some(place) => {
                         let start = ((item * outer + o) * processed + place) * row;
                         bytes.extend_from_slice(&src.bytes[start..start + row]);

@@ -11,7 +11,7 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let rows = Rows::new(launch)?;
     let weight = rows.factors("weight")?;
     let [mut dst, mut inverses] = [rows.data, rows.stats].map(|d| Data::new(d, []));
-    for row in rows.iter() {
+    for row in rows.iter().filter(|row| !row.is_empty()) {
         let squares = row.iter().fold(Wide::ZERO, |sum, x| sum + x.square());
         let mean = squares / Wide::from(row.len() as i128);
         let inverse = Wide::ONE / (mean + Wide::from(launch.get_attr("epsilon"))).sqrt();

@@ -46,6 +46,20 @@ pub(super) fn broadcast(launch: &Launch<'_>, shapes: &[&[usize]]) -> Result<Vec<
     Ok(out)
 }
 
+/// Whether strides may lead to an element twice, by the contracts' rule: with the dimensions of more than one
+/// element in the order of the sizes of their strides, each must exceed the reach of those before it.
+pub(super) fn may_repeat(dims: &[usize], strides: &[i64]) -> bool {
+    let steps = dims.iter().zip(strides).filter(|(d, _)| **d > 1);
+    let mut steps: Vec<_> = steps.map(|(d, s)| (s.unsigned_abs(), *d as u128)).collect();
+    steps.sort_unstable();
+    let mut reach = 0;
+    steps.into_iter().any(|(stride, d)| {
+        let inside = u128::from(stride) <= reach;
+        reach += u128::from(stride) * (d - 1);
+        inside
+    })
+}
+
 /// Where strides, in elements, lead from `offset`; `None` outside `0..len`.
 pub(super) fn strided(index: &[usize], strides: &[i64], offset: i64, len: usize) -> Option<usize> {
     let steps = index.iter().zip(strides).map(|(i, s)| *i as i128 * i128::from(*s));

@@ -52,7 +52,7 @@ enum Rule {
     /// With the source dtype, for what is computed in f32 or f64 on the way.
     Real(fn(f64, f64, [f64; 2], DType) -> Wide),
     Complex(fn(Parts, Parts) -> Parts),
-    Test(fn(Number, Number, [f64; 2]) -> bool),
+    Test(Test),
 }
 
 impl Binary {
@@ -116,7 +116,10 @@ fn pow(a: i128, b: i128) -> i128 {
     }
 }
 
-const TESTS: Table<fn(Number, Number, [f64; 2]) -> bool, 11> = [
+/// A test of two numbers with the attributes.
+type Test = fn(Number, Number, [f64; 2]) -> bool;
+
+const TESTS: Table<Test, 11> = [
     ("equal", |a, b, _| equal(a, b)),
     ("not_equal", |a, b, _| !equal(a, b)),
     ("less_than", |a, b, _| a.wide() < b.wide()),
