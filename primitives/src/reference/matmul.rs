@@ -1,3 +1,14 @@
+//! `matmul`: `c = alpha * op(a) * op(b) + beta * c`, all matrices dense and row-major.
+
+use super::broadcast_matmul::Batches;
+use super::launch::{Launch, Outputs};
+use ep_core::Result;
+
+pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
+    let [m, n, k] = [launch.get_size("m")?, launch.get_size("n")?, launch.get_size("k")?];
+    Batches { m, n, k, a: &[], b: &[], c: &[] }.product(launch)
+}
+
 /// Sizes and transposes of `c[m, n] = alpha * op(a) * op(b) + beta * c`, all matrices dense and row-major.
 ///
 /// `a` is stored `[m, k]`, or `[k, m]` with `trans_a`; `b` is stored `[k, n]`, or `[n, k]` with `trans_b`.

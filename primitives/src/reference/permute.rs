@@ -1,3 +1,23 @@
+//! `permute`: `dst_dims[i] = src_dims[permutation[i]]`; bits are copied.
+
+use super::launch::{Launch, Outputs};
+use super::number::{Data, size_of};
+use super::shape::count;
+use ep_core::Result;
+
+pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
+    let (dtype, src_dims) = (launch.get_dtype("data")?, launch.get_dims("src_dims")?);
+    let permutation = launch.get_dims("permutation")?;
+    let mut sorted = permutation.clone();
+    sorted.sort_unstable();
+    if !sorted.into_iter().eq(0..src_dims.len()) {
+        return Err(launch.invalid(format!("{permutation:?} does not reorder {} dimensions", src_dims.len())));
+    }
+    let src = launch.get_read("src", dtype, count(launch, &src_dims)?)?;
+    let bytes = permute(&src_dims, &permutation, size_of(dtype), src.bytes);
+    Ok(Outputs::one("dst", Data { dtype, bytes }))
+}
+
 /// Permutes a dense row-major tensor, `dst_dims[i] = src_dims[permutation[i]]`, of elements of
 /// `element_size` bytes; returns the destination's bytes.
 ///
