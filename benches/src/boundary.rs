@@ -14,10 +14,8 @@
 //!
 //! The launches are timed in turns in batches, so that all see the same clock speed and neighbours.
 
-#[path = "boundary/samples.rs"]
-mod samples;
-
 use clap::Parser;
+use ep_benches::samples::{Samples, in_turns};
 use ep_core::op::Op;
 use ep_core::primitive::{
     ElementwiseUnary, ElementwiseUnaryArgs, ElementwiseUnaryCall, ElementwiseUnaryDesc, Softmax, SoftmaxDesc,
@@ -26,7 +24,6 @@ use ep_core::primitive::{
 use ep_core::{Code, DType, Error, Result};
 use ep_registry::config::Config;
 use ep_registry::{Buffer, Device, Primitive, Runtime, Stream};
-use samples::{Samples, in_turns};
 use serde::Serialize;
 use std::hint::black_box;
 use std::path::{Path, PathBuf};

@@ -272,6 +272,36 @@ impl<'a> DynArgs<'a> {
         }
     }
 
+    /// Sets the address of an operand, for [`DynPrimitive::launch_raw`]. [`DynPrimitive::launch`] takes addresses
+    /// from buffers and ignores this one.
+    ///
+    /// # Errors
+    /// An unknown operand, with the known ones; a list of buffers, which [`DynArgs::addresses`] sets.
+    pub fn address(mut self, operand: &str, address: u64) -> Result<Self> {
+        let arg = self.schema.operands[self.operand(operand)?].arg;
+        if matches!(self.schema.args[arg].kind, ArgKind::Addresses { .. }) {
+            return Err(Error::invalid(format!("operand `{operand}` is a list; set it with addresses()")));
+        }
+        let at = self.schema.args[arg].offset;
+        self.put(at, address);
+        Ok(self)
+    }
+
+    /// As [`DynArgs::address`], for an operand that is a list of buffers.
+    ///
+    /// # Errors
+    /// An unknown operand, with the known ones, or one that is no list.
+    pub fn addresses(mut self, operand: &str, addresses: &'a [u64]) -> Result<Self> {
+        let arg = self.schema.operands[self.operand(operand)?].arg;
+        let ArgKind::Addresses { length } = self.schema.args[arg].kind else {
+            return Err(Error::invalid(format!("operand `{operand}` is one buffer; set it with address()")));
+        };
+        let (at, length_at) = (self.schema.args[arg].offset, self.schema.args[length].offset);
+        self.put(length_at, addresses.len() as u64);
+        self.put(at, addresses.as_ptr().expose_provenance() as u64);
+        Ok(self)
+    }
+
     fn bytes(&self) -> &[u8] {
         // SAFETY: u64 values are readable as bytes.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.words.len() * 8) }
@@ -368,6 +398,21 @@ impl DynPrimitive {
         // SAFETY: `operands` has checked every address, and holds a list of them in place; dims point into slices
         // that `args` borrows.
         unsafe { operands.run(stream, args.words.as_ptr().cast()) }
+    }
+
+    /// Queues a launch with the addresses that [`DynArgs::address`] has set, at the cost of
+    /// [`crate::Primitive::launch_raw`]: `args` can be used again for the next launch.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    pub unsafe fn launch_raw(&self, stream: &Stream, args: &DynArgs<'_>) -> Result<()> {
+        self.check_schema(args)?;
+        // SAFETY: the argument struct of this op, with dims and lists that `args` borrows; the rest is the caller's promise.
+        unsafe { self.core.launch(stream, args.words.as_ptr().cast()) }
     }
 
     /// What [`ep_core::op::Op::check`] and [`ep_core::op::Op::uses`] do, from the schema.

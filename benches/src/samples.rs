@@ -1,9 +1,10 @@
-//! Timing in small batches.
+//! Timing in batches.
 
 use ep_core::Result;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Nanoseconds per call, one number for each batch.
+#[derive(Clone, Debug, Default)]
 pub struct Samples(Vec<f64>);
 
 impl Samples {
@@ -35,6 +36,16 @@ impl Samples {
         self.0.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
+    /// Adds those of `other`.
+    pub fn extend(&mut self, other: &Samples) {
+        self.0.extend_from_slice(&other.0);
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The median of what `self` takes longer than `other` in the same round: both saw the same clock speed and
     /// the same neighbours then, so it varies less than the difference of the medians.
     pub fn median_above(&self, other: &Samples) -> f64 {
@@ -42,10 +53,47 @@ impl Samples {
     }
 }
 
-fn median(values: &[f64]) -> f64 {
+/// The middle one of some values; NaN of none.
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// How long one thing is timed.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// As long as this lasts, batches are repeated ...
+    pub time: Duration,
+    /// ... and at least so many are made ...
+    pub min: usize,
+    /// ... and at most so many.
+    pub max: usize,
+}
+
+/// A batch lasts about this long at least, so that reading the clock does not count.
+const BATCH: Duration = Duration::from_micros(20);
+
+/// Times `work`, which makes the number of calls that it is given. The first call warms up, and tells how many
+/// calls make a batch.
+///
+/// # Errors
+/// Those of `work`.
+pub fn time(budget: Budget, work: &mut dyn FnMut(usize) -> Result<()>) -> Result<Samples> {
+    work(1)?;
+    let start = Instant::now();
+    work(1)?;
+    let once = start.elapsed().max(Duration::from_nanos(20));
+    let calls = (BATCH.as_nanos() / once.as_nanos()).clamp(1, 1000) as usize;
+    if calls > 1 {
+        work(calls)?;
+    }
+    let mut samples = Samples::new();
+    let start = Instant::now();
+    while samples.len() < budget.max && (samples.len() < budget.min || start.elapsed() < budget.time) {
+        samples.time(calls, || work(calls))?;
+    }
+    Ok(samples)
 }
 
 /// Something that makes a number of calls.
@@ -81,6 +129,29 @@ mod tests {
         let (a, b) = (Samples(vec![9.0, 1.0, 5.0]), Samples(vec![8.0, 2.0, 1.0]));
         assert_eq!((a.median(), a.min(), a.len(), a.median_above(&b)), (5.0, 1.0, 3, 1.0));
         assert!(Samples::new().median().is_nan());
+    }
+
+    #[test]
+    fn a_budget_is_kept() {
+        let budget = |min, max| Budget { time: Duration::ZERO, min, max };
+        let mut calls = 0;
+        let slow = |n: usize| {
+            calls += n;
+            std::thread::sleep(Duration::from_millis(1));
+            Ok(())
+        };
+        let samples = time(budget(3, 9), &mut { slow }).unwrap();
+        assert_eq!((samples.len(), calls), (3, 5));
+        let mut batches = Vec::new();
+        let fast = |n: usize| {
+            batches.push(n);
+            Ok(())
+        };
+        let long = Budget { time: Duration::from_secs(1), ..budget(1, 4) };
+        assert_eq!(time(long, &mut { fast }).unwrap().len(), 4);
+        assert!(batches[3] > 10, "{batches:?}");
+        let failing = time(budget(1, 1), &mut |_| Err(ep_core::Error::internal("no"))).unwrap_err();
+        assert!(failing.to_string().contains("no"));
     }
 
     #[test]

@@ -1,0 +1,118 @@
+//! Seeing whether other processes use the CPU, so that timings are taken when they do not.
+//!
+//! `/proc/stat` counts the time of all processes, and that the hypervisor gave to others; what this process used
+//! itself is subtracted. Elsewhere than on Linux nothing is known, and nothing waits.
+
+use std::time::{Duration, Instant};
+
+/// Below this many CPUs of foreign work the machine counts as idle.
+pub const IDLE: f64 = 0.06;
+
+/// A point in time with the CPU times until then, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    at: Instant,
+    busy: f64,
+    own: f64,
+}
+
+impl Mark {
+    /// Now.
+    pub fn now() -> Mark {
+        Mark { at: Instant::now(), busy: busy().unwrap_or(0.0), own: own_seconds() }
+    }
+
+    /// CPUs that others kept busy since then, on average; 0 where it is not known. The clock behind it ticks in
+    /// hundredths of a second, so the time since then should be some tenths.
+    pub fn foreign(&self) -> f64 {
+        let now = Mark::now();
+        let wall = now.at.duration_since(self.at).as_secs_f64().max(1e-3);
+        (((now.busy - self.busy) - (now.own - self.own)) / wall).max(0.0)
+    }
+}
+
+/// Seconds in which any CPU was not idle, stolen ones included.
+fn busy() -> Option<f64> {
+    parse(&std::fs::read_to_string("/proc/stat").ok()?)
+}
+
+fn parse(stat: &str) -> Option<f64> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<f64> = line.split_whitespace().map_while(|x| x.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal
+    let [user, nice, system, _, _, irq, softirq, steal] = *ticks.first_chunk()?;
+    // SAFETY: no memory is involved.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    Some((user + nice + system + irq + softirq + steal) / per_second.max(1) as f64)
+}
+
+/// CPU seconds of this process.
+pub fn own_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid place for the result.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    if result == 0 { time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9 } else { 0.0 }
+}
+
+/// Waits until the machine was idle for a fifth of a second, at most `limit`; whether it was.
+pub fn wait_idle(limit: Duration) -> bool {
+    let start = Instant::now();
+    loop {
+        let mark = Mark::now();
+        std::thread::sleep(Duration::from_millis(200));
+        if mark.foreign() < IDLE {
+            return true;
+        }
+        if start.elapsed() >= limit {
+            return false;
+        }
+    }
+}
+
+/// Waits until this process's other threads, such as those of a library that spin for a while after their last
+/// work, have gone to sleep; at most 300 ms. Whether they have.
+pub fn settle() -> bool {
+    for _ in 0..300 {
+        let (before, start) = (own_seconds(), Instant::now());
+        std::thread::sleep(Duration::from_millis(1));
+        if own_seconds() - before < 0.1 * start.elapsed().as_secs_f64() {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_counts() {
+        let text = "cpu  100 20 30 1000 5 1 2 42 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        // SAFETY: no memory is involved.
+        let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64;
+        assert_eq!(parse(text), Some(195.0 / per_second));
+        assert_eq!(parse("cpu 1 2"), None);
+        assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    fn own_work_is_not_foreign() {
+        let before = own_seconds();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(30) {
+            std::hint::spin_loop();
+        }
+        assert!(own_seconds() > before);
+    }
+
+    #[test]
+    fn a_spinning_thread_is_waited_for() {
+        let end = Instant::now() + Duration::from_millis(40);
+        let spinner = std::thread::spawn(move || while Instant::now() < end {});
+        settle();
+        let late = Instant::now() + Duration::from_millis(5) >= end;
+        spinner.join().unwrap();
+        assert!(late, "settled while a thread was spinning");
+    }
+}

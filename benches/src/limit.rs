@@ -1,0 +1,142 @@
+//! What this machine can do: kernels that only move bytes, or only multiply, as fast as it goes.
+//!
+//! The *limit* of a row is the shortest time in which any of several streaming kernels reads and writes exactly
+//! the memory that the row has to, with no arithmetic: plain and streaming stores, with and without prefetching, one
+//! stream or four pages at a time. For matrix products it is the time that the multiplications alone take. `share` in
+//! reports is the limit's time over the row's.
+
+mod peak;
+mod stream;
+
+pub use stream::read_all;
+
+use crate::ours::Operands;
+use crate::row::{Family, Row};
+use crate::samples::{Budget, time};
+use ep_core::parallel::Parallel;
+use ep_core::provider::inline::HOST_SPACE;
+use ep_core::{DType, Result};
+use ep_registry::Device;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// A piece of memory.
+pub type Range = (u64, u64);
+
+/// What has to be read and written: addresses and bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Read.
+    pub reads: Vec<Range>,
+    /// Written.
+    pub writes: Vec<Range>,
+}
+
+impl Traffic {
+    /// That of a row. Of an operand from which the op picks some elements the limit reads as many bytes in order.
+    pub fn of(row: &Row, operands: &Operands) -> Traffic {
+        let mut traffic = Traffic::default();
+        for (x, buffer) in row.inputs.iter().zip(&operands.inputs) {
+            let mut left = x.moved;
+            // Picks may be more than there is to pick from: then it is read again.
+            while left > 0 {
+                let part = left.min(buffer.bytes()).max(1);
+                traffic.reads.push((buffer.address(), part));
+                left -= part;
+            }
+        }
+        let output = (operands.output.address(), operands.output.bytes());
+        if row.output.accumulates || row.then_read {
+            traffic.reads.push(output);
+        }
+        traffic.writes.push(output);
+        traffic
+    }
+
+    fn shape(&self) -> (Vec<u64>, Vec<u64>) {
+        let bytes = |ranges: &[Range]| ranges.iter().map(|r| r.1).collect();
+        (bytes(&self.reads), bytes(&self.writes))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.reads.iter().chain(&self.writes).map(|r| r.1).sum()
+    }
+}
+
+/// Measures limits and remembers them.
+#[derive(Default)]
+pub struct Limits {
+    streams: HashMap<(Vec<u64>, Vec<u64>, usize), f64>,
+    peaks: HashMap<(DType, usize), f64>,
+}
+
+impl Limits {
+    /// Nanoseconds that a row takes at least on this machine; `None` where there is no kernel to tell, which is
+    /// where the device's memory is not the host's.
+    ///
+    /// # Errors
+    /// Those of the thread pool.
+    pub fn of(
+        &mut self,
+        row: &Row,
+        device: &Device,
+        operands: &Operands,
+        parallel: &dyn Parallel,
+    ) -> Result<Option<f64>> {
+        if device.info().memory_space != HOST_SPACE {
+            return Ok(None);
+        }
+        let moved = self.streaming(&Traffic::of(row, operands), parallel)?;
+        let computed = if row.family == Family::Matmul { self.computing(row, parallel)? } else { None };
+        // A product of a vector is bound by memory, one of matrices by arithmetic.
+        Ok(Some(computed.map_or(moved, |c| c.max(moved))))
+    }
+
+    fn streaming(&mut self, traffic: &Traffic, parallel: &dyn Parallel) -> Result<f64> {
+        let (reads, writes) = traffic.shape();
+        let key = (reads, writes, parallel.threads());
+        if let Some(known) = self.streams.get(&key) {
+            return Ok(*known);
+        }
+        let best = fastest_stream(traffic, parallel)?;
+        self.streams.insert(key, best);
+        Ok(best)
+    }
+
+    fn computing(&mut self, row: &Row, parallel: &dyn Parallel) -> Result<Option<f64>> {
+        let key = (row.dtype, parallel.threads());
+        let rate = match self.peaks.get(&key) {
+            Some(known) => *known,
+            None => {
+                let Some(rate) = peak::operations_per_ns(row.dtype, parallel)? else { return Ok(None) };
+                self.peaks.insert(key, rate);
+                rate
+            }
+        };
+        Ok(Some(row.flops as f64 / rate))
+    }
+}
+
+fn fastest_stream(traffic: &Traffic, parallel: &dyn Parallel) -> Result<f64> {
+    let quick = Budget { time: Duration::from_millis(4), min: 2, max: 50 };
+    let long = Budget { time: Duration::from_millis(60), min: 7, max: 400 };
+    let mut found = Vec::new();
+    // Below some KiB a second thread is never worth it.
+    let threads: &[usize] = match (traffic.bytes() >= 1 << 14, parallel.threads()) {
+        (true, n) if n > 1 => &[1, 0],
+        _ => &[1],
+    };
+    for threads in threads {
+        for variant in stream::Variant::all() {
+            let mut run = |times| stream::run(traffic, variant, *threads, parallel, times);
+            found.push((time(quick, &mut run)?.min(), variant, *threads));
+        }
+    }
+    found.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut best = f64::INFINITY;
+    for (_, variant, threads) in &found[..2.min(found.len())] {
+        let mut run = |times| stream::run(traffic, *variant, *threads, parallel, times);
+        best = best.min(time(long, &mut run)?.median());
+    }
+    Ok(best)
+}
