@@ -415,8 +415,16 @@ impl DynPrimitive {
         unsafe { self.core.launch(stream, args.words.as_ptr().cast()) }
     }
 
-    /// What [`ep_core::op::Op::check`] and [`ep_core::op::Op::uses`] do, from the schema.
-    fn uses(&self, args: &DynArgs<'_>) -> Result<Vec<OperandUse>> {
+    /// The op.
+    pub fn schema(&self) -> &Arc<Schema> {
+        &self.core.schema
+    }
+
+    /// What a launch does with each operand, in order, the buffers of a list one by one; the addresses are 0.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for sizes, shapes or scalars that cannot be launched, or that exceed a limit.
+    pub fn uses(&self, args: &DynArgs<'_>) -> Result<Vec<OperandUse>> {
         let schema = &self.core.schema;
         // SAFETY: dims are null with rank 0, or slices that `args` borrows.
         let facts = unsafe { ArgsFacts::new(schema, args.bytes()) };

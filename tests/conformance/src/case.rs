@@ -1,0 +1,166 @@
+//! What is launched.
+
+use ep_core::{DType, Scalar};
+use ep_registry::query::Row;
+use std::fmt;
+
+/// An op with its selectors and dtypes, by the names of its schema.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// The op.
+    pub op: String,
+    /// Selectors and their values.
+    pub selectors: Vec<(String, String)>,
+    /// Roles and their dtypes.
+    pub dtypes: Vec<(String, DType)>,
+}
+
+impl Key {
+    /// The key of a row of a query, unless it has a dtype of a vendor's.
+    pub fn from_row(row: &Row) -> Option<Key> {
+        let dtype = |(role, name): &(String, String)| Some((role.clone(), DType::parse(name).ok()?));
+        let dtypes = row.dtypes.iter().map(dtype).collect::<Option<_>>()?;
+        Some(Key { op: row.op.clone(), selectors: row.selectors.clone(), dtypes })
+    }
+
+    /// The dtype of a role; [`DType::INVALID`] if there is no such role.
+    pub fn dtype(&self, role: &str) -> DType {
+        self.dtypes.iter().find(|(r, _)| r == role).map_or(DType::INVALID, |(_, d)| *d)
+    }
+
+    /// The value of a selector; empty if there is no such selector.
+    pub fn selector(&self, name: &str) -> &str {
+        self.selectors.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v)
+    }
+
+    /// The element size of a role in bytes.
+    pub fn size(&self, role: &str) -> usize {
+        self.dtype(role).size().unwrap_or(1)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.op)?;
+        self.selectors.iter().try_for_each(|(n, v)| write!(f, " {n}={v}"))?;
+        self.dtypes.iter().try_for_each(|(n, v)| write!(f, " {n}={v}"))
+    }
+}
+
+/// What the operands that are read hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Numbers of modest size; integers of all sizes.
+    Modest,
+    /// Any bits, with NaN, infinities, zeros of both signs and the ends of the range among them.
+    Wild,
+}
+
+/// One launch.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Of what.
+    pub key: Key,
+    /// The trait that it is there for.
+    pub name: &'static str,
+    /// Attributes of the descriptor.
+    pub attrs: Vec<(&'static str, f64)>,
+    /// Sizes.
+    pub sizes: Vec<(&'static str, i64)>,
+    /// Dims and other lists of numbers.
+    pub lists: Vec<(&'static str, Vec<i64>)>,
+    /// Scalars.
+    pub scalars: Vec<(&'static str, Scalar)>,
+    /// Buffers of the list operand, for ops that have one.
+    pub arity: usize,
+    /// Optional operands that are left out.
+    pub absent: Vec<&'static str>,
+    /// An output, and the source whose memory it is.
+    pub in_place: Option<(&'static str, &'static str)>,
+    /// What is read.
+    pub content: Content,
+    /// Operand `indices` holds values from this range.
+    pub indices: (i64, i64),
+    /// Seed of the content.
+    pub seed: u64,
+}
+
+impl Case {
+    /// A case without arguments.
+    pub fn new(key: &Key, name: &'static str) -> Case {
+        Case {
+            key: key.clone(),
+            name,
+            attrs: Vec::new(),
+            sizes: Vec::new(),
+            lists: Vec::new(),
+            scalars: Vec::new(),
+            arity: 0,
+            absent: Vec::new(),
+            in_place: None,
+            content: Content::Modest,
+            indices: (0, 1),
+            seed: 0,
+        }
+    }
+
+    /// Sets sizes.
+    #[must_use]
+    pub fn sizes(mut self, sizes: &[(&'static str, i64)]) -> Case {
+        self.sizes.extend_from_slice(sizes);
+        self
+    }
+
+    /// Sets a list.
+    #[must_use]
+    pub fn list(mut self, name: &'static str, values: &[i64]) -> Case {
+        self.lists.push((name, values.to_vec()));
+        self
+    }
+
+    /// Sets a scalar.
+    #[must_use]
+    pub fn scalar(mut self, name: &'static str, value: Scalar) -> Case {
+        self.scalars.push((name, value));
+        self
+    }
+
+    /// Sets an attribute.
+    #[must_use]
+    pub fn attr(mut self, name: &'static str, value: f64) -> Case {
+        self.attrs.push((name, value));
+        self
+    }
+
+    /// Puts an output where a source is.
+    #[must_use]
+    pub fn in_place(mut self, output: &'static str, source: &'static str) -> Case {
+        self.in_place = Some((output, source));
+        self
+    }
+
+    /// Sets the content.
+    #[must_use]
+    pub fn content(mut self, content: Content) -> Case {
+        self.content = content;
+        self
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} [{}]", self.key, self.name)?;
+        self.attrs.iter().try_for_each(|(n, v)| write!(f, " {n}={v}"))?;
+        self.sizes.iter().try_for_each(|(n, v)| write!(f, " {n}={v}"))?;
+        self.lists.iter().try_for_each(|(n, v)| write!(f, " {n}={v:?}"))?;
+        self.scalars.iter().try_for_each(|(n, v)| write!(f, " {n}={v}"))?;
+        if self.arity != 0 {
+            write!(f, " arity={}", self.arity)?;
+        }
+        self.absent.iter().try_for_each(|n| write!(f, " without {n}"))?;
+        if let Some((output, source)) = self.in_place {
+            write!(f, " {output} in {source}")?;
+        }
+        write!(f, " {:?} seed={}", self.content, self.seed)
+    }
+}

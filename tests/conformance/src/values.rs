@@ -1,0 +1,100 @@
+//! Content of operands.
+
+use crate::case::{Case, Content};
+use ep_core::DType;
+use primitives::reference::{Data, Number, int_range};
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// From a seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`, which is not 0.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.bits() % n
+    }
+
+    /// A number in [-1, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+    }
+}
+
+const SPECIAL: [f64; 14] = [
+    f64::NAN,
+    f64::INFINITY,
+    f64::NEG_INFINITY,
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -2.0,
+    1e30,
+    -1e30,
+    1e-30,
+    65504.0,
+    f64::MAX,
+];
+
+fn real(dtype: DType, content: Content, random: &mut Random) -> f64 {
+    let bits = |random: &mut Random| {
+        let bytes = random.bits().to_ne_bytes();
+        Number::load(dtype, &bytes).re()
+    };
+    match (content, random.below(8)) {
+        (Content::Modest, 0) => (random.below(9) as f64 - 4.0) * 0.5,
+        (Content::Modest, _) => 3.0 * random.unit(),
+        (Content::Wild, 0..3) => SPECIAL[random.below(SPECIAL.len() as u64) as usize],
+        (Content::Wild, 3..5) => bits(random),
+        (Content::Wild, _) => 20.0 * random.unit(),
+    }
+}
+
+fn number(dtype: DType, content: Content, random: &mut Random) -> Number {
+    match dtype {
+        DType::BOOL => Number::Bool(random.bits() & 1 != 0),
+        DType::COMPLEX64 | DType::COMPLEX128 => {
+            let part = if dtype == DType::COMPLEX64 { DType::F32 } else { DType::F64 };
+            Number::Complex(real(part, content, random), real(part, content, random))
+        }
+        d if DType::FLOAT.contains(&d) => Number::Real(real(d, content, random)),
+        d => {
+            let (least, most) = int_range(d);
+            match random.below(4) {
+                0 => Number::Int(i128::from(random.bits() as i64).clamp(least, most)),
+                1 => Number::Int([least, most, 0, 1, most - 1, least + 1][random.below(6) as usize]),
+                _ => Number::Int((i128::from(random.below(19)) - 9).clamp(least, most)),
+            }
+        }
+    }
+}
+
+/// The content of one operand of a case.
+pub fn content(case: &Case, operand: &str, dtype: DType, count: usize, random: &mut Random) -> Data {
+    if operand == "indices" {
+        let (from, to) = case.indices;
+        let span = (to - from).max(1) as u64;
+        return Data::new(dtype, (0..count).map(|_| Number::Int((from + random.below(span) as i64).into())));
+    }
+    Data::new(dtype, (0..count).map(|_| number(dtype, case.content, random)))
+}
+
+/// Bytes that no kernel leaves behind by chance, and that are valid elements.
+pub fn poison(dtype: DType, bytes: usize) -> Vec<u8> {
+    vec![if dtype == DType::BOOL { 1 } else { 0xd5 }; bytes]
+}
