@@ -272,7 +272,13 @@ impl Printer {
         }
         text += &format!("{:<24}{:>11}  {:<22}", line.op, line.dtype, row.shape_text());
         match line.median_us {
-            None => text += &format!("{}: {}", line.status, line.reason.as_deref().unwrap_or("")),
+            None => {
+                text += &format!(
+                    "{}: {}",
+                    line.status,
+                    line.reason.as_deref().and_then(|r| r.lines().next()).unwrap_or("")
+                )
+            }
             Some(us) => {
                 let or_dash =
                     |x: Option<f64>, digits: usize| x.map_or("-".into(), |x| format!("{x:.digits$}"));

@@ -74,8 +74,8 @@ pub struct Budget {
 /// A batch lasts about this long at least, so that reading the clock does not count.
 const BATCH: Duration = Duration::from_micros(20);
 
-/// Times `work`, which makes the number of calls that it is given. The first call warms up, and tells how many
-/// calls make a batch.
+/// Times `work`, which makes the number of calls that it is given. The first call warms up, and the second tells how
+/// many calls make a batch; it counts if one does.
 ///
 /// # Errors
 /// Those of `work`.
@@ -85,11 +85,14 @@ pub fn time(budget: Budget, work: &mut dyn FnMut(usize) -> Result<()>) -> Result
     work(1)?;
     let once = start.elapsed().max(Duration::from_nanos(20));
     let calls = (BATCH.as_nanos() / once.as_nanos()).clamp(1, 1000) as usize;
+    let start = Instant::now();
     if calls > 1 {
         work(calls)?;
     }
     let mut samples = Samples::new();
-    let start = Instant::now();
+    if calls == 1 {
+        samples.0.push(once.as_nanos() as f64);
+    }
     while samples.len() < budget.max && (samples.len() < budget.min || start.elapsed() < budget.time) {
         samples.time(calls, || work(calls))?;
     }
@@ -141,7 +144,7 @@ mod tests {
             Ok(())
         };
         let samples = time(budget(3, 9), &mut { slow }).unwrap();
-        assert_eq!((samples.len(), calls), (3, 5));
+        assert_eq!((samples.len(), calls), (3, 4));
         let mut batches = Vec::new();
         let fast = |n: usize| {
             batches.push(n);

@@ -1,27 +1,50 @@
-//! `ep bench`: runs the benchmark program that is built beside this one.
+//! `ep bench`: runs the benchmark programs that are built beside this one.
 //!
-//! The benchmarks compare the plugin with the same provider linked statically, and this program contains no
-//! provider, so they are a program of their own.
+//! This program computes nothing on elements and contains no provider. The benchmarks do: one compares the plugin
+//! with the same provider linked statically, the other has kernels that show the machine's limits.
 
 use crate::failure::{Exit, Failure};
 use crate::host::find_config;
 use crate::output::Out;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use std::path::Path;
 use std::process::Command;
 
 /// The program with the boundary's benchmarks.
 const BOUNDARY: &str = "ep-boundary";
+/// The program with the standard table.
+const ROWS: &str = "ep-rows";
 
-/// Measures what the framework itself costs
+/// Measures a device's primitives, or what the framework itself costs
 ///
-/// Runs `ep-boundary`, which must stand beside this program.
+/// With --device: the standard table, medians of many runs. Bytes are those that a row has to move; `share` is the
+/// time of the fastest kernel that only moves these bytes (of one that only multiplies, for matrix products), measured
+/// in the same run, over the row's. Rows of ops that the device lacks are printed as unsupported.
+///
+/// Runs `ep-rows` or `ep-boundary`, which must stand beside this program.
 #[derive(Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["boundary", "device"]))]
 pub struct Bench {
     /// The cost of calling through the plugin boundary, of looking up a primitive, of loading and of threads
-    #[arg(long, required = true)]
+    #[arg(long)]
     boundary: bool,
-    /// Prints JSON: [{name, median_ns, min_ns, runs}]
+    /// The speed of the primitives of this device: `cpu:0`, or `cpu` for the first of its kind
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// Only rows whose name, `OP DTYPE SHAPE` as the table prints it, matches this regular expression
+    #[arg(long, value_name = "RE", conflicts_with = "boundary")]
+    filter: Option<String>,
+    /// Only these parts of the table: large, medium, small, chain, grid
+    #[arg(long, value_name = "NAMES", conflicts_with = "boundary")]
+    group: Option<String>,
+    /// Threads that providers may use, such as 1 or 1,2 [default: one for each CPU]
+    #[arg(long, value_name = "N", conflicts_with = "boundary")]
+    threads: Option<String>,
+    /// A short look: fewer runs of each row
+    #[arg(long, conflicts_with = "boundary")]
+    quick: bool,
+    /// Prints JSON. Of a device a line for each row: {op, dtype, shape, threads, device, median_us, gbps, gflops,
+    /// share}; of the boundary: [{name, median_ns, min_ns, runs}]
     #[arg(long)]
     json: bool,
 }
@@ -29,11 +52,11 @@ pub struct Bench {
 impl Bench {
     /// Runs it.
     pub fn run(&self, config: Option<&Path>, out: &mut Out) -> Result<(), Failure> {
-        debug_assert!(self.boundary, "clap requires it, and there is nothing else to measure yet");
         let config = find_config(config)?;
         let own = std::env::current_exe()
             .map_err(|e| Failure::general(format!("cannot find the folder of this program: {e}")))?;
-        let program = own.with_file_name(format!("{BOUNDARY}{}", std::env::consts::EXE_SUFFIX));
+        let name = if self.boundary { BOUNDARY } else { ROWS };
+        let program = own.with_file_name(format!("{name}{}", std::env::consts::EXE_SUFFIX));
         if !program.is_file() {
             return Err(Failure::general(format!(
                 "{} is missing; build it with `cargo build --release -p ep-benches`, and run the `ep` of that build",
@@ -43,16 +66,63 @@ impl Bench {
         out.flush()?;
         let mut command = Command::new(&program);
         command.arg("--config").arg(&config);
-        if self.json {
-            command.arg("--json");
-        }
+        command.args(self.arguments());
         let status = command
             .status()
             .map_err(|e| Failure::general(format!("cannot run {}: {e}", program.display())))?;
         if status.success() {
             return Ok(());
         }
-        let exit = if status.code() == Some(3) { Exit::NoProvider } else { Exit::General };
+        let exit = match status.code() {
+            Some(2) => Exit::Usage,
+            Some(3) => Exit::NoProvider,
+            _ => Exit::General,
+        };
         Err(Failure::new(exit, format!("{} failed: {status}", program.display())).with_config(&config))
+    }
+
+    /// What the program is told, but for the config.
+    fn arguments(&self) -> Vec<String> {
+        let values = [
+            ("--device", &self.device),
+            ("--filter", &self.filter),
+            ("--group", &self.group),
+            ("--threads", &self.threads),
+        ];
+        let given =
+            values.into_iter().filter_map(|(flag, value)| Some(format!("{flag}={}", value.as_ref()?)));
+        let flags = [("--quick", self.quick), ("--json", self.json)];
+        given.chain(flags.into_iter().filter(|f| f.1).map(|f| f.0.to_owned())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: Bench,
+    }
+
+    fn parse(line: &[&str]) -> Result<Vec<String>, clap::Error> {
+        Line::try_parse_from(std::iter::once("bench").chain(line.iter().copied()))
+            .map(|l| l.bench.arguments())
+    }
+
+    #[test]
+    fn flags_are_passed_on() {
+        assert_eq!(parse(&["--boundary", "--json"]).unwrap(), ["--json"]);
+        let all = ["--device", "cpu", "--filter", "^a b", "--group", "small", "--threads", "1,2", "--quick"];
+        let passed = ["--device=cpu", "--filter=^a b", "--group=small", "--threads=1,2", "--quick"];
+        assert_eq!(parse(&all).unwrap(), passed);
+    }
+
+    #[test]
+    fn exactly_one_thing_is_measured() {
+        assert!(parse(&[]).is_err() && parse(&["--boundary", "--device", "cpu"]).is_err());
+        assert!(parse(&["--boundary", "--quick"]).is_err());
     }
 }

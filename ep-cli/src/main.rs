@@ -52,6 +52,8 @@ Examples:
   ep support --device cpu             every combination, and why one has no meaning
   ep demo                             classify handwritten digits on every device
   ep demo --device cpu:0 --json       on one device, for programs
+  ep bench --device cpu --filter add  how fast primitives are, and how near the
+                                      machine's limits
   ep bench --boundary                 what calling a plugin costs
   ep completions bash                 a completion script
 

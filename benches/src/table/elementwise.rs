@@ -64,7 +64,7 @@ fn cast(from: DType, to: DType, count: i64) -> Row {
         .role("src", from)
         .role("dst", to)
         .sizes(&[("count", count)])
-        .input("src", from, &[count], Content::Normal(30.0))
+        .input("src", from, &[count], Content::Normal(15.0))
         .output("dst", to, &[count])
         .peer("cast", &[])
 }

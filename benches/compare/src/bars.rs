@@ -1,0 +1,90 @@
+//! How much faster than the best peer a row can be on the reference machine: what kernels that were tuned by hand for
+//! one shape reached there, as the best peer's time over theirs, with one thread and with two.
+//!
+//! A row has to reach nine tenths of that, and never less than 0.95: where nobody can be faster, nobody may be much
+//! slower.
+
+/// Row, one thread, two threads.
+const REFERENCE: &[(&str, f64, f64)] = &[
+    ("add f32 16777216", 1.44, 1.54),
+    ("add3_nary f32 16777216", 1.55, 1.29),
+    ("add_bcast_row f32 4096x4096", 1.36, 1.59),
+    ("relu f32 16777216", 1.28, 1.37),
+    ("exp f32 16777216", 1.45, 1.52),
+    ("tanh f32 16777216", 1.19, 1.87),
+    ("sigmoid f32 16777216", 1.58, 1.95),
+    ("gelu_erf f32 16777216", 1.49, 1.64),
+    ("gelu_tanh f32 16777216", 2.53, 2.65),
+    ("fill f32 16777216", 1.46, 0.97),
+    ("copy_contig f32 16777216", 1.22, 1.41),
+    ("cast_f32_to_f16 f32 16777216", 1.04, 1.05),
+    ("cast_f32_to_bf16 f32 16777216", 2.41, 1.56),
+    ("cast_f32_to_i8 f32 16777216", 0.84, 0.94),
+    ("cast_f16_to_f32 f32 16777216", 1.73, 1.20),
+    ("softmax f32 32768x32", 1.68, 1.62),
+    ("softmax f32 32768x128", 1.14, 1.29),
+    ("softmax f32 32768x1024", 1.70, 1.70),
+    ("softmax f32 32768x4096", 2.36, 2.31),
+    ("log_softmax f32 32768x32", 1.50, 1.52),
+    ("log_softmax f32 32768x128", 1.21, 1.31),
+    ("log_softmax f32 32768x1024", 2.29, 2.26),
+    ("log_softmax f32 32768x4096", 2.66, 2.39),
+    ("softmax_bwd f32 32768x32", 1.03, 0.98),
+    ("softmax_bwd f32 32768x128", 1.03, 1.01),
+    ("softmax_bwd f32 32768x1024", 1.41, 1.61),
+    ("softmax_bwd f32 32768x4096", 1.53, 1.54),
+    ("log_softmax_bwd f32 32768x32", 1.17, 1.20),
+    ("log_softmax_bwd f32 32768x128", 1.18, 1.14),
+    ("log_softmax_bwd f32 32768x1024", 1.77, 1.97),
+    ("log_softmax_bwd f32 32768x4096", 1.67, 1.68),
+    ("softmax_axis1 f32 32x1024x512", 4.52, 6.26),
+    ("gather_rows f32 50000x512x32768", 1.90, 1.60),
+    ("gather_rows_small f32 1000000x16x1048576", 2.12, 2.82),
+    ("gather_axis1 f32 4096x4096x4096", 2.43, 6.89),
+    ("transpose2d f32 4096x4096", 6.30, 7.90),
+    ("permute_nchw_nhwc f32 64x128x56x56", 2.44, 2.98),
+    ("permute_nhwc_nchw f32 64x56x56x128", 3.46, 3.64),
+    ("permute_0213 f32 8x16x512x64", 1.04, 1.04),
+    ("permute_rev f32 64x128x56x56", 16.91, 29.61),
+    ("pad_hw1 f32 64x128x56x56", 1.25, 2.81),
+    ("pad_2d64 f32 4096x4096", 1.60, 4.33),
+    ("copy_nd_window f32 4096x4096", 1.10, 1.47),
+    ("one_hot f32 32768x1000", 2.92, 2.50),
+];
+
+/// No row may be slower than the fastest peer by more than this.
+const LEAST: f64 = 0.95;
+
+/// What the ratio to the fastest peer has to be.
+pub fn required(id: &str, threads: usize) -> f64 {
+    let known = REFERENCE.iter().find(|r| r.0 == id);
+    let reference = known.and_then(|r| match threads {
+        1 => Some(r.1),
+        2 => Some(r.2),
+        _ => None,
+    });
+    reference.map_or(LEAST, |r| (0.9 * r).max(LEAST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_benches::table::table;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_bar_is_that_of_a_row() {
+        let rows: BTreeSet<_> = table().iter().map(ep_benches::row::Row::id).collect();
+        for (id, ..) in REFERENCE {
+            assert!(rows.contains(*id), "no row is called `{id}`");
+        }
+    }
+
+    #[test]
+    fn bars_are_nine_tenths_and_at_least_the_least() {
+        assert!((required("add f32 16777216", 1) - 1.296).abs() < 1e-9);
+        assert_eq!(required("cast_f32_to_i8 f32 16777216", 1), LEAST);
+        assert_eq!(required("anything", 2), LEAST);
+        assert_eq!(required("permute_rev f32 64x128x56x56", 8), LEAST);
+    }
+}

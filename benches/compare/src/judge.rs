@@ -1,0 +1,191 @@
+//! From what was measured to what is reported: medians over processes, ratios, and means over families.
+
+use crate::bars::required;
+use crate::record::Measured;
+use ep_benches::row::{Family, Row};
+use ep_benches::samples::median;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A peer on a row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Against {
+    /// The median over the processes.
+    pub us: f64,
+    /// The median over the processes of its time over ours in the same process.
+    pub ratio: f64,
+    /// The smallest and the largest of these.
+    pub range: [f64; 2],
+}
+
+/// A row with some number of threads.
+#[derive(Clone, Debug)]
+pub struct Verdict<'a> {
+    pub row: &'a Row,
+    pub threads: usize,
+    pub processes: usize,
+    /// Our median over the processes; without it the op is not there.
+    pub ours_us: Option<f64>,
+    pub peers: BTreeMap<String, Against>,
+    /// The most that others used of the CPUs in any of the processes.
+    pub foreign: f64,
+    /// The ratio that the row has to reach.
+    pub required: f64,
+    /// Peers that computed something else.
+    pub differs: BTreeMap<String, String>,
+    /// Why there is no figure of ours.
+    pub reason: Option<String>,
+}
+
+impl Verdict<'_> {
+    /// The peer with the shortest time, and how it does.
+    pub fn fastest(&self) -> Option<(&str, &Against)> {
+        let peers = self.peers.iter().map(|(name, a)| (name.as_str(), a));
+        peers.min_by(|a, b| a.1.us.total_cmp(&b.1.us))
+    }
+
+    /// The ratio to the fastest peer.
+    pub fn ratio(&self) -> Option<f64> {
+        self.fastest().map(|(_, a)| a.ratio)
+    }
+
+    /// Whether the row is as fast as it has to be; `None` where nobody else computes it.
+    pub fn ok(&self) -> Option<bool> {
+        self.ratio().map(|r| r >= self.required)
+    }
+}
+
+/// All rows that were measured, in the table's order, those with fewer threads first.
+///
+/// Peers in `without` do not count.
+pub fn verdicts<'a>(rows: &'a [Row], lines: &[Measured], without: &[String]) -> Vec<Verdict<'a>> {
+    let threads: BTreeSet<usize> = lines.iter().map(|l| l.threads).collect();
+    let mut all = Vec::new();
+    for threads in threads {
+        for row in rows {
+            let id = row.id();
+            let of_row: Vec<_> = lines.iter().filter(|l| l.threads == threads && l.id == id).collect();
+            if !of_row.is_empty() {
+                all.push(verdict(row, threads, &of_row, without));
+            }
+        }
+    }
+    all
+}
+
+fn verdict<'a>(row: &'a Row, threads: usize, lines: &[&Measured], without: &[String]) -> Verdict<'a> {
+    let ours: Vec<f64> = lines.iter().filter_map(|l| l.ours.as_ref()).map(|f| f.median_us).collect();
+    let range = |values: &[f64]| {
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+        [low, values.iter().copied().fold(0.0, f64::max)]
+    };
+    let names: BTreeSet<&String> =
+        lines.iter().flat_map(|l| l.peers.keys()).filter(|n| !without.contains(n)).collect();
+    let mut peers = BTreeMap::new();
+    for name in names {
+        let both = lines.iter().filter_map(|l| Some((l.ours.as_ref()?, l.peers.get(name)?)));
+        let (us, ratios): (Vec<f64>, Vec<f64>) =
+            both.map(|(o, p)| (p.median_us, p.median_us / o.median_us)).unzip();
+        if !us.is_empty() {
+            let against = Against { us: median(&us), ratio: median(&ratios), range: range(&ratios) };
+            peers.insert(name.clone(), against);
+        }
+    }
+    Verdict {
+        row,
+        threads,
+        processes: lines.len(),
+        ours_us: (!ours.is_empty()).then(|| median(&ours)),
+        peers,
+        foreign: lines.iter().map(|l| l.foreign).fold(0.0, f64::max),
+        required: required(&row.id(), threads),
+        differs: lines.iter().flat_map(|l| l.differs.clone()).collect(),
+        reason: lines.iter().find_map(|l| l.absent.get("ours").cloned()),
+    }
+}
+
+/// How a family does: the geometric mean of its ratios to the fastest peer.
+#[derive(Clone, Debug)]
+pub struct Mean {
+    pub family: Family,
+    pub threads: usize,
+    pub rows: usize,
+    pub mean: f64,
+    /// Rows that are as fast as they have to be.
+    pub ok: usize,
+}
+
+/// Means over all families that have rows with peers.
+pub fn means(verdicts: &[Verdict<'_>]) -> Vec<Mean> {
+    let threads: BTreeSet<usize> = verdicts.iter().map(|v| v.threads).collect();
+    let mut all = Vec::new();
+    for threads in threads {
+        for family in Family::ALL {
+            let of_family = verdicts.iter().filter(|v| v.threads == threads && v.row.family == family);
+            let judged: Vec<_> = of_family.filter_map(|v| Some((v.ratio()?, v.ok()?))).collect();
+            if judged.is_empty() {
+                continue;
+            }
+            let logs: f64 = judged.iter().map(|(r, _)| r.ln()).sum();
+            all.push(Mean {
+                family,
+                threads,
+                rows: judged.len(),
+                mean: (logs / judged.len() as f64).exp(),
+                ok: judged.iter().filter(|(_, ok)| *ok).count(),
+            });
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Figure;
+    use ep_benches::table::table;
+
+    fn line(id: &str, process: usize, ours: f64, torch: f64, numpy: f64) -> Measured {
+        let figure = |us: f64| Figure { median_us: us, min_us: us, runs: 3 };
+        Measured {
+            id: id.into(),
+            threads: 1,
+            process,
+            ours: Some(figure(ours)),
+            peers: [("torch".into(), figure(torch)), ("numpy".into(), figure(numpy))].into(),
+            ..Measured::default()
+        }
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_process_and_to_the_fastest() {
+        let rows = table();
+        let id = "add f32 16777216";
+        let lines =
+            [line(id, 0, 10.0, 20.0, 40.0), line(id, 1, 20.0, 30.0, 60.0), line(id, 2, 10.0, 12.0, 30.0)];
+        let all = verdicts(&rows, &lines, &[]);
+        let [v] = &*all else { panic!("{} rows", all.len()) };
+        let (name, against) = v.fastest().unwrap();
+        assert_eq!((name, against.us, against.ratio, against.range), ("torch", 20.0, 1.5, [1.2, 2.0]));
+        assert_eq!((v.ours_us, v.ok()), (Some(10.0), Some(true)));
+        let slower = verdicts(&rows, &lines, &["torch".to_owned()]);
+        assert_eq!(slower[0].fastest().map(|f| f.0), Some("numpy"));
+        let means = means(&all);
+        assert_eq!((means.len(), means[0].rows, means[0].ok), (1, 1, 1));
+        assert!((means[0].mean - 1.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_row_without_peers_or_without_us_is_not_judged() {
+        let rows = table();
+        let mut alone = line("add f32 16777216", 0, 10.0, 1.0, 1.0);
+        alone.peers.clear();
+        let mut absent = line("exp f32 16777216", 0, 1.0, 1.0, 1.0);
+        absent.ours = None;
+        absent.absent.insert("ours".into(), "no op".into());
+        let all = verdicts(&rows, &[alone, absent], &[]);
+        assert!(all.iter().all(|v| v.ok().is_none()));
+        assert_eq!(all[1].reason.as_deref(), Some("no op"));
+        assert!(means(&all).is_empty());
+    }
+}

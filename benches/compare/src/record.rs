@@ -1,0 +1,133 @@
+//! What was measured, as lines of JSON in a file, so that an interrupted comparison goes on where it stopped.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+/// The time of one call.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Figure {
+    /// The middle one of all batches.
+    pub median_us: f64,
+    /// The shortest.
+    pub min_us: f64,
+    /// Batches.
+    pub runs: usize,
+}
+
+/// One row in one process.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Measured {
+    /// The row's.
+    pub id: String,
+    /// Threads that everyone may use.
+    pub threads: usize,
+    /// Which of the processes with these threads it was.
+    pub process: usize,
+    /// CPUs that other processes kept busy meanwhile.
+    pub foreign: f64,
+    /// Provider and factory.
+    pub by: Option<String>,
+    /// Ours; absent where the device does not have the op.
+    pub ours: Option<Figure>,
+    /// Each peer that computes the row.
+    pub peers: BTreeMap<String, Figure>,
+    /// Why there is no figure: of a peer, or of `ours`.
+    pub absent: BTreeMap<String, String>,
+    /// Peers whose result is another one, and where. Their figures do not count.
+    pub differs: BTreeMap<String, String>,
+}
+
+/// What all lines of a file have in common.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
+pub struct Header {
+    /// The providers' files with their sizes and times of change: figures of another build do not count.
+    pub builds: Vec<String>,
+    /// The peers' versions.
+    pub versions: BTreeMap<String, String>,
+    /// Whether it was only a short look.
+    pub quick: bool,
+}
+
+/// The file.
+pub struct Record {
+    path: PathBuf,
+    file: File,
+    /// All lines so far.
+    pub lines: Vec<Measured>,
+}
+
+impl Record {
+    /// Opens a file and takes over what it holds, if that was measured under the same header and `fresh` is not
+    /// set; else the file is begun anew. Also whether something was thrown away.
+    pub fn open(path: &Path, header: &Header, fresh: bool) -> Result<(Record, bool), String> {
+        let fail = |e: std::io::Error| format!("{}: {e}", path.display());
+        let known = read(path);
+        let matches = known.as_ref().is_some_and(|(h, _)| h == header) && !fresh;
+        let mut options = OpenOptions::new();
+        if matches {
+            let file = options.append(true).open(path).map_err(fail)?;
+            let lines = known.map(|k| k.1).unwrap_or_default();
+            return Ok((Record { path: path.to_owned(), file, lines }, false));
+        }
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir).map_err(fail)?;
+        }
+        let file = options.write(true).create(true).truncate(true).open(path).map_err(fail)?;
+        let mut record = Record { path: path.to_owned(), file, lines: Vec::new() };
+        record.write(header)?;
+        Ok((record, known.is_some_and(|(_, lines)| !lines.is_empty())))
+    }
+
+    fn write(&mut self, line: &impl Serialize) -> Result<(), String> {
+        let mut text = serde_json::to_string(line).map_err(|e| e.to_string())?;
+        text.push('\n');
+        self.file.write_all(text.as_bytes()).map_err(|e| format!("{}: {e}", self.path.display()))
+    }
+
+    /// Adds a line.
+    pub fn add(&mut self, line: Measured) -> Result<(), String> {
+        self.write(&line)?;
+        self.lines.push(line);
+        Ok(())
+    }
+
+    /// Whether this was measured.
+    pub fn has(&self, id: &str, threads: usize, process: usize) -> bool {
+        self.lines.iter().any(|l| l.id == id && l.threads == threads && l.process == process)
+    }
+}
+
+/// Header and lines; a last line that was cut off is left out.
+fn read(path: &Path) -> Option<(Header, Vec<Measured>)> {
+    let mut lines = BufReader::new(File::open(path).ok()?).lines().map_while(Result::ok);
+    let header = serde_json::from_str(&lines.next()?).ok()?;
+    Some((header, lines.map_while(|l| serde_json::from_str(&l).ok()).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_goes_on_under_the_same_header() {
+        let path = std::env::temp_dir().join(format!("ep-compare-{}.jsonl", std::process::id()));
+        let header = Header { builds: vec!["a".into()], ..Header::default() };
+        let line = |id: &str| Measured { id: id.into(), threads: 1, ..Measured::default() };
+        let (mut record, lost) = Record::open(&path, &header, true).unwrap();
+        assert!(!lost && record.lines.is_empty());
+        record.add(line("x")).unwrap();
+        drop(record);
+        let (mut record, lost) = Record::open(&path, &header, false).unwrap();
+        assert!(!lost && record.has("x", 1, 0) && !record.has("x", 2, 0) && !record.has("y", 1, 0));
+        record.add(line("y")).unwrap();
+        drop(record);
+        let other = Header { builds: vec!["b".into()], ..Header::default() };
+        assert_eq!(Record::open(&path, &header, false).unwrap().0.lines.len(), 2);
+        let (record, lost) = Record::open(&path, &other, false).unwrap();
+        assert!(lost && record.lines.is_empty());
+        std::fs::remove_file(&path).unwrap();
+    }
+}
