@@ -97,22 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn own_work_is_not_foreign() {
-        let before = own_seconds();
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(30) {
-            std::hint::spin_loop();
+    fn own_work_is_counted() {
+        let (before, start) = (own_seconds(), Instant::now());
+        while own_seconds() <= before {
+            assert!(start.elapsed() < Duration::from_secs(10), "no CPU time in ten seconds");
         }
-        assert!(own_seconds() > before);
-    }
-
-    #[test]
-    fn a_spinning_thread_is_waited_for() {
-        let end = Instant::now() + Duration::from_millis(40);
-        let spinner = std::thread::spawn(move || while Instant::now() < end {});
-        settle();
-        let late = Instant::now() + Duration::from_millis(5) >= end;
-        spinner.join().unwrap();
-        assert!(late, "settled while a thread was spinning");
     }
 }

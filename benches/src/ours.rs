@@ -173,6 +173,60 @@ pub fn agree(dtype: DType, a: &[f64], b: &[f64], scale: f64) -> std::result::Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::content::number;
+    use crate::table::table;
+
+    fn values(dtype: DType, buffer: &Buffer) -> Vec<f64> {
+        let bytes = buffer.download::<u8>().unwrap();
+        bytes.chunks(dtype.bytes_for_bounds() as usize).map(|b| number(dtype, b)).collect()
+    }
+
+    /// Rows of a moderate size launch, or are unsupported; and what is launched is what the row says.
+    #[test]
+    fn rows_launch_through_the_public_interface() {
+        let runtime =
+            Runtime::builder().linked::<ep_cpu::provider::CpuProvider>("cpu").threads(2).build().unwrap();
+        let device = runtime.device("cpu").unwrap();
+        let mut launched = 0;
+        for row in table().iter().filter(|r| r.footprint() < 1 << 20) {
+            let mut operands = Operands::new(device, row).unwrap();
+            if !row.output.accumulates {
+                operands.poison(0x5b).unwrap();
+            }
+            match Launcher::new(&runtime, device, row, &operands) {
+                Ok(_) => launched += 1,
+                Err(Refusal::Unsupported(_)) => continue,
+                Err(Refusal::Failed(e)) => panic!("{}: {e}", row.id()),
+            }
+            let got = values(row.output.dtype, &operands.output);
+            let x = |i: usize| values(row.inputs[i].dtype, &operands.inputs[i]);
+            let want: Vec<f64> = match row.peer.name {
+                "relu" => x(0).iter().map(|v| v.max(0.0)).collect(),
+                "copy" => x(0),
+                "add" => x(0).iter().zip(x(1)).map(|(a, b)| a + b).collect(),
+                "fill" => vec![1.5; got.len()],
+                _ => continue,
+            };
+            agree(row.output.dtype, &want, &got, 1.0).unwrap_or_else(|e| panic!("{}: {e}", row.id()));
+        }
+        assert!(launched > 20, "only {launched} rows were launched");
+    }
+
+    #[test]
+    fn lists_of_buffers_are_passed_as_addresses() {
+        let runtime = Runtime::builder().linked::<ep_cpu::provider::CpuProvider>("cpu").build().unwrap();
+        let device = runtime.device("cpu").unwrap();
+        let row = table().into_iter().find(|r| r.primitive == "add" && r.footprint() < 32 << 20).unwrap();
+        let operands = Operands::new(device, &row).unwrap();
+        match Launcher::new(&runtime, device, &row, &operands) {
+            Ok(_) => {}
+            Err(Refusal::Unsupported(_)) => return,
+            Err(Refusal::Failed(e)) => panic!("{}: {e}", row.id()),
+        }
+        let [a, b, c] = [0, 1, 2].map(|i| values(row.dtype, &operands.inputs[i]));
+        let sums: Vec<f64> = (0..a.len()).map(|i| a[i] + b[i] + c[i]).collect();
+        agree(row.dtype, &sums, &values(row.dtype, &operands.output), 1.0).unwrap();
+    }
 
     #[test]
     fn agreement_is_as_strict_as_the_dtype() {

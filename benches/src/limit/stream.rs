@@ -19,7 +19,7 @@ pub struct Variant {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Walk {
-    /// One cache line of each operand in turn, on so many pages at a time.
+    /// A few cache lines of each operand in turn, on one page or on four at a time.
     Lines(usize),
     /// So many bytes in all, first all reads, then all writes.
     Bursts(usize),
@@ -28,7 +28,7 @@ enum Walk {
 impl Variant {
     /// All that are tried.
     pub fn all() -> impl Iterator<Item = Variant> {
-        let walks = [Walk::Lines(1), Walk::Lines(4), Walk::Bursts(2 << 10), Walk::Bursts(16 << 10)];
+        let walks = [Walk::Lines(1), Walk::Lines(4), Walk::Bursts(4 << 10), Walk::Bursts(16 << 10)];
         walks.into_iter().flat_map(|walk| {
             [(false, 0), (false, 1536), (true, 0), (true, 1536)].map(|(streaming, ahead)| Variant {
                 streaming,
@@ -39,29 +39,53 @@ impl Variant {
     }
 }
 
-/// Runs a kernel so often; `threads` is the most that take part, 0 for all.
+/// What a kernel does with its part of the memory.
 ///
-/// # Errors
-/// Those of the thread pool.
-pub fn run(
-    traffic: &Traffic,
+/// # Safety
+/// The ranges are live memory of this process, and those that are written nobody else's meanwhile; the CPU has the
+/// instructions that the function was compiled for.
+type Walker = unsafe fn(&[Range], &[Range], Variant);
+
+/// A kernel with its memory divided among threads, so that running it costs nothing else.
+pub struct Kernel {
+    parts: Vec<(Vec<Range>, Vec<Range>)>,
     variant: Variant,
-    threads: usize,
-    parallel: &dyn Parallel,
-    times: usize,
-) -> Result<()> {
-    let parts = if threads == 0 { parallel.threads() } else { threads };
-    for _ in 0..times {
-        if parts == 1 {
-            run_part(traffic, variant, 0, 1);
-            continue;
-        }
-        parallel.parallel_for(parts, 1, threads, &|range| {
-            range.for_each(|i| run_part(traffic, variant, i, parts));
-            Ok(())
-        })?;
+    walker: Walker,
+}
+
+impl Kernel {
+    /// Divides the memory into so many parts.
+    pub fn new(traffic: &Traffic, variant: Variant, parts: usize) -> Kernel {
+        let own = |ranges: &[Range], i| ranges.iter().map(|r| part_of(*r, i, parts)).collect();
+        let parts = (0..parts).map(|i| (own(&traffic.reads, i), own(&traffic.writes, i))).collect();
+        Kernel { parts, variant, walker: walker() }
     }
-    Ok(())
+
+    /// Runs it so often.
+    ///
+    /// # Errors
+    /// Those of the thread pool.
+    ///
+    /// # Safety
+    /// The memory is live and this process's, and nobody else writes it or uses what is written.
+    pub unsafe fn run(&self, parallel: &dyn Parallel, times: usize) -> Result<()> {
+        let one = |i: usize| {
+            let (reads, writes) = &self.parts[i];
+            // SAFETY: the caller promises the memory, `walker` the instructions; parts do not overlap.
+            unsafe { (self.walker)(reads, writes, self.variant) };
+        };
+        for _ in 0..times {
+            if let [_] = &*self.parts {
+                one(0);
+                continue;
+            }
+            parallel.parallel_for(self.parts.len(), 1, 0, &|range| {
+                range.for_each(one);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
 }
 
 /// Reads all of some memory: the consumer in a chain.
@@ -73,8 +97,10 @@ pub fn run(
 /// The range is readable memory of this process that nobody writes.
 pub unsafe fn read_all(range: Range, parallel: &dyn Parallel) -> Result<()> {
     let traffic = Traffic { reads: vec![range], writes: Vec::new() };
-    let variant = Variant { streaming: false, ahead: 1536, walk: Walk::Bursts(16 << 10) };
-    run(&traffic, variant, if range.1 < 1 << 16 { 1 } else { 0 }, parallel, 1)
+    let variant = Variant { streaming: false, ahead: 1536, walk: Walk::Lines(1) };
+    let parts = if range.1 < 1 << 16 { 1 } else { parallel.threads() };
+    // SAFETY: as the caller promises.
+    unsafe { Kernel::new(&traffic, variant, parts).run(parallel, 1) }
 }
 
 /// The part of a range that one of `parts` handles, in whole cache lines but for the end.
@@ -85,30 +111,28 @@ fn part_of(range: Range, part: usize, parts: usize) -> Range {
     (range.0 + start, len)
 }
 
-fn run_part(traffic: &Traffic, variant: Variant, part: usize, parts: usize) {
-    let own = |ranges: &[Range]| ranges.iter().map(|r| part_of(*r, part, parts)).collect::<Vec<_>>();
-    let (reads, writes) = (own(&traffic.reads), own(&traffic.writes));
+/// The best that this CPU can run.
+fn walker() -> Walker {
     #[cfg(target_arch = "x86_64")]
     {
-        use x86::{Avx2, Avx512};
+        #[target_feature(enable = "avx512f")]
+        unsafe fn wide(reads: &[Range], writes: &[Range], variant: Variant) {
+            // SAFETY: as the caller promises.
+            unsafe { walk_all::<x86::Avx512>(reads, writes, variant) };
+        }
+        #[target_feature(enable = "avx2")]
+        unsafe fn half(reads: &[Range], writes: &[Range], variant: Variant) {
+            // SAFETY: as the caller promises.
+            unsafe { walk_all::<x86::Avx2>(reads, writes, variant) };
+        }
         if is_x86_feature_detected!("avx512f") {
-            #[target_feature(enable = "avx512f")]
-            fn walk(reads: &[Range], writes: &[Range], variant: Variant) {
-                walk_all::<Avx512>(reads, writes, variant);
-            }
-            // SAFETY: the feature has just been detected.
-            return unsafe { walk(&reads, &writes, variant) };
+            return wide;
         }
         if is_x86_feature_detected!("avx2") {
-            #[target_feature(enable = "avx2")]
-            fn walk(reads: &[Range], writes: &[Range], variant: Variant) {
-                walk_all::<Avx2>(reads, writes, variant);
-            }
-            // SAFETY: the feature has just been detected.
-            return unsafe { walk(&reads, &writes, variant) };
+            return half;
         }
     }
-    walk_all::<Portable>(&reads, &writes, variant);
+    walk_all::<Portable>
 }
 
 /// Reading and writing one cache line of 64 bytes.
@@ -263,29 +287,41 @@ fn target(address: u64) -> *mut u8 {
     with_exposed_provenance_mut(address as usize)
 }
 
-/// Whole lines of a range, and how far one step goes in it.
+/// The whole lines that are left of a range, and how many make a step.
+#[derive(Clone, Copy)]
 struct Cursor {
     at: u64,
     lines: usize,
     step: usize,
 }
 
+impl Cursor {
+    fn advance(&mut self, lines: usize) {
+        self.at += 64 * lines as u64;
+        self.lines -= lines;
+    }
+}
+
+/// Bytes of a burst where operands differ in size, so that they cannot go line by line.
+const MIXED: usize = 1 << 10;
+
+/// # Safety
+/// As [`Walker`].
 #[inline(always)]
-fn walk_all<L: Line>(reads: &[Range], writes: &[Range], variant: Variant) {
+unsafe fn walk_all<L: Line>(reads: &[Range], writes: &[Range], variant: Variant) {
     let mut sum = L::zero();
     // Streaming stores want whole aligned lines, and operands of a device are aligned to them.
     let streaming = variant.streaming && writes.iter().all(|r| r.0 % 64 == 0);
-    match (variant.walk, reads, writes) {
-        (Walk::Lines(pages), _, _) if equal_steps(reads, writes).is_some() => {
-            let lines = equal_steps(reads, writes).unwrap_or(0);
-            sum = walk_lines::<L>(reads, writes, lines, pages, Variant { streaming, ..variant }, sum);
-        }
-        (Walk::Lines(_), ..) => sum = walk_bursts::<L>(reads, writes, 4 << 10, streaming, variant.ahead, sum),
-        (Walk::Bursts(size), ..) => {
-            sum = walk_bursts::<L>(reads, writes, size, streaming, variant.ahead, sum)
-        }
+    let variant = Variant { streaming, ..variant };
+    // SAFETY: as the caller promises; the alignment has just been checked.
+    unsafe {
+        sum = match (variant.walk, equal_lines(reads, writes)) {
+            (Walk::Lines(pages), Some(lines)) => walk_lines::<L>(reads, writes, lines, pages, variant, sum),
+            (Walk::Lines(_), None) => walk_bursts::<L>(reads, writes, MIXED, variant, sum),
+            (Walk::Bursts(size), _) => walk_bursts::<L>(reads, writes, size, variant, sum),
+        };
+        ends(reads, writes);
     }
-    ends::<L>(reads, writes);
     if streaming {
         L::fence();
     }
@@ -293,15 +329,18 @@ fn walk_all<L: Line>(reads: &[Range], writes: &[Range], variant: Variant) {
 }
 
 /// The lines of each operand, if all have as many.
-fn equal_steps(reads: &[Range], writes: &[Range]) -> Option<usize> {
+fn equal_lines(reads: &[Range], writes: &[Range]) -> Option<usize> {
     let mut all = reads.iter().chain(writes).map(|r| r.1 as usize / 64);
     let first = all.next()?;
     all.all(|n| n == first).then_some(first)
 }
 
-/// The fewest operands, in the shapes that most rows have, are told apart at compile time.
+/// The numbers of operands that most rows have are told apart at compile time.
+///
+/// # Safety
+/// As [`Walker`]; every operand has so many lines, and streaming only where outputs are aligned to them.
 #[inline(always)]
-fn walk_lines<L: Line>(
+unsafe fn walk_lines<L: Line>(
     reads: &[Range],
     writes: &[Range],
     lines: usize,
@@ -309,19 +348,25 @@ fn walk_lines<L: Line>(
     variant: Variant,
     sum: L::Sum,
 ) -> L::Sum {
-    match (reads, writes) {
-        ([], [w]) => lockstep::<L, 0, 1>([], [w.0], lines, pages, variant, sum),
-        ([r], []) => lockstep::<L, 1, 0>([r.0], [], lines, pages, variant, sum),
-        ([r], [w]) => lockstep::<L, 1, 1>([r.0], [w.0], lines, pages, variant, sum),
-        ([r, s], [w]) => lockstep::<L, 2, 1>([r.0, s.0], [w.0], lines, pages, variant, sum),
-        ([r, s, t], [w]) => lockstep::<L, 3, 1>([r.0, s.0, t.0], [w.0], lines, pages, variant, sum),
-        _ => walk_bursts::<L>(reads, writes, 4 << 10, variant.streaming, variant.ahead, sum),
+    // SAFETY: as the caller promises.
+    unsafe {
+        match (reads, writes) {
+            ([], [w]) => lockstep::<L, 0, 1>([], [w.0], lines, pages, variant, sum),
+            ([r], []) => lockstep::<L, 1, 0>([r.0], [], lines, pages, variant, sum),
+            ([r], [w]) => lockstep::<L, 1, 1>([r.0], [w.0], lines, pages, variant, sum),
+            ([r, s], [w]) => lockstep::<L, 2, 1>([r.0, s.0], [w.0], lines, pages, variant, sum),
+            ([r, s, t], [w]) => lockstep::<L, 3, 1>([r.0, s.0, t.0], [w.0], lines, pages, variant, sum),
+            _ => walk_bursts::<L>(reads, writes, MIXED, variant, sum),
+        }
     }
 }
 
-/// One line of each operand in turn, alternating between `pages` places that are a page apart.
+/// Four lines of each operand in turn; with more than one page, one line on each of them.
+///
+/// # Safety
+/// As [`walk_lines`].
 #[inline(always)]
-fn lockstep<L: Line, const R: usize, const W: usize>(
+unsafe fn lockstep<L: Line, const R: usize, const W: usize>(
     reads: [u64; R],
     writes: [u64; W],
     lines: usize,
@@ -331,92 +376,127 @@ fn lockstep<L: Line, const R: usize, const W: usize>(
 ) -> L::Sum {
     const PAGE: usize = 64;
     let (reads, writes) = (reads.map(source), writes.map(target));
-    let whole = if pages == 1 { 0 } else { lines / (PAGE * pages) * (PAGE * pages) };
-    let mut touch = |line: usize| {
-        for r in reads {
-            // SAFETY: `line` is below `lines`, the whole lines of every operand, all of which are live; the prefetch
-            // only hints. The caller has checked for the instructions.
-            sum = unsafe { L::read(r.add(64 * line), sum) };
-            if variant.ahead != 0 {
-                L::prefetch(r.wrapping_add(64 * line + variant.ahead));
-            }
-        }
-        for w in writes {
-            // SAFETY: as above; whoever chose streaming has checked the alignment.
-            unsafe { L::write(w.add(64 * line), variant.streaming) };
-        }
-    };
     let mut block = 0;
-    while block < whole {
-        for line in 0..PAGE {
-            for page in 0..pages {
-                touch(block + PAGE * page + line);
+    if pages == 1 {
+        while block + 4 <= lines {
+            // SAFETY: four lines from here are within all operands.
+            sum = unsafe { touch::<L, R, W, 4>(reads, writes, block, 1, variant, sum) };
+            block += 4;
+        }
+    } else {
+        while block + 4 * PAGE <= lines {
+            for line in block..block + PAGE {
+                // SAFETY: this line of four pages from here is within all operands.
+                sum = unsafe { touch::<L, R, W, 4>(reads, writes, line, PAGE, variant, sum) };
+            }
+            block += 4 * PAGE;
+        }
+    }
+    for line in block..lines {
+        // SAFETY: the line is within all operands.
+        sum = unsafe { touch::<L, R, W, 1>(reads, writes, line, 1, variant, sum) };
+    }
+    sum
+}
+
+/// Reads and writes `N` lines of each operand, `apart` lines from each other.
+///
+/// # Safety
+/// They are within all operands, and the rest is as in [`walk_lines`].
+#[inline(always)]
+unsafe fn touch<L: Line, const R: usize, const W: usize, const N: usize>(
+    reads: [*const u8; R],
+    writes: [*mut u8; W],
+    line: usize,
+    apart: usize,
+    variant: Variant,
+    mut sum: L::Sum,
+) -> L::Sum {
+    for r in reads {
+        for i in 0..N {
+            let from = r.wrapping_add(64 * (line + i * apart));
+            // SAFETY: as the caller promises.
+            sum = unsafe { L::read(from, sum) };
+            if variant.ahead != 0 {
+                L::prefetch(from.wrapping_add(variant.ahead));
             }
         }
-        block += PAGE * pages;
     }
-    for line in whole..lines {
-        touch(line);
+    for w in writes {
+        for i in 0..N {
+            // SAFETY: as the caller promises.
+            unsafe { L::write(w.wrapping_add(64 * (line + i * apart)), variant.streaming) };
+        }
     }
     sum
 }
 
 /// Bursts of reads and bursts of writes, in proportion to the operands' sizes.
+///
+/// # Safety
+/// As [`walk_lines`], but operands may differ in size.
 #[inline(always)]
-fn walk_bursts<L: Line>(
+unsafe fn walk_bursts<L: Line>(
     reads: &[Range],
     writes: &[Range],
     burst: usize,
-    streaming: bool,
-    ahead: usize,
+    variant: Variant,
     mut sum: L::Sum,
 ) -> L::Sum {
     let total: u64 = reads.iter().chain(writes).map(|r| r.1).sum();
     let steps = (total as usize / burst).max(1);
-    let cursor = |r: &Range| {
-        let lines = r.1 as usize / 64;
-        Cursor { at: r.0, lines, step: lines.div_ceil(steps) }
-    };
-    let mut reads: Vec<Cursor> = reads.iter().map(cursor).collect();
-    let mut writes: Vec<Cursor> = writes.iter().map(cursor).collect();
-    for _ in 0..steps {
-        for r in &mut reads {
-            let n = r.step.min(r.lines);
-            for line in 0..n {
-                let from = source(r.at).wrapping_add(64 * line);
-                // SAFETY: within the operand's whole lines, all of which are live.
-                sum = unsafe { L::read(from, sum) };
-                if ahead != 0 {
-                    L::prefetch(from.wrapping_add(ahead));
-                }
-            }
-            r.at += 64 * n as u64;
-            r.lines -= n;
+    // Sources beyond these are read at the end, in one go; no row has as many, nor more than one output.
+    const MOST: usize = 6;
+    let cursors = |ranges: &[Range]| {
+        let mut all = [Cursor { at: 0, lines: 0, step: 0 }; MOST];
+        for (c, r) in all.iter_mut().zip(ranges) {
+            let lines = r.1 as usize / 64;
+            *c = Cursor { at: r.0, lines, step: lines.div_ceil(steps) };
         }
-        for w in &mut writes {
-            let n = w.step.min(w.lines);
+        all
+    };
+    let (mut sources, mut targets) = (cursors(reads), cursors(writes));
+    for _ in 0..steps {
+        for c in &mut sources[..reads.len().min(MOST)] {
+            let n = c.step.min(c.lines);
             for line in 0..n {
-                // SAFETY: within the operand's whole lines; `walk_all` has checked the alignment.
-                unsafe { L::write(target(w.at).add(64 * line), streaming) };
+                // SAFETY: so many lines are left of the operand.
+                sum = unsafe { touch::<L, 1, 0, 1>([source(c.at)], [], line, 1, variant, sum) };
             }
-            w.at += 64 * n as u64;
-            w.lines -= n;
+            c.advance(n);
+        }
+        for c in &mut targets[..writes.len().min(MOST)] {
+            let n = c.step.min(c.lines);
+            for line in 0..n {
+                // SAFETY: as above.
+                sum = unsafe { touch::<L, 0, 1, 1>([], [target(c.at)], line, 1, variant, sum) };
+            }
+            c.advance(n);
+        }
+    }
+    for r in reads.iter().skip(MOST) {
+        for line in 0..r.1 as usize / 64 {
+            // SAFETY: the operand's whole lines.
+            sum = unsafe { touch::<L, 1, 0, 1>([source(r.0)], [], line, 1, variant, sum) };
         }
     }
     sum
 }
 
 /// What is left behind the whole lines.
-fn ends<L: Line>(reads: &[Range], writes: &[Range]) {
+///
+/// # Safety
+/// As [`Walker`].
+unsafe fn ends(reads: &[Range], writes: &[Range]) {
     for r in reads {
         for i in r.1 & !63..r.1 {
-            // SAFETY: inside the operand, which is live.
+            // SAFETY: inside the operand; the rest is as the caller promises.
             black_box(unsafe { source(r.0 + i).read() });
         }
     }
     for w in writes {
         for i in w.1 & !63..w.1 {
-            // SAFETY: inside the operand, which is live and this call's to write.
+            // SAFETY: as above.
             unsafe { target(w.0 + i).write(0) };
         }
     }
@@ -444,7 +524,8 @@ mod tests {
                     let address = output.as_mut_ptr().expose_provenance() as u64 + start as u64;
                     let traffic =
                         Traffic { reads: reads[..count].to_vec(), writes: vec![(address, b as u64)] };
-                    run(&traffic, variant, 1, &Serial, 2).unwrap();
+                    // SAFETY: this test's own memory.
+                    unsafe { Kernel::new(&traffic, variant, 2).run(&Serial, 2) }.unwrap();
                     let (before, rest) = output.split_at(start);
                     let (inside, after) = rest.split_at(b);
                     assert!(inside.iter().all(|x| *x == 0), "{variant:?} {a} {b} {count}");
