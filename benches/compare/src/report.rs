@@ -134,7 +134,7 @@ pub fn text(verdicts: &[Verdict<'_>]) -> String {
             }
         }
         for (name, why) in &v.differs {
-            let _ = write!(out, "  ({name} computes something else: {why})");
+            let _ = write!(out, "  ({name} has another result: {why})");
         }
         out.push('\n');
     }

@@ -10,7 +10,7 @@ use ep_benches::content::number;
 use ep_benches::gate::{self, Mark};
 use ep_benches::limit::read_all;
 use ep_benches::ours::{Launcher, Operands, Refusal, agree};
-use ep_benches::row::{Output, Row};
+use ep_benches::row::{Group, Output, Row};
 use ep_benches::samples::{Budget, Samples, time};
 use ep_core::Error;
 use ep_registry::config::Config;
@@ -61,15 +61,22 @@ pub struct Effort {
 }
 
 impl Effort {
-    fn rounds(self) -> usize {
-        if self.quick { 1 } else { 3 }
+    /// How often everyone has a turn. The grid is as long as the rest of the table, and a third of a full run.
+    fn rounds(self, group: Group) -> usize {
+        match (self.quick, group) {
+            (true, _) => 1,
+            (false, Group::Grid) => 2,
+            (false, _) => 3,
+        }
     }
 
-    fn budget(self) -> Budget {
-        match self.quick {
-            true => Budget { time: Duration::from_millis(10), min: 2, max: 50 },
-            false => Budget { time: Duration::from_millis(40), min: 3, max: 400 },
-        }
+    fn budget(self, group: Group) -> Budget {
+        let time = match (self.quick, group) {
+            (true, _) => 10,
+            (false, Group::Grid) => 25,
+            (false, _) => 40,
+        };
+        Budget { time: Duration::from_millis(time), min: 2, max: 400 }
     }
 }
 
@@ -264,11 +271,12 @@ impl Bench<'_> {
 
     fn in_turns(&self, subjects: &mut [Subject<'_>]) -> ep_core::Result<Vec<Samples>> {
         let mut samples = vec![Samples::new(); subjects.len()];
-        for round in 0..self.effort.rounds() {
+        let (rounds, budget) = (self.effort.rounds(self.row.group), self.effort.budget(self.row.group));
+        for round in 0..rounds {
             for turn in 0..subjects.len() {
                 let i = (turn + round) % subjects.len();
                 gate::settle();
-                samples[i].extend(&time(self.effort.budget(), &mut subjects[i].run)?);
+                samples[i].extend(&time(budget, &mut subjects[i].run)?);
             }
         }
         Ok(samples)
