@@ -126,6 +126,9 @@ pub fn run(
 
 type Peers<'a> = [&'a Box<dyn crate::peers::Peer>];
 
+/// A row as the peer of this name has prepared it.
+type Named<'a> = (&'static str, Box<dyn Work + 'a>);
+
 /// Something that is timed.
 struct Subject<'a> {
     name: &'static str,
@@ -198,7 +201,7 @@ impl Bench<'_> {
         peers: &Peers<'a>,
         task: &Task,
         measured: &mut Measured,
-    ) -> Result<Vec<(&'static str, Box<dyn Work + 'a>)>, Refusal> {
+    ) -> Result<Vec<Named<'a>>, Refusal> {
         let mut works = Vec::new();
         for peer in peers {
             if task.call.is_empty() {
@@ -220,7 +223,7 @@ impl Bench<'_> {
     fn compare(
         &self,
         operands: &mut Operands,
-        works: &mut [(&'static str, Box<dyn Work + '_>)],
+        works: &mut [Named<'_>],
         measured: &mut Measured,
     ) -> Result<(), Refusal> {
         // What is added to must start from the same values; else the output is bytes that no result has.

@@ -105,7 +105,7 @@ pub unsafe fn read_all(range: Range, parallel: &dyn Parallel) -> Result<()> {
 
 /// The part of a range that one of `parts` handles, in whole cache lines but for the end.
 fn part_of(range: Range, part: usize, parts: usize) -> Range {
-    let share = range.1 / parts as u64 & !63;
+    let share = (range.1 / parts as u64) & !63;
     let start = share * part as u64;
     let len = if part + 1 == parts { range.1 - start } else { share };
     (range.0 + start, len)

@@ -3,7 +3,7 @@
 use super::{Peer, Scope, Task, Tensor, Work, function, library};
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
-use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::ptr::with_exposed_provenance_mut;
 
 #[repr(C)]
 struct RawTensor {
@@ -92,7 +92,7 @@ impl Peer for Adapter {
         let prepared = unsafe {
             (self.prepare)(&raw const row, &raw mut checked, error.as_mut_ptr().cast(), error.len())
         };
-        if prepared == null_mut() {
+        if prepared.is_null() {
             return Err(message(&error));
         }
         Ok(Box::new(Prepared { adapter: self, prepared, checked: checked != 0 }))
