@@ -19,7 +19,7 @@ use ep_benches::table::table;
 use ep_registry::config::Config;
 use indicatif::{ProgressBar, ProgressStyle};
 use peers::Installed;
-use record::{Header, Record};
+use record::{Header, Measured, Record};
 use regex::Regex;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -222,8 +222,8 @@ enum End {
     Complete,
     /// The time was up.
     Stopped,
-    /// It crashed while this row was computed by this peer, if it was a peer.
-    Crashed(Option<(String, String)>),
+    /// It crashed on this row, when this peer computed it for the first time, if it was then.
+    Crashed(String, Option<String>),
 }
 
 impl Processes<'_> {
@@ -255,11 +255,15 @@ impl Processes<'_> {
                         bar.finish_and_clear();
                         return Ok(false);
                     }
-                    End::Crashed(Some((id, peer))) => {
+                    End::Crashed(id, Some(peer)) => {
                         bar.suspend(|| eprintln!("{peer} crashed on {id}; going on without it there"));
                         without.entry(id).or_default().push(peer);
                     }
-                    End::Crashed(None) => return Err("a process of the comparison crashed".into()),
+                    End::Crashed(id, None) => {
+                        bar.suspend(|| eprintln!("a process crashed on {id}; going on with the next row"));
+                        let absent = BTreeMap::from([("ours".to_owned(), "failed: a crash".to_owned())]);
+                        record.add(Measured { id, threads, process, absent, ..Measured::default() })?;
+                    }
                 }
             }
         }
@@ -290,7 +294,7 @@ impl Processes<'_> {
         let mut input = child.stdin.take().ok_or("a process without standard input")?;
         let output = child.stdout.take().ok_or("a process without standard output")?;
         let mut events = BufReader::new(output).lines();
-        let mut trying = None;
+        let (mut trying, mut current, mut begun) = (None, String::new(), false);
         'rows: for order in orders {
             if limit.is_some_and(|l| Instant::now() >= l) {
                 drop(input);
@@ -298,6 +302,7 @@ impl Processes<'_> {
                 return Ok(End::Stopped);
             }
             bar.set_message(order.id.clone());
+            current.clone_from(&order.id);
             let line = serde_json::to_string(&order).map_err(|e| e.to_string())?;
             if writeln!(input, "{line}").is_err() {
                 break;
@@ -307,10 +312,10 @@ impl Processes<'_> {
                 // Libraries print too.
                 let Ok(event) = serde_json::from_str(&line) else { continue };
                 match event {
-                    Event::Trying { id, peer } => trying = Some((id, peer)),
+                    Event::Trying { peer } => trying = Some(peer),
                     Event::Note(note) => bar.suspend(|| eprintln!("{note}")),
                     Event::Done(measured) => {
-                        trying = None;
+                        (trying, begun) = (None, true);
                         record.add(measured)?;
                         bar.inc(1);
                         break;
@@ -320,6 +325,13 @@ impl Processes<'_> {
         }
         drop(input);
         let status = child.wait().map_err(text)?;
-        Ok(if status.success() { End::Complete } else { End::Crashed(trying) })
+        if status.success() {
+            return Ok(End::Complete);
+        }
+        if !begun && trying.is_none() && status.code().is_some() {
+            // It could not start, and has said why.
+            return Err(format!("a process of the comparison ended with {status}"));
+        }
+        Ok(End::Crashed(current, trying))
     }
 }

@@ -39,7 +39,7 @@ pub struct Order {
 #[derive(Serialize, Deserialize)]
 pub enum Event {
     /// A peer is about to compute a row for the first time.
-    Trying { id: String, peer: String },
+    Trying { peer: String },
     /// A row is done.
     Done(Measured),
     /// Something that a person should know.
@@ -208,7 +208,7 @@ impl Bench<'_> {
                 measured.absent.insert(peer.name().into(), "no such call".into());
                 continue;
             }
-            let trying = Event::Trying { id: self.row.id(), peer: peer.name().into() };
+            let trying = Event::Trying { peer: peer.name().into() };
             say(&trying).map_err(|e| Refusal::Failed(Error::internal(e)))?;
             let first = peer.prepare(task).and_then(|mut work| work.run(1).map(|()| work));
             match first {
