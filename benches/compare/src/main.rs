@@ -313,6 +313,7 @@ impl Processes<'_> {
                 let Ok(event) = serde_json::from_str(&line) else { continue };
                 match event {
                     Event::Trying { peer } => trying = Some(peer),
+                    Event::Timing => trying = None,
                     Event::Note(note) => bar.suspend(|| eprintln!("{note}")),
                     Event::Done(measured) => {
                         (trying, begun) = (None, true);

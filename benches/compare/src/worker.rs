@@ -40,6 +40,8 @@ pub struct Order {
 pub enum Event {
     /// A peer is about to compute a row for the first time.
     Trying { peer: String },
+    /// All peers have computed the row; what follows is timed.
+    Timing,
     /// A row is done.
     Done(Measured),
     /// Something that a person should know.
@@ -181,6 +183,7 @@ impl Bench<'_> {
             let run = move |times: usize| consume(times, &mut |n| work.run(n).map_err(Error::internal));
             subjects.push(Subject { name, run: Box::new(run), samples: Samples::new() });
         }
+        say(&Event::Timing).map_err(|e| Refusal::Failed(Error::internal(e)))?;
         measured.foreign = self.in_peace(&mut subjects, patience).map_err(Refusal::Failed)?;
         for s in &subjects {
             let figure = Figure {
