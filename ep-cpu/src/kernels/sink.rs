@@ -1,0 +1,441 @@
+//! Writing an output once, from front to back: what gathers, pads and their like are made of.
+//!
+//! Such a kernel is a [`Producer`]: it hands bytes, repeated patterns and computed blocks to a [`Sink`] in the
+//! order of the output. Small outputs are written where they belong. Outputs that no cache holds are put
+//! together in a stage in the first-level cache and leave it in whole lines by streaming stores, however
+//! narrow or misaligned the pieces are.
+
+use crate::isa::{Body, Isa};
+use crate::kernels::stream::STREAM_BYTES;
+use std::mem::MaybeUninit;
+
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
+/// The most bytes that [`Sink::room`] has room for.
+pub(super) const ROOM: usize = 4096;
+/// Pieces of a tensor given to threads start at multiples of this many bytes, so that few share a line, and at
+/// the start of an element of any size.
+pub(super) const PIECE: usize = 4096;
+/// Bytes of what is read from which it does not stay in a core's own cache, so that prefetching pays.
+pub(super) const FAR_BYTES: usize = 1 << 20;
+/// Longer pieces are copied by the library.
+const SHORT: usize = 512;
+
+/// Whether an output of `written` bytes, of which `read` bytes are made, is streamed.
+pub(super) fn streams(written: usize, read: usize) -> bool {
+    written >= STREAM_BYTES || written >= STREAM_BYTES / 4 && written.saturating_add(read) >= 2 * STREAM_BYTES
+}
+
+/// Asks for the lines of `bytes` bytes at `at`, which need not be readable.
+#[inline(always)]
+pub(super) fn prefetch(at: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: SSE is part of x86-64; a prefetch accesses nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, bytes);
+}
+
+/// Copies `bytes` bytes without a call where they are few.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for `bytes` bytes; they do not overlap.
+#[inline(always)]
+pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
+    /// Copies the first and the last `N` of `bytes` bytes, which together are all.
+    #[inline(always)]
+    unsafe fn ends<const N: usize>(dst: *mut u8, src: *const u8, bytes: usize) {
+        let last = bytes - N;
+        // SAFETY: the caller has `N <= bytes`; arrays of bytes need no alignment.
+        unsafe {
+            let (head, tail) = (src.cast::<[u8; N]>().read(), src.add(last).cast::<[u8; N]>().read());
+            dst.cast::<[u8; N]>().write(head);
+            dst.add(last).cast::<[u8; N]>().write(tail);
+        }
+    }
+    // SAFETY: each arm touches bytes below `bytes` only.
+    unsafe {
+        match bytes {
+            0 => {}
+            1 => dst.write(src.read()),
+            2..4 => ends::<2>(dst, src, bytes),
+            4..8 => ends::<4>(dst, src, bytes),
+            8..16 => ends::<8>(dst, src, bytes),
+            16..32 => ends::<16>(dst, src, bytes),
+            32..64 => ends::<32>(dst, src, bytes),
+            64..=SHORT => {
+                let mut at = 0;
+                while at + 2 * LINE <= bytes {
+                    dst.add(at).cast::<[u8; LINE]>().write(src.add(at).cast::<[u8; LINE]>().read());
+                    at += LINE;
+                }
+                ends::<LINE>(dst.add(at), src.add(at), bytes - at);
+            }
+            _ => dst.copy_from_nonoverlapping(src, bytes),
+        }
+    }
+}
+
+/// A value repeated often enough to read a line of it from any of its bytes on.
+#[repr(C, align(64))]
+pub(super) struct Pattern([u8; LINE + 16]);
+
+impl Pattern {
+    /// Repeats the first `size` bytes, a power of two of at most 16.
+    pub(super) fn new(value: &[u8; 16], size: usize) -> Pattern {
+        Pattern(std::array::from_fn(|i| value[i % size]))
+    }
+
+    /// Repeats the element of `size` bytes at `at`.
+    ///
+    /// # Safety
+    /// It is readable.
+    pub(super) unsafe fn read(at: *const u8, size: usize) -> Pattern {
+        let mut value = [0; 16];
+        // SAFETY: the caller's promise; no element is larger.
+        unsafe { value.as_mut_ptr().copy_from_nonoverlapping(at, size) };
+        Pattern::new(&value, size)
+    }
+
+    /// A line that starts `offset` bytes into the repetition.
+    #[inline(always)]
+    fn line(&self, offset: usize) -> *const u8 {
+        self.0[offset % 16..].as_ptr()
+    }
+
+    /// Writes `bytes` bytes of it with ordinary stores.
+    ///
+    /// # Safety
+    /// `dst` is writable for `bytes` bytes.
+    #[inline(always)]
+    unsafe fn write(&self, dst: *mut u8, bytes: usize) {
+        let mut at = 0;
+        // SAFETY: whole lines within `bytes`, then what is left; a line of the pattern is readable from
+        // any offset, and in both cases `at` is a multiple of the repetition.
+        unsafe {
+            while at + LINE <= bytes {
+                dst.add(at).cast::<[u8; LINE]>().write(self.line(0).cast::<[u8; LINE]>().read());
+                at += LINE;
+            }
+            copy(dst.add(at), self.line(0), bytes - at);
+        }
+    }
+}
+
+/// Takes an output in order.
+pub(super) trait Sink {
+    /// An address for the next bytes of the output, at most [`ROOM`], which [`Sink::advance`] then takes.
+    ///
+    /// # Safety
+    /// The output has `bytes` bytes left.
+    unsafe fn room(&mut self, bytes: usize) -> *mut u8;
+
+    /// Takes bytes that were written to the last [`Sink::room`].
+    ///
+    /// # Safety
+    /// No more than there was room for, and all written.
+    unsafe fn advance(&mut self, bytes: usize);
+
+    /// Takes a copy.
+    ///
+    /// # Safety
+    /// The output has `bytes` bytes left, `src` is readable for as many and no part of the output.
+    unsafe fn put(&mut self, src: *const u8, bytes: usize);
+
+    /// Takes a repetition, from its start.
+    ///
+    /// # Safety
+    /// The output has `bytes` bytes left.
+    unsafe fn fill(&mut self, pattern: &Pattern, bytes: usize);
+}
+
+/// Something that makes an output from front to back.
+pub(super) trait Producer {
+    /// Makes it. To be compiled for an instruction set, this must be `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The sink's output has the bytes that this makes.
+    unsafe fn run<S: Sink>(self, sink: &mut S);
+}
+
+/// Runs `producer` on the output at `dst`, with streaming stores if asked, which are complete on return.
+///
+/// # Safety
+/// `dst` is writable for all that the producer makes and the safety of its own run holds.
+#[inline]
+pub(super) unsafe fn write<P: Producer>(isa: Isa, streaming: bool, dst: *mut u8, producer: P) {
+    #[cfg(target_arch = "x86_64")]
+    if streaming {
+        // SAFETY: the caller's promise; an `Isa` is the proof that the CPU has its level.
+        return unsafe { streaming::write(isa, dst, producer) };
+    }
+    let _ = streaming;
+    isa.dispatch(Plain { dst, producer });
+}
+
+/// Made only under the promises of [`write`].
+struct Plain<P> {
+    dst: *mut u8,
+    producer: P,
+}
+
+impl<P: Producer> Body for Plain<P> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        // SAFETY: the promises of `write`.
+        unsafe { self.producer.run(&mut Direct(self.dst)) };
+    }
+}
+
+/// Writes to the next address of the output.
+struct Direct(*mut u8);
+
+impl Sink for Direct {
+    #[inline(always)]
+    unsafe fn room(&mut self, _: usize) -> *mut u8 {
+        self.0
+    }
+
+    #[inline(always)]
+    unsafe fn advance(&mut self, bytes: usize) {
+        // SAFETY: the bytes were within the output.
+        self.0 = unsafe { self.0.add(bytes) };
+    }
+
+    #[inline(always)]
+    unsafe fn put(&mut self, src: *const u8, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            copy(self.0, src, bytes);
+            self.advance(bytes);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn fill(&mut self, pattern: &Pattern, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            pattern.write(self.0, bytes);
+            self.advance(bytes);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod streaming {
+    use super::*;
+    use crate::isa::Level;
+    use crate::kernels::stream::fence;
+    use std::arch::x86_64::*;
+    use std::marker::PhantomData;
+
+    /// A way to store a line past the cache.
+    trait Store {
+        /// # Safety
+        /// `src` is readable and `dst` writable for a line; `dst` is a multiple of one. The CPU has what it takes.
+        unsafe fn line(dst: *mut u8, src: *const u8);
+    }
+
+    struct Quarters;
+    struct Whole;
+
+    impl Store for Quarters {
+        #[inline(always)]
+        unsafe fn line(dst: *mut u8, src: *const u8) {
+            let (to, from) = (dst.cast::<__m128i>(), src.cast::<__m128i>());
+            // SAFETY: four vectors are a line; SSE2 is part of x86-64.
+            unsafe {
+                let quarters = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
+                for (i, quarter) in quarters.into_iter().enumerate() {
+                    _mm_stream_si128(to.add(i), quarter);
+                }
+            }
+        }
+    }
+
+    impl Store for Whole {
+        #[inline(always)]
+        unsafe fn line(dst: *mut u8, src: *const u8) {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_stream_si512(dst.cast(), _mm512_loadu_si512(src.cast())) };
+        }
+    }
+
+    pub(super) unsafe fn write<P: Producer>(isa: Isa, dst: *mut u8, producer: P) {
+        // SAFETY: the caller's promises; an `Isa` of a level exists only if the CPU has its features.
+        unsafe {
+            match isa.level() {
+                Level::Baseline => run::<P, Quarters>(dst, producer),
+                Level::Avx2 => run_avx2(dst, producer),
+                Level::Avx512 | Level::Amx => run_avx512(dst, producer),
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+    unsafe fn run_avx2<P: Producer>(dst: *mut u8, producer: P) {
+        // SAFETY: the caller's promises.
+        unsafe { run::<P, Quarters>(dst, producer) }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512cd")]
+    unsafe fn run_avx512<P: Producer>(dst: *mut u8, producer: P) {
+        // SAFETY: the caller's promises.
+        unsafe { run::<P, Whole>(dst, producer) }
+    }
+
+    #[inline(always)]
+    unsafe fn run<P: Producer, L: Store>(dst: *mut u8, producer: P) {
+        let skip = dst.addr() % LINE;
+        let mut stage = Stage([MaybeUninit::uninit(); CAPACITY]);
+        let mut sink = Streaming::<L> {
+            stage: stage.0.as_mut_ptr().cast(),
+            at: dst.wrapping_sub(skip),
+            skip,
+            len: skip,
+            store: PhantomData,
+        };
+        // SAFETY: the caller's promises.
+        unsafe {
+            producer.run(&mut sink);
+            sink.finish();
+        }
+    }
+
+    const CAPACITY: usize = ROOM + 2 * LINE;
+
+    #[repr(C, align(64))]
+    struct Stage([MaybeUninit<u8>; CAPACITY]);
+
+    /// Stages what it takes, at the same places in lines as in the output.
+    struct Streaming<L> {
+        stage: *mut u8,
+        /// The line of the output that the stage starts with.
+        at: *mut u8,
+        /// Bytes of that line before the output.
+        skip: usize,
+        /// Bytes in the stage.
+        len: usize,
+        store: PhantomData<L>,
+    }
+
+    impl<L: Store> Streaming<L> {
+        /// Stores the whole lines of the stage.
+        ///
+        /// # Safety
+        /// All that was taken is part of the output.
+        #[inline(always)]
+        unsafe fn flush(&mut self) {
+            let whole = self.len - self.len % LINE;
+            let mut line = 0;
+            // SAFETY: lines that are full are part of the output, from `skip` in the first; what is left is
+            // less than a line, at another place of the stage than its start.
+            unsafe {
+                if self.skip > 0 && whole > 0 {
+                    copy(self.at.add(self.skip), self.stage.add(self.skip), LINE - self.skip);
+                    (self.skip, line) = (0, LINE);
+                }
+                while line < whole {
+                    L::line(self.at.add(line), self.stage.add(line));
+                    line += LINE;
+                }
+                if whole > 0 {
+                    self.stage.cast::<[MaybeUninit<u8>; LINE]>().write(self.stage.add(whole).cast::<[MaybeUninit<u8>; LINE]>().read());
+                }
+                self.at = self.at.add(whole);
+            }
+            self.len -= whole;
+        }
+
+        /// Stores all that is in the stage, the last bytes with ordinary stores.
+        ///
+        /// # Safety
+        /// All that was taken is part of the output.
+        unsafe fn finish(&mut self) {
+            // SAFETY: what is left is part of one line of the output.
+            unsafe {
+                self.flush();
+                let left = self.len - self.skip;
+                copy(self.at.add(self.skip), self.stage.add(self.skip), left);
+            }
+            fence();
+        }
+
+        /// Bytes up to the next line, at most `bytes`.
+        #[inline(always)]
+        fn head(&self, bytes: usize) -> usize {
+            (self.len.wrapping_neg() % LINE).min(bytes)
+        }
+    }
+
+    impl<L: Store> Sink for Streaming<L> {
+        #[inline(always)]
+        unsafe fn room(&mut self, bytes: usize) -> *mut u8 {
+            if self.len + bytes > CAPACITY - LINE {
+                // SAFETY: the output is as long as what was taken.
+                unsafe { self.flush() };
+            }
+            // SAFETY: after a flush less than a line is there.
+            unsafe { self.stage.add(self.len) }
+        }
+
+        #[inline(always)]
+        unsafe fn advance(&mut self, bytes: usize) {
+            self.len += bytes;
+        }
+
+        #[inline(always)]
+        unsafe fn put(&mut self, src: *const u8, bytes: usize) {
+            // SAFETY: the caller's promise; the parts are one after the other within `bytes`, and where lines
+            // are stored directly the stage is empty.
+            unsafe {
+                if bytes <= SHORT && (self.len != 0 || !bytes.is_multiple_of(LINE)) {
+                    copy(self.room(bytes), src, bytes);
+                    return self.advance(bytes);
+                }
+                let head = self.head(bytes);
+                copy(self.room(head), src, head);
+                self.advance(head);
+                self.flush();
+                let mut done = head;
+                while done + LINE <= bytes {
+                    L::line(self.at, src.add(done));
+                    self.at = self.at.add(LINE);
+                    done += LINE;
+                }
+                copy(self.room(bytes - done), src.add(done), bytes - done);
+                self.advance(bytes - done);
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn fill(&mut self, pattern: &Pattern, bytes: usize) {
+            // SAFETY: as for `put`.
+            unsafe {
+                if bytes <= SHORT {
+                    pattern.write(self.room(bytes), bytes);
+                    return self.advance(bytes);
+                }
+                let head = self.head(bytes);
+                pattern.write(self.room(head), head);
+                self.advance(head);
+                self.flush();
+                let line = pattern.line(head);
+                let mut done = head;
+                while done + LINE <= bytes {
+                    L::line(self.at, line);
+                    self.at = self.at.add(LINE);
+                    done += LINE;
+                }
+                copy(self.room(bytes - done), line, bytes - done);
+                self.advance(bytes - done);
+            }
+        }
+    }
+}
