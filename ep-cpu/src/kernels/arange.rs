@@ -74,7 +74,7 @@ pub fn rows() -> impl Iterator<Item = DType> {
 
 impl ArangeKernel {
     /// Writes `start + i * step` to element `i`: integers modulo 2^64 and then cut to their width,
-    /// floating-point numbers in f64, where product and sum are rounded each, and once more to the dtype.
+    /// floating-point numbers in f64 by one fused multiply-add, and then rounded to the dtype.
     ///
     /// # Errors
     /// `InvalidArgument` if the elements are more bytes than an address space holds; those of `par`.
@@ -206,7 +206,7 @@ impl<T: Rounded> Body for Floats<T> {
         for i in 0..self.n {
             let number = first + f64::from(i as i32);
             // SAFETY: `i < n`.
-            unsafe { self.dst.add(i).write_unaligned(T::rounded(start + number * step)) };
+            unsafe { self.dst.add(i).write_unaligned(T::rounded(number.mul_add(step, start))) };
         }
     }
 }
@@ -242,5 +242,87 @@ impl Rounded for bf16 {
     #[inline(always)]
     fn rounded(x: f64) -> bf16 {
         bf16::store(f64_to_f32_odd(x))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::check::{Buffer, Val, decode, rounded};
+    use crate::kernels::sink::tests::everywhere;
+    use crate::kernels::testing::{Rng, Threads};
+    use ep_core::Code;
+    use ep_core::parallel::Serial;
+
+    fn run(isa: Isa, par: &dyn Parallel, dtype: DType, count: usize, numbers: Numbers) -> Vec<u8> {
+        let size = dtype.size().unwrap();
+        let mut dst = Buffer::poisoned(count * size, size);
+        let args = ArangeArgs { count, numbers, dst: dst.ptr() };
+        // SAFETY: `dst` has `count` elements.
+        unsafe { lookup(dtype).unwrap().launch(isa, par, &args) }.unwrap();
+        dst.into_bytes()
+    }
+
+    #[test]
+    fn integers_wrap_in_64_bits_and_are_cut() {
+        let mut rng = Rng::new();
+        for dtype in rows().filter(|d| d.is_int()) {
+            let size = dtype.size().unwrap();
+            for count in [0, 1, 3, 64, 4097, 300_001] {
+                let [start, step] = [0, 1].map(|_| rng.next() >> (rng.next() % 64));
+                let step = if count % 2 == 0 { step } else { step.wrapping_neg() };
+                let numbers = Numbers { int: [start, step], float: [f64::NAN; 2] };
+                let want: Vec<u8> = (0..count as u64)
+                    .flat_map(|i| start.wrapping_add(i.wrapping_mul(step)).to_le_bytes()[..size].to_vec())
+                    .collect();
+                everywhere(|isa| {
+                    assert!(run(isa, &Threads(2), dtype, count, numbers) == want, "{dtype} {count} {start} {step} {isa}");
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn floats_are_fused_in_f64_and_rounded_once() {
+        let mut rng = Rng::new();
+        let special = [f64::INFINITY, f64::NAN, -0.0, 1e308, 5e-324, 1.0 / 3.0];
+        for dtype in rows().filter(|d| d.is_float()) {
+            for (k, count) in [0, 1, 3, 64, 4097, 5000, 200_001, 77].into_iter().enumerate() {
+                let start = if k < special.len() { special[k] } else { rng.signed() };
+                let step = rng.signed() * [1e-7, 1.0, 1e3, 1e300][k % 4];
+                let numbers = Numbers { int: [7; 2], float: [start, step] };
+                let want: Vec<Val> =
+                    (0..count).map(|i| rounded(dtype, Val::Float((i as f64).mul_add(step, start)))).collect();
+                everywhere(|isa| {
+                    let got = decode(dtype, &run(isa, &Threads(2), dtype, count, numbers));
+                    for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                        assert!(got.same(*want), "{dtype} {i} of {count}: {start:e} {step:e} {got:?} {want:?} {isa}");
+                    }
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn the_number_of_an_element_is_rounded_once() {
+        // Blocks that start past 2^53, where not every number is an f64.
+        let (first, n) = ((1 << 53) + 512, 512);
+        for isa in Isa::available() {
+            let mut dst = vec![0f64; n];
+            // SAFETY: `dst` has `n` elements.
+            unsafe { floats::<f64>(isa, Numbers { int: [0; 2], float: [0.0, 1.0] }, first, dst.as_mut_ptr().cast(), n) };
+            assert!(dst.iter().enumerate().all(|(i, &x)| x == (first + i) as f64), "{isa}");
+        }
+    }
+
+    #[test]
+    fn too_many_are_refused() {
+        let numbers = Numbers { int: [0; 2], float: [0.0; 2] };
+        let args = ArangeArgs { count: usize::MAX / 4, numbers, dst: std::ptr::null_mut() };
+        // SAFETY: refused before anything is written.
+        let e = unsafe { lookup(DType::F64).unwrap().launch(Isa::BASELINE, &Serial, &args) }.unwrap_err();
+        assert_eq!(e.code(), Code::InvalidArgument);
+        assert!(lookup(DType::BOOL).is_none() && lookup(DType::COMPLEX64).is_none());
+        assert_eq!(rows().count(), 12);
     }
 }

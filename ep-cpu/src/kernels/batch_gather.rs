@@ -37,7 +37,7 @@ pub struct BatchGatherArgs {
     pub dst: *mut u8,
 }
 
-/// Gathers. Where the destination is empty nothing is read.
+/// Gathers. Where the destination is empty the indices are checked all the same.
 ///
 /// # Errors
 /// As for [`GatherFn`](super::gather::GatherFn); positions count through all lists.

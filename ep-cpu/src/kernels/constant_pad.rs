@@ -279,3 +279,134 @@ impl Producer for Padded<'_> {
         unsafe { sink.fill(pattern, border) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::check::Buffer;
+    use crate::kernels::sink::tests::everywhere;
+    use crate::kernels::testing::{Rng, Threads};
+    use ep_core::Code;
+    use ep_core::parallel::Serial;
+    use primitives::reference::{Launch, View};
+    use proptest::prelude::*;
+
+    fn check(par: &dyn Parallel, src_dims: &[i64], before: &[i64], after: &[i64], dtype: DType) {
+        let size = dtype.size().unwrap();
+        let count: i64 = src_dims.iter().product();
+        let src = Rng::new().bytes(count as usize * size);
+        // As an integer of any dtype, a byte's own value is what the kernel is given.
+        let mut value = [0; 16];
+        value[0] = 0x5b;
+        let as_int = match size {
+            1 => DType::U8,
+            2 => DType::U16,
+            4 => DType::U32,
+            8 => DType::U64,
+            _ => DType::COMPLEX128,
+        };
+        if size == 16 {
+            value[..8].copy_from_slice(&91f64.to_ne_bytes());
+        }
+        let want = Launch::new("constant_pad")
+            .dtype("data", as_int)
+            .dims("src_dims", src_dims)
+            .dims("padding_before", before)
+            .dims("padding_after", after)
+            .scalar("value", 0x5bi64)
+            .read("src", View::new(as_int, &src))
+            .run()
+            .map(|outputs| outputs.get("dst").unwrap().bytes.clone());
+        let mut src = Buffer::of(&src, size);
+        everywhere(|isa| {
+            let mut dst = Buffer::poisoned(want.as_ref().map_or(0, Vec::len), size);
+            let args = ConstantPadArgs { src_dims, before, after, value, src: src.ptr(), dst: dst.ptr() };
+            // SAFETY: both sides have their elements.
+            let got = unsafe { lookup(dtype).unwrap()(isa, par, &args) };
+            let bytes = dst.into_bytes();
+            match &want {
+                Ok(want) => {
+                    assert!(got.is_ok() && bytes == *want, "{src_dims:?} {before:?} {after:?} {dtype} {isa} {got:?}")
+                }
+                Err(e) => assert_eq!(got.unwrap_err().code(), e.code(), "{src_dims:?} {before:?} {after:?}"),
+            }
+        });
+    }
+
+    #[test]
+    fn every_dtype_pads_and_crops() {
+        assert_eq!(rows().count(), 15);
+        for dtype in rows() {
+            check(&Serial, &[], &[], &[], dtype);
+            check(&Serial, &[5], &[2], &[3], dtype);
+            check(&Serial, &[3, 4, 5], &[1, 0, 2], &[0, 2, 1], dtype);
+            check(&Serial, &[3, 4, 5], &[-1, 2, -2], &[1, -3, 0], dtype);
+            check(&Serial, &[2, 3, 1, 4], &[0, 1, 0, 0], &[0, 1, 0, 0], dtype);
+            check(&Serial, &[4, 6], &[0, 0], &[0, 0], dtype);
+        }
+    }
+
+    #[test]
+    fn whole_source_cropped_or_empty() {
+        for (dims, before, after) in [
+            (&[3i64, 2][..], &[-5, 0][..], &[4, 0][..]),
+            (&[3, 2], &[5, 1], &[-6, 0]),
+            (&[0, 2], &[2, 1], &[1, 1]),
+            (&[3, 0], &[1, 1], &[1, -1]),
+            (&[3, 2], &[-3, 0], &[0, 0]),
+            (&[3, 2], &[-2, 0], &[-2, 0]),
+            (&[2, 2], &[0, -1], &[0, -2]),
+        ] {
+            check(&Serial, dims, before, after, DType::I32);
+        }
+    }
+
+    #[test]
+    fn large_ones_on_several_threads() {
+        for dtype in [DType::U8, DType::F16, DType::F32, DType::COMPLEX128] {
+            check(&Threads(3), &[13, 56, 61], &[0, 1, 1], &[0, 1, 1], dtype);
+            check(&Threads(3), &[150_001], &[70_000], &[3], dtype);
+            check(&Threads(3), &[300, 301], &[40, 29], &[7, 64], dtype);
+            check(&Threads(2), &[2, 3], &[300, 200], &[100, 50], dtype);
+            check(&Threads(3), &[50, 3, 700], &[2, -1, 0], &[1, 2, 0], dtype);
+        }
+    }
+
+    #[test]
+    fn bad_shapes_are_refused() {
+        let (nine, huge) = ([1; 9], i64::MAX);
+        for (src_dims, before, after) in [
+            (&[3i64][..], &[-2i64][..], &[-2i64][..]),
+            (&[3], &[huge], &[0]),
+            (&[3], &[huge - 3], &[1]),
+            (&[3], &[i64::MIN], &[i64::MIN]),
+            (&[-1], &[2], &[0]),
+            (&[3, 1], &[0], &[0, 0]),
+            (&[3], &[0], &[0, 0]),
+            (&nine, &nine, &nine),
+            (&[1 << 40, 0], &[0, 1], &[0, 1 << 40]),
+            (&[1, 1, 0], &[huge - 1, huge - 1, 0], &[0, 0, 0]),
+        ] {
+            let (src, dst) = (std::ptr::null(), std::ptr::null_mut());
+            let args = ConstantPadArgs { src_dims, before, after, value: [0; 16], src, dst };
+            // SAFETY: refused before anything is read.
+            let e = unsafe { lookup(DType::F32).unwrap()(Isa::BASELINE, &Serial, &args) }.unwrap_err();
+            assert_eq!(e.code(), Code::InvalidArgument, "{src_dims:?} {before:?} {after:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        #[test]
+        fn any_rank(
+            dims in prop::collection::vec((0i64..6, -4i64..4, -4i64..4), 0..=8)
+                .prop_filter("small", |dims| dims.iter().map(|(d, b, a)| (d + b + a).max(*d).max(1)).product::<i64>() < 5000),
+            dtype in 0usize..15,
+        ) {
+            let [src, before, after] = [0, 1, 2].map(|i| {
+                dims.iter().map(|&(d, b, a)| [d, b, a][i]).collect::<Vec<_>>()
+            });
+            check(&Serial, &src, &before, &after, DType::ALL[dtype]);
+        }
+    }
+}

@@ -36,7 +36,7 @@ pub struct GatherArgs {
     pub dst: *mut u8,
 }
 
-/// Gathers. Where the destination is empty nothing is read.
+/// Gathers. Where the destination is empty the indices are checked all the same.
 ///
 /// # Errors
 /// `InvalidArgument` for a window that is not within the axis, sizes that no address space holds, and an index

@@ -67,7 +67,7 @@ impl Rows {
     }
 }
 
-/// Gathers. Nothing is read where the destination is empty.
+/// Gathers. Where the destination is empty, only the indices are read.
 ///
 /// # Errors
 /// `InvalidArgument` for sizes that no address space holds and for the first index that is an error; those of
@@ -78,10 +78,11 @@ impl Rows {
 /// returns; `dst` overlaps neither.
 pub(super) unsafe fn gather(isa: Isa, par: &dyn Parallel, rows: &Rows) -> Result<()> {
     let (table, written) = rows.bytes()?;
-    let bad = Bad::new();
     if written == 0 {
-        return Ok(());
+        // SAFETY: the caller's promise.
+        return unsafe { rows.window.check_all(rows.indices, rows.batch.saturating_mul(rows.num_indices)) };
     }
+    let bad = Bad::new();
     match Elements::new(rows, table, written) {
         // SAFETY: the caller's promise.
         Some(elements) => unsafe { gather_elements::take_all(isa, par, &elements, &bad)? },
@@ -215,4 +216,247 @@ struct Slab {
     list: usize,
     /// Bytes of a row.
     row: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::kernels::batch_gather::{self, BatchGatherArgs};
+    use crate::kernels::check::Buffer;
+    use crate::kernels::gather::{self, GatherArgs};
+    use crate::kernels::sink::tests::everywhere;
+    use crate::kernels::testing::{Rng, Threads};
+    use crate::kernels::window::{IndexMode, Indices, tests as window};
+    use ep_core::parallel::{Parallel, Serial};
+    use ep_core::{Code, DType};
+    use primitives::reference::{Launch, View};
+    use proptest::prelude::*;
+    use std::slice;
+
+    #[derive(Clone, Copy, Debug)]
+    struct Case {
+        /// Batch, outer, processed, inner.
+        dims: [usize; 4],
+        num_indices: usize,
+        offset: usize,
+        size: usize,
+        mode: IndexMode,
+        wide: bool,
+        dtype: DType,
+    }
+
+    /// Indices of which most, or all, have a meaning.
+    fn check(par: &dyn Parallel, case: Case, wild: bool) {
+        let mut rng = Rng::new();
+        let Case { dims: [batch, outer, processed, inner], num_indices, offset, size, mode, wide, dtype } = case;
+        let element = dtype.size().unwrap();
+        let axis = if size == 0 { offset + processed } else { size };
+        let list = window::indices(&mut rng, batch * num_indices, axis, offset..offset + processed, mode, wild);
+        let (stored, index_dtype) = window::store(&list, wide);
+        let src = rng.bytes(batch * outer * processed * inner * element);
+        let want = Launch::new("batch_gather")
+            .selector("mode", window::name(mode))
+            .dtype("indices", index_dtype)
+            .dtype("data", dtype)
+            .size("batch", batch as i64)
+            .size("outer", outer as i64)
+            .size("processed", processed as i64)
+            .size("inner", inner as i64)
+            .size("num_indices", num_indices as i64)
+            .size("offset", offset as i64)
+            .size("size", size as i64)
+            .read("indices", View::new(index_dtype, &stored))
+            .read("src", View::new(dtype, &src))
+            .run()
+            .map(|outputs| outputs.get("dst").unwrap().bytes.clone());
+        let (mut src, mut stored) = (Buffer::of(&src, element), Buffer::of(&stored, stored.len() / list.len().max(1)));
+        let indices = Indices { at: stored.ptr(), stored: window::stored(wide) };
+        everywhere(|isa| {
+            let mut dst = Buffer::poisoned(batch * outer * num_indices * inner * element, element);
+            let args = BatchGatherArgs {
+                batch,
+                outer,
+                processed,
+                inner,
+                num_indices,
+                offset,
+                size,
+                mode,
+                indices,
+                src: src.ptr(),
+                dst: dst.ptr(),
+            };
+            // SAFETY: all sides have their elements.
+            let got = unsafe { batch_gather::lookup(dtype).unwrap()(isa, par, &args) };
+            let bytes = dst.into_bytes();
+            match &want {
+                Ok(want) => assert!(got.is_ok() && bytes == *want, "{case:?} {isa} {got:?}"),
+                Err(e) => window::same_error(&got, e),
+            }
+            if batch != 1 {
+                return;
+            }
+            let mut dst = Buffer::poisoned(bytes.len(), element);
+            let args = GatherArgs {
+                outer,
+                processed,
+                inner,
+                num_indices,
+                offset,
+                size,
+                mode,
+                indices,
+                src: src.ptr(),
+                dst: dst.ptr(),
+            };
+            // SAFETY: as above.
+            let got = unsafe { gather::lookup(dtype).unwrap()(isa, par, &args) };
+            assert!(got.is_err() == want.is_err(), "{case:?} {isa} {got:?}");
+            let again = dst.into_bytes();
+            assert!(got.is_err() || again == bytes, "{case:?} {isa}");
+        });
+    }
+
+    fn plain(dims: [usize; 4], num_indices: usize, dtype: DType) -> Case {
+        Case { dims, num_indices, offset: 0, size: 0, mode: IndexMode::Error, wide: true, dtype }
+    }
+
+    #[test]
+    fn every_dtype_and_row_size() {
+        assert_eq!((gather::rows().count(), batch_gather::rows().count()), (15, 15));
+        for dtype in gather::rows() {
+            for inner in [1, 2, 3, 4, 7, 16, 64, 131] {
+                check(&Serial, plain([1, 1, 11, inner], 23, dtype), true);
+                check(&Serial, plain([1, 5, 11, inner], 9, dtype), false);
+                check(&Serial, plain([3, 2, 4, inner], 6, dtype), false);
+            }
+        }
+    }
+
+    #[test]
+    fn long_lists_and_long_rows_on_several_threads() {
+        for (dims, n) in [
+            ([1, 1, 3000, 1], 140_001),
+            ([1, 133, 1500, 1], 1027),
+            ([1, 1500, 7, 1], 90),
+            ([40, 13, 70, 1], 260),
+            ([1, 30, 40, 3], 1500),
+            ([2, 1, 5, 20_001], 5),
+            ([1, 3, 300, 257], 180),
+            ([300, 1, 9, 1], 450),
+            ([3, 2, 500, 16], 1500),
+        ] {
+            for (mode, wide, dtype) in
+                [(IndexMode::Wrap, true, DType::F32), (IndexMode::Zero, false, DType::F32), (IndexMode::Wrap, true, DType::F64)]
+            {
+                check(&Threads(3), Case { mode, wide, ..plain(dims, n, dtype) }, mode == IndexMode::Zero);
+            }
+        }
+    }
+
+    #[test]
+    fn tables_past_the_cache_are_prefetched() {
+        for (inner, dtype) in [(16, DType::F32), (5, DType::F32), (1, DType::F64), (1000, DType::F32)] {
+            let processed = (1 << 20) / (inner * dtype.size().unwrap());
+            check(&Threads(2), plain([1, 1, processed + 1, inner], 377, dtype), false);
+            check(&Serial, Case { wide: false, ..plain([1, 3, processed / 2, inner], 201, dtype) }, false);
+        }
+    }
+
+    #[test]
+    fn the_first_wrong_index_is_named_whatever_the_threads() {
+        let mut list = vec![1i64; 300_000];
+        for at in [299_999, 123_456, 200_000] {
+            list[at] = -(at as i64);
+        }
+        let src = [0u64; 3];
+        for inner in [1, 3] {
+            let mut dst = vec![0u8; list.len() * inner];
+            let args = GatherArgs {
+                outer: 1,
+                processed: 8,
+                inner,
+                num_indices: list.len(),
+                offset: 0,
+                size: 0,
+                mode: IndexMode::Wrap,
+                indices: Indices { at: list.as_ptr().cast(), stored: window::stored(true) },
+                src: src.as_ptr().cast(),
+                dst: dst.as_mut_ptr(),
+            };
+            everywhere(|isa| {
+                for par in [&Serial as &dyn Parallel, &Threads(3)] {
+                    // SAFETY: all sides have their elements.
+                    let e = unsafe { gather::lookup(DType::U8).unwrap()(isa, par, &args) }.unwrap_err();
+                    assert_eq!(e.code(), Code::InvalidArgument);
+                    assert!(e.message().contains("index -123456 at position 123456"), "{e}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn huge_numbers_are_errors_or_zeros() {
+        let list = [i64::MIN, i64::MAX, -1, 1 << 32, 1 << 62, 0];
+        let src = [7u8, 8];
+        let mut dst = [9u8; 6];
+        let mut args = GatherArgs {
+            outer: 1,
+            processed: 2,
+            inner: 1,
+            num_indices: 6,
+            offset: (1 << 62) - 1,
+            size: i64::MAX as usize,
+            mode: IndexMode::Zero,
+            indices: Indices { at: list.as_ptr().cast(), stored: window::stored(true) },
+            src: src.as_ptr(),
+            dst: dst.as_mut_ptr(),
+        };
+        // SAFETY: all sides have their elements.
+        let run = |args: &GatherArgs, isa| unsafe { gather::lookup(DType::U8).unwrap()(isa, &Serial, args) };
+        everywhere(|isa| {
+            run(&args, isa).unwrap();
+            // SAFETY: the array outlives this, and nothing else uses it.
+            assert_eq!(unsafe { slice::from_raw_parts(args.dst, 6) }, [0, 0, 0, 0, 8, 0]);
+        });
+        let isa = crate::isa::Isa::BASELINE;
+        for (offset, processed, size) in [(1, 2, 2), (usize::MAX, 2, 0), (0, 0, usize::MAX), (usize::MAX, 0, 0)] {
+            let args = GatherArgs { offset, processed, size, ..args };
+            assert_eq!(run(&args, isa).unwrap_err().code(), Code::InvalidArgument, "{offset} {processed} {size}");
+        }
+        for (outer, inner) in [(usize::MAX, 1), (1 << 33, 1 << 33), (0, usize::MAX), (1 << 62, 2)] {
+            let args = GatherArgs { outer, inner, ..args };
+            assert_eq!(run(&args, isa).unwrap_err().code(), Code::InvalidArgument, "{outer} {inner}");
+        }
+        // An empty destination: indices still count.
+        args.inner = 0;
+        run(&args, isa).unwrap();
+        args.mode = IndexMode::Error;
+        assert!(run(&args, isa).unwrap_err().message().contains("at position 0"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        #[test]
+        fn any_shape_and_window(
+            dims in [0usize..4, 0usize..4, 0usize..12, 0usize..40],
+            num_indices in 0usize..60,
+            offset in 0usize..9,
+            more in 0usize..9,
+            flags in any::<[bool; 4]>(),
+            mode in 0usize..3,
+            dtype in 0usize..15,
+        ) {
+            let [whole, wide, wild, threads] = flags;
+            let case = Case {
+                dims,
+                num_indices,
+                offset,
+                size: if whole { 0 } else { offset + dims[2] + more },
+                mode: [IndexMode::Wrap, IndexMode::Zero, IndexMode::Error][mode],
+                wide,
+                dtype: DType::ALL[dtype],
+            };
+            check(if threads { &Threads(2) } else { &Serial }, case, wild);
+        }
+    }
 }

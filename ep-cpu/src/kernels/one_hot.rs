@@ -35,7 +35,7 @@ pub struct OneHotArgs {
 }
 
 /// Writes the rows. An index of a class that has no column makes a row that is off. Where the destination is
-/// empty nothing is read.
+/// empty the indices are checked all the same.
 ///
 /// # Errors
 /// `InvalidArgument` for columns that are not among the classes, sizes that no address space holds, and an index
@@ -71,7 +71,8 @@ unsafe fn one_hot<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &OneHot
         Error::invalid(format!("one_hot of {} rows of {row} bytes: no address space holds that", args.num_indices))
     })?;
     if bytes == 0 {
-        return Ok(());
+        // SAFETY: the caller's promise.
+        return unsafe { window.check_all(args.indices, args.num_indices) };
     }
     let off = Pattern::new(&args.off, SIZE);
     let streaming = sink::streams(bytes, 0);
@@ -132,5 +133,133 @@ impl Producer for HotRows<'_> {
         }
         // SAFETY: what is left of the range.
         unsafe { sink.fill(off, due) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::check::Buffer;
+    use crate::kernels::sink::tests::everywhere;
+    use crate::kernels::testing::{Rng, Threads};
+    use crate::kernels::window::tests as window;
+    use ep_core::Code;
+    use ep_core::parallel::Serial;
+    use primitives::reference::{Data, Launch, Number, View};
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    struct Case {
+        num_indices: usize,
+        depth: usize,
+        offset: usize,
+        size: usize,
+        mode: IndexMode,
+        wide: bool,
+        dtype: DType,
+    }
+
+    fn check(par: &dyn Parallel, case: Case, wild: bool) {
+        let mut rng = Rng::new();
+        let Case { num_indices, depth, offset, size, mode, wide, dtype } = case;
+        let axis = if size == 0 { offset + depth } else { size };
+        let list = window::indices(&mut rng, num_indices, axis, offset..offset + depth, mode, wild);
+        let (stored, index_dtype) = window::store(&list, wide);
+        let [on, off] = [3, 1].map(|x| Data::new(dtype, [Number::Int(x)]).bytes);
+        let want = Launch::new("one_hot")
+            .selector("mode", window::name(mode))
+            .dtype("indices", index_dtype)
+            .dtype("data", dtype)
+            .size("num_indices", num_indices as i64)
+            .size("depth", depth as i64)
+            .size("offset", offset as i64)
+            .size("size", size as i64)
+            .scalar("on", 3i64)
+            .scalar("off", 1i64)
+            .read("indices", View::new(index_dtype, &stored))
+            .run()
+            .map(|outputs| outputs.get("dst").unwrap().bytes.clone());
+        let element = dtype.size().unwrap();
+        let padded = |bytes: Vec<u8>| std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0xee));
+        let (on, off) = (padded(on), padded(off));
+        let mut stored = Buffer::of(&stored, if wide { 8 } else { 4 });
+        everywhere(|isa| {
+            let mut dst = Buffer::poisoned(num_indices * depth * element, element);
+            let indices = Indices { at: stored.ptr(), stored: window::stored(wide) };
+            let args = OneHotArgs { num_indices, depth, offset, size, mode, indices, on, off, dst: dst.ptr() };
+            // SAFETY: both sides have their elements.
+            let got = unsafe { lookup(dtype).unwrap()(isa, par, &args) };
+            let bytes = dst.into_bytes();
+            match &want {
+                Ok(want) => assert!(got.is_ok() && bytes == *want, "{case:?} {isa} {got:?}"),
+                Err(e) => window::same_error(&got, e),
+            }
+        });
+    }
+
+    #[test]
+    fn every_dtype_and_depth() {
+        assert_eq!(rows().count(), 15);
+        for dtype in rows() {
+            for depth in [1, 2, 5, 16, 64, 1000] {
+                let case =
+                    Case { num_indices: 17, depth, offset: 0, size: 0, mode: IndexMode::Error, wide: true, dtype };
+                check(&Serial, case, false);
+                check(&Serial, Case { mode: IndexMode::Zero, offset: 3, wide: false, ..case }, true);
+            }
+        }
+    }
+
+    #[test]
+    fn large_ones_on_several_threads() {
+        for (num_indices, depth) in [(30_000, 10), (300, 1001), (3, 90_000)] {
+            for dtype in [DType::I8, DType::F32, DType::COMPLEX128] {
+                let mode = IndexMode::Wrap;
+                let case = Case { num_indices, depth, offset: 7, size: depth + 100, mode, wide: true, dtype };
+                check(&Threads(3), case, false);
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_refused() {
+        let list = [0i64];
+        let (on, off, dst) = ([0; 16], [0; 16], std::ptr::null_mut());
+        let indices = Indices { at: list.as_ptr().cast(), stored: IndexType::I64 };
+        for (num_indices, depth, offset, size) in
+            [(1 << 40, 1 << 40, 0, 0), (1, usize::MAX, 0, 0), (1, 5, 5, 9), (1, 1 << 62, 0, 0)]
+        {
+            let mode = IndexMode::Error;
+            let args = OneHotArgs { num_indices, depth, offset, size, mode, indices, on, off, dst };
+            // SAFETY: refused before anything is written.
+            let e = unsafe { lookup(DType::F64).unwrap()(Isa::BASELINE, &Serial, &args) }.unwrap_err();
+            assert_eq!(e.code(), Code::InvalidArgument, "{num_indices} {depth} {offset} {size}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn any_shape_and_window(
+            num_indices in 0usize..40,
+            depth in 0usize..90,
+            offset in 0usize..9,
+            more in 0usize..9,
+            flags in any::<[bool; 3]>(),
+            mode in 0usize..3,
+            dtype in 0usize..15,
+        ) {
+            let [whole, wide, wild] = flags;
+            let case = Case {
+                num_indices,
+                depth,
+                offset,
+                size: if whole { 0 } else { offset + depth + more },
+                mode: [IndexMode::Wrap, IndexMode::Zero, IndexMode::Error][mode],
+                wide,
+                dtype: DType::ALL[dtype],
+            };
+            check(&Serial, case, wild);
+        }
     }
 }

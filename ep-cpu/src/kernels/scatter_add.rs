@@ -44,7 +44,7 @@ pub struct ScatterAddArgs {
 }
 
 /// Adds. Integers wrap; f16 and bf16 add in f32 and round once per element. A row whose index is outside the window
-/// is left out. Where either side is empty nothing is read.
+/// is left out. Where either side is empty the indices are checked all the same.
 ///
 /// # Errors
 /// `InvalidArgument` for a window that is not within the axis, sizes that no address space holds, and an index
@@ -116,7 +116,10 @@ unsafe impl<T> Sync for Scatter<T> {}
 
 impl<T> Scatter<T> {
     /// `None` where there is nothing to do. An element of the dtype is `parts` of `T`.
-    fn new(args: &ScatterAddArgs, parts: usize) -> Result<Option<Scatter<T>>> {
+    ///
+    /// # Safety
+    /// The indices are readable.
+    unsafe fn new(args: &ScatterAddArgs, parts: usize) -> Result<Option<Scatter<T>>> {
         let &ScatterAddArgs { outer, processed, inner, num_indices, indices, src, dst, .. } = args;
         let window = Window::new(args.offset, processed, args.size, args.mode)?;
         let row = row_bytes(inner, parts * size_of::<T>())?;
@@ -132,7 +135,9 @@ impl<T> Scatter<T> {
                  space holds that"
             )));
         }
-        if outer == 0 || row == 0 || num_indices == 0 {
+        if outer == 0 || row == 0 || num_indices == 0 || processed == 0 {
+            // SAFETY: the caller's promise.
+            unsafe { window.check_all(indices, num_indices)? };
             return Ok(None);
         }
         Ok(Some(Scatter {
@@ -162,7 +167,8 @@ unsafe fn add_in_place<T: Sum, const PARTS: usize>(
     par: &dyn Parallel,
     args: &ScatterAddArgs,
 ) -> Result<()> {
-    let Some(scatter) = Scatter::<T>::new(args, PARTS)? else {
+    // SAFETY: the caller's promise.
+    let Some(scatter) = (unsafe { Scatter::<T>::new(args, PARTS)? }) else {
         return Ok(());
     };
     let Scatter { outer, ref window, row, num_indices, .. } = scatter;
@@ -260,7 +266,8 @@ impl<T: Sum> Body for AddRows<'_, T> {
 /// # Safety
 /// As for [`ScatterAddFn`].
 unsafe fn add_in_order<T: Storage<Value = f32>>(isa: Isa, par: &dyn Parallel, args: &ScatterAddArgs) -> Result<()> {
-    let Some(scatter) = Scatter::<T>::new(args, 1)? else {
+    // SAFETY: the caller's promise.
+    let Some(scatter) = (unsafe { Scatter::<T>::new(args, 1)? }) else {
         return Ok(());
     };
     // SAFETY: the caller's promise.
@@ -381,6 +388,236 @@ impl<T: Storage<Value = f32>> Body for AddRuns<'_, T> {
                 }
             }
             start += run;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::check::{Buffer, Val, decode, encode, samples};
+    use crate::kernels::sink::tests::everywhere;
+    use crate::kernels::testing::{Rng, Threads};
+    use crate::kernels::window::tests as window;
+    use ep_core::Code;
+    use ep_core::parallel::Serial;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    struct Case {
+        /// Outer, processed, inner.
+        dims: [usize; 3],
+        num_indices: usize,
+        offset: usize,
+        size: usize,
+        mode: IndexMode,
+        wide: bool,
+        dtype: DType,
+    }
+
+    /// The sum of elements as the kernels are to add them.
+    fn plus(dtype: DType, a: Val, b: Val) -> Val {
+        let add = |a: f64, b: f64| match dtype {
+            DType::F64 | DType::COMPLEX128 => a + b,
+            _ => f64::from(a as f32 + b as f32),
+        };
+        match (a, b) {
+            (Val::Int(a), Val::Int(b)) => Val::Int(a + b),
+            (Val::Float(a), Val::Float(b)) => Val::Float(add(a, b)),
+            (Val::Complex(a, b), Val::Complex(c, d)) => Val::Complex(add(a, c), add(b, d)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What should be in the destination, or the first wrong index and its position.
+    fn expected(case: &Case, indices: &[i64], src: &[Val], mut dst: Vec<Val>) -> Result<Vec<Val>, (i64, usize)> {
+        let Case { dims: [outer, processed, inner], num_indices, offset, size, mode, dtype, .. } = *case;
+        let size = if size == 0 { offset + processed } else { size } as i128;
+        for (position, &index) in indices.iter().enumerate() {
+            let given = i128::from(index);
+            let logical = if mode == IndexMode::Wrap && given < 0 { given + size } else { given };
+            if !(0..size).contains(&logical) {
+                if mode == IndexMode::Zero {
+                    continue;
+                }
+                return Err((index, position));
+            }
+            let row = logical - offset as i128;
+            if !(0..processed as i128).contains(&row) {
+                continue;
+            }
+            for o in 0..outer {
+                for j in 0..inner {
+                    let to = &mut dst[(o * processed + row as usize) * inner + j];
+                    *to = plus(dtype, *to, src[(o * num_indices + position) * inner + j]);
+                }
+            }
+        }
+        Ok(dst)
+    }
+
+    fn check(par: &dyn Parallel, case: Case, wild: bool) {
+        let mut rng = Rng::new();
+        let Case { dims: [outer, processed, inner], num_indices, offset, size, mode, wide, dtype } = case;
+        let element = dtype.size().unwrap();
+        let axis = if size == 0 { offset + processed } else { size };
+        let list = window::indices(&mut rng, num_indices, axis, offset..offset + processed, mode, wild);
+        let list: Vec<_> = list.into_iter().map(|i| if wide { i } else { i64::from(i as i32) }).collect();
+        let (stored, _) = window::store(&list, wide);
+        let src = samples(dtype, outer * num_indices * inner, &mut rng);
+        let old = samples(dtype, outer * processed * inner, &mut rng);
+        let want = expected(&case, &list, &decode(dtype, &src), decode(dtype, &old));
+        let want = want.map(|vals| {
+            vals.into_iter().flat_map(|v| encode(dtype, v)).collect::<Vec<u8>>()
+        });
+        let (mut src, mut stored) = (Buffer::of(&src, element), Buffer::of(&stored, if wide { 8 } else { 4 }));
+        everywhere(|isa| {
+            let mut dst = Buffer::of(&old, element);
+            let args = ScatterAddArgs {
+                outer,
+                processed,
+                inner,
+                num_indices,
+                offset,
+                size,
+                mode,
+                indices: Indices { at: stored.ptr(), stored: window::stored(wide) },
+                src: src.ptr(),
+                dst: dst.ptr(),
+            };
+            // SAFETY: all sides have their elements.
+            let got = unsafe { lookup(dtype).unwrap()(isa, par, &args) };
+            let bytes = dst.into_bytes();
+            match &want {
+                Ok(want) => {
+                    got.unwrap();
+                    for (i, (got, want)) in decode(dtype, &bytes).into_iter().zip(decode(dtype, want)).enumerate() {
+                        assert!(got.same(want), "element {i} is {got:?}, not {want:?}: {case:?} {isa}");
+                    }
+                }
+                Err((index, position)) => {
+                    let e = got.unwrap_err();
+                    assert_eq!(e.code(), Code::InvalidArgument);
+                    assert!(e.message().contains(&format!("index {index} at position {position} ")), "{e}");
+                }
+            }
+        });
+    }
+
+    fn plain(dims: [usize; 3], num_indices: usize, dtype: DType) -> Case {
+        Case { dims, num_indices, offset: 0, size: 0, mode: IndexMode::Error, wide: true, dtype }
+    }
+
+    #[test]
+    fn every_dtype_adds_in_order() {
+        assert_eq!(rows().count(), 14);
+        for dtype in rows() {
+            for inner in [1, 3, 16, 61] {
+                check(&Serial, plain([1, 7, inner], 30, dtype), false);
+                check(&Serial, plain([3, 40, inner], 9, dtype), true);
+                let shard = Case { offset: 5, size: 30, mode: IndexMode::Wrap, wide: false, ..plain([2, 9, inner], 33, dtype) };
+                check(&Serial, shard, false);
+            }
+        }
+    }
+
+    /// Sharing out slabs, columns and rows.
+    #[test]
+    fn threads_share_the_work_out_in_every_way() {
+        for dtype in [DType::F32, DType::BF16, DType::COMPLEX64, DType::U8] {
+            let parts = DType::COMPLEX128.size().unwrap() / dtype.size().unwrap();
+            for (dims, n) in [([8, 50, 30 * parts], 160), ([2, 70, 300 * parts], 40), ([1, 900, 2 * parts], 6000)] {
+                check(&Threads(3), plain(dims, n, dtype), false);
+            }
+        }
+    }
+
+    #[test]
+    fn few_indices_of_a_long_axis_are_sorted_in_buckets() {
+        for dtype in [DType::F16, DType::BF16, DType::F32] {
+            check(&Serial, plain([1, 1 << 20, 1], 100, dtype), false);
+            let crowded = Case { size: 1 << 40, ..plain([2, 40, 3], 500, dtype) };
+            check(&Serial, crowded, false);
+            check(&Threads(2), Case { mode: IndexMode::Zero, ..plain([1, 300_000, 2], 3000, dtype) }, true);
+        }
+    }
+
+    #[test]
+    fn sums_of_halves_are_rounded_once() {
+        // 1 + 2^-12 is 1 in f16; 4096 of them are not.
+        let (ones, tiny) = ([f16::ONE; 1], vec![f16::from_f32(1.0 / 4096.0); 4096]);
+        let list = vec![0i64; 4096];
+        let mut dst = ones;
+        let args = ScatterAddArgs {
+            outer: 1,
+            processed: 1,
+            inner: 1,
+            num_indices: 4096,
+            offset: 0,
+            size: 0,
+            mode: IndexMode::Error,
+            indices: Indices { at: list.as_ptr().cast(), stored: IndexType::I64 },
+            src: tiny.as_ptr().cast(),
+            dst: dst.as_mut_ptr().cast(),
+        };
+        // SAFETY: all sides have their elements.
+        unsafe { lookup(DType::F16).unwrap()(Isa::BASELINE, &Serial, &args) }.unwrap();
+        assert_eq!(f32::from(dst[0]), 2.0);
+    }
+
+    #[test]
+    fn sizes_that_do_not_fit_are_refused_and_empty_ones_check_indices() {
+        let list = [3i64];
+        let args = ScatterAddArgs {
+            outer: 1,
+            processed: 0,
+            inner: 1,
+            num_indices: 1,
+            offset: 0,
+            size: 3,
+            mode: IndexMode::Error,
+            indices: Indices { at: list.as_ptr().cast(), stored: IndexType::I64 },
+            src: std::ptr::null(),
+            dst: std::ptr::null_mut(),
+        };
+        for dtype in [DType::F32, DType::F16] {
+            // SAFETY: nothing but the index is read.
+            let run = |args: &ScatterAddArgs| unsafe { lookup(dtype).unwrap()(Isa::BASELINE, &Serial, args) };
+            assert!(run(&args).unwrap_err().message().contains("index 3 at position 0"));
+            run(&ScatterAddArgs { mode: IndexMode::Zero, ..args }).unwrap();
+            run(&ScatterAddArgs { num_indices: 0, ..args }).unwrap();
+            for (outer, processed, inner, num_indices) in
+                [(1 << 40, 1 << 40, 1, 1), (1, 1, usize::MAX, 1), (1 << 40, 1, 1 << 22, 0), (1, 1, 1 << 40, 1 << 40)]
+            {
+                let args = ScatterAddArgs { outer, processed, inner, num_indices, size: 0, ..args };
+                assert_eq!(run(&args).unwrap_err().code(), Code::InvalidArgument);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        #[test]
+        fn any_shape_and_window(
+            dims in [0usize..4, 0usize..12, 0usize..20],
+            num_indices in 0usize..60,
+            offset in 0usize..9,
+            more in 0usize..9,
+            flags in any::<[bool; 3]>(),
+            mode in 0usize..3,
+            dtype in 0usize..14,
+        ) {
+            let [whole, wide, wild] = flags;
+            let case = Case {
+                dims,
+                num_indices,
+                offset,
+                size: if whole { 0 } else { offset + dims[1] + more },
+                mode: [IndexMode::Wrap, IndexMode::Zero, IndexMode::Error][mode],
+                wide,
+                dtype: rows().nth(dtype).unwrap(),
+            };
+            check(&Serial, case, wild);
         }
     }
 }

@@ -65,3 +65,40 @@ unsafe fn tensor_fill<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &Te
     // SAFETY: the caller's promise.
     unsafe { fill(isa, par, &FillArgs { dst, count, value }) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::check::Buffer;
+    use crate::kernels::testing::{Rng, Threads};
+    use ep_core::Code;
+    use ep_core::parallel::Serial;
+
+    #[test]
+    fn every_dtype_repeats_its_element() {
+        assert_eq!(rows().count(), 15);
+        for (dtype, isa) in rows().flat_map(|d| Isa::available().into_iter().map(move |i| (d, i))) {
+            let size = dtype.size().unwrap();
+            for count in [0, 1, 2, 33, 1000, 200_001] {
+                let value = Rng::new().bytes(size);
+                let (mut src, mut dst) = (Buffer::of(&value, size), Buffer::poisoned(count * size, size));
+                let args = TensorFillArgs { count, src: src.ptr(), dst: dst.ptr() };
+                // SAFETY: both sides have their elements.
+                unsafe { lookup(dtype).unwrap()(isa, &Threads(2), &args) }.unwrap();
+                assert!(dst.into_bytes().chunks_exact(size).all(|e| e == value), "{dtype} {count} {isa}");
+            }
+        }
+    }
+
+    #[test]
+    fn too_many_are_refused_and_none_read_nothing() {
+        let (src, dst) = (std::ptr::null(), std::ptr::null_mut());
+        // SAFETY: without elements nothing is read, and the value's address is not read before the size is checked.
+        let run = |count, src| unsafe {
+            lookup(DType::F64).unwrap()(Isa::BASELINE, &Serial, &TensorFillArgs { count, src, dst })
+        };
+        run(0, src).unwrap();
+        let e = run(usize::MAX / 4, [0u8; 8].as_ptr()).unwrap_err();
+        assert_eq!(e.code(), Code::InvalidArgument);
+    }
+}

@@ -422,3 +422,157 @@ impl<C: Cond, T: Copy> Body for Selected<C, T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::check::Buffer;
+    use crate::kernels::sink::tests::everywhere;
+    use crate::kernels::testing::{Rng, Threads};
+    use ep_core::Code;
+    use ep_core::parallel::Serial;
+    use primitives::reference::{Launch, View};
+    use proptest::prelude::*;
+
+    /// Compares in a new destination, and in place of every operand that allows it.
+    fn check(par: &dyn Parallel, dims: [&[i64]; 3], cond: DType, data: DType) {
+        let mut rng = Rng::new();
+        let sizes = [cond, data, data].map(|d| d.size().unwrap());
+        let mut operands = [0, 1, 2].map(|i| rng.bytes(dims[i].iter().product::<i64>() as usize * sizes[i]));
+        // Half of the conditions are zero, and others only in their low bytes.
+        for element in operands[0].chunks_exact_mut(sizes[0]) {
+            match rng.next() % 4 {
+                0 | 1 => element.fill(0),
+                2 => element[..sizes[0] - 1].fill(0),
+                _ => {}
+            }
+        }
+        let views = [0, 1, 2].map(|i| View::new([cond, data, data][i], &operands[i]));
+        let want = Launch::new("where")
+            .dtype("cond", cond)
+            .dtype("data", data)
+            .dims("cond_dims", dims[0])
+            .dims("x_dims", dims[1])
+            .dims("y_dims", dims[2])
+            .read("cond", views[0])
+            .read("x", views[1])
+            .read("y", views[2])
+            .run()
+            .map(|outputs| outputs.get("dst").unwrap().bytes.clone())
+            .unwrap();
+        let plan = Plan::new(dims).unwrap();
+        let kernel = lookup(cond, data).unwrap();
+        for place in [None, Some(0), Some(1), Some(2)] {
+            if place.is_some_and(|i| !plan.is_dense(i) || sizes[i] != sizes[1] || want.is_empty()) {
+                continue;
+            }
+            everywhere(|isa| {
+                let mut buffers = [0, 1, 2].map(|i| Buffer::of(&operands[i], sizes[i]));
+                let mut dst = Buffer::poisoned(want.len(), sizes[1]);
+                let [c, x, y] = buffers.each_mut().map(|b| b.ptr());
+                let to = place.map_or(dst.ptr(), |i| [c, x, y][i]);
+                let args =
+                    WhereArgs { cond_dims: dims[0], x_dims: dims[1], y_dims: dims[2], cond: c, x, y, dst: to };
+                // SAFETY: all sides have their elements.
+                unsafe { kernel.launch(isa, par, &args) }.unwrap();
+                for (i, buffer) in buffers.into_iter().enumerate() {
+                    let content = buffer.into_bytes();
+                    let expected = if place == Some(i) { &want } else { &operands[i] };
+                    assert!(content == *expected, "operand {i} of {dims:?} {cond} {data} {isa} in place of {place:?}");
+                }
+                if place.is_none() {
+                    assert!(dst.into_bytes() == want, "{dims:?} {cond} {data} {isa}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn every_pair_of_dtypes() {
+        assert_eq!(rows().count(), 9 * 15);
+        for (cond, data) in rows() {
+            check(&Serial, [&[777], &[777], &[777]], cond, data);
+            check(&Serial, [&[5, 300], &[300], &[]], cond, data);
+            check(&Serial, [&[3, 1], &[3, 7], &[7]], cond, data);
+        }
+    }
+
+    #[test]
+    fn shapes_of_all_kinds() {
+        for (cond, data) in
+            [(DType::BOOL, DType::F32), (DType::I64, DType::I64), (DType::U16, DType::U8), (DType::I32, DType::COMPLEX128)]
+        {
+            for dims in [
+                [&[][..], &[], &[]],
+                [&[1, 1], &[1], &[]],
+                [&[0, 3], &[3], &[1]],
+                [&[9, 1], &[9, 500], &[500]],
+                [&[1, 500], &[9, 1], &[9, 500]],
+                [&[9, 1], &[1, 500], &[1]],
+                [&[], &[9, 500], &[9, 500]],
+                [&[4, 1, 200], &[1, 6, 200], &[4, 6, 1]],
+                [&[40, 1, 3], &[1, 50, 1], &[40, 50, 3]],
+                [&[60, 10], &[10], &[60, 1]],
+                [&[700, 3], &[3], &[1, 3]],
+                [&[2, 1, 2, 1, 2, 1, 2, 1], &[1, 3, 1, 2, 1, 2, 1, 2], &[3, 1, 2, 1, 1, 2, 1]],
+            ] {
+                check(&Serial, dims, cond, data);
+            }
+        }
+    }
+
+    #[test]
+    fn large_ones_on_several_threads() {
+        for (cond, data) in [(DType::BOOL, DType::F32), (DType::I32, DType::F32), (DType::U8, DType::U8)] {
+            check(&Threads(3), [&[200_003], &[200_003], &[200_003]], cond, data);
+            check(&Threads(3), [&[333, 1], &[333, 701], &[701]], cond, data);
+            check(&Threads(3), [&[20_001, 7], &[7], &[20_001, 1]], cond, data);
+        }
+    }
+
+    #[test]
+    fn bad_shapes_and_places_are_refused() {
+        let mut dst = [1u32; 8];
+        let p = dst.as_mut_ptr().cast::<u8>();
+        let launch = |cond_dims: &[i64], x_dims: &[i64], y_dims: &[i64], cond, x: *const u8, y: *const u8, to| {
+            let args = WhereArgs { cond_dims, x_dims, y_dims, cond, x, y, dst: to };
+            // SAFETY: refused before anything is read or written.
+            unsafe { lookup(DType::U8, DType::U32).unwrap().launch(Isa::BASELINE, &Serial, &args) }.unwrap_err()
+        };
+        let far = p.wrapping_add(64).cast_const();
+        for e in [
+            launch(&[2], &[3], &[1], far, far, far, p),
+            launch(&[-1], &[1], &[1], far, far, far, p),
+            launch(&[1; 9], &[1], &[1], far, far, far, p),
+            launch(&[i64::MAX], &[1], &[1], far, far, far, p),
+            launch(&[4], &[1], &[4], far, p, far, p),
+            launch(&[4], &[4], &[1, 4, 1], far, far, p, p),
+            launch(&[8], &[8], &[8], p, far, far, p),
+        ] {
+            assert_eq!(e.code(), Code::InvalidArgument, "{e}");
+        }
+        assert!(lookup(DType::F32, DType::F32).is_none());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        #[test]
+        fn any_broadcast(
+            dims in prop::collection::vec((0i64..5, any::<[bool; 3]>()), 0..=6),
+            long in any::<bool>(),
+            drop in any::<[bool; 3]>(),
+        ) {
+            let last = dims.len().saturating_sub(1);
+            let shapes = [0, 1, 2].map(|n| {
+                let of = |(i, &(d, keep)): (usize, &(i64, [bool; 3]))| {
+                    if !keep[n] { 1 } else if long && i == last { 60 * d } else { d }
+                };
+                let shape: Vec<i64> = dims.iter().enumerate().map(of).collect();
+                let ones = if drop[n] { shape.iter().take_while(|&&d| d == 1).count() } else { 0 };
+                shape[ones..].to_vec()
+            });
+            check(&Serial, [&shapes[0], &shapes[1], &shapes[2]], DType::BOOL, DType::U8);
+            check(&Serial, [&shapes[0], &shapes[1], &shapes[2]], DType::I16, DType::F64);
+        }
+    }
+}

@@ -155,6 +155,24 @@ impl Window {
         if row < self.extent { row } else { NONE }
     }
 
+    /// Checks `count` indices that nothing is done with.
+    ///
+    /// # Errors
+    /// As for [`Window::check`].
+    ///
+    /// # Safety
+    /// `indices` is readable for as many.
+    #[cold]
+    pub(super) unsafe fn check_all(&self, indices: Indices, count: usize) -> Result<()> {
+        let bad = Bad::new();
+        for position in 0..count {
+            // SAFETY: the caller's promise.
+            self.row(unsafe { indices.get(position) }, position, &bad);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.check(&bad, indices) }
+    }
+
     /// The error for the first index noted, if there is one.
     ///
     /// # Errors
@@ -188,5 +206,69 @@ impl Bad {
 
     fn note(&self, position: usize) {
         self.0.fetch_min(position, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::kernels::testing::Rng;
+    use ep_core::DType;
+    use std::ops::Range;
+
+    /// The mode's name in the schema.
+    pub(in crate::kernels) fn name(mode: IndexMode) -> &'static str {
+        match mode {
+            IndexMode::Wrap => "wrap",
+            IndexMode::Zero => "zero",
+            IndexMode::Error => "error",
+        }
+    }
+
+    pub(in crate::kernels) fn stored(wide: bool) -> IndexType {
+        if wide { IndexType::I64 } else { IndexType::I32 }
+    }
+
+    /// Random indices of an axis, mostly of the window; now and then any number if `wild`.
+    pub(in crate::kernels) fn indices(
+        rng: &mut Rng,
+        n: usize,
+        axis: usize,
+        window: Range<usize>,
+        mode: IndexMode,
+        wild: bool,
+    ) -> Vec<i64> {
+        (0..n)
+            .map(|_| {
+                let of = |rng: &mut Rng, range: Range<usize>| {
+                    range.start as i64 + (rng.next() % range.len().max(1) as u64) as i64
+                };
+                match rng.next() % 64 {
+                    0 if wild => rng.next() as i64 >> (rng.next() % 64),
+                    0..8 if mode == IndexMode::Wrap => of(rng, 0..axis) - axis as i64,
+                    8..16 => of(rng, 0..axis),
+                    _ => of(rng, window.clone()),
+                }
+            })
+            .collect()
+    }
+
+    /// Indices as stored, cut to 32 bits if not `wide`, and their dtype.
+    pub(in crate::kernels) fn store(indices: &[i64], wide: bool) -> (Vec<u8>, DType) {
+        if wide {
+            (indices.iter().flat_map(|i| i.to_ne_bytes()).collect(), DType::I64)
+        } else {
+            (indices.iter().flat_map(|&i| (i as i32).to_ne_bytes()).collect(), DType::I32)
+        }
+    }
+
+    /// Asserts that a kernel's error is the reference's: the same code, index and position.
+    #[track_caller]
+    pub(in crate::kernels) fn same_error(got: &Result<()>, want: &Error) {
+        let e = got.as_ref().unwrap_err();
+        assert_eq!(e.code(), want.code(), "{e}");
+        let (_, from_index) = want.message().split_once("index ").unwrap();
+        let (names_it, _) = from_index.split_once(" is outside").unwrap();
+        assert!(e.message().contains(&format!("index {names_it} is out of range")), "{e} for {want}");
     }
 }
