@@ -84,7 +84,10 @@ impl ArangeKernel {
     pub unsafe fn launch(self, isa: Isa, par: &dyn Parallel, args: &ArangeArgs) -> Result<()> {
         let size = self.size;
         let bytes = args.count.checked_mul(size).filter(|&n| n <= isize::MAX as usize).ok_or_else(|| {
-            Error::invalid(format!("arange of {} elements of {size} bytes: no address space holds that", args.count))
+            Error::invalid(format!(
+                "arange of {} elements of {size} bytes: no address space holds that",
+                args.count
+            ))
         })?;
         let streaming = sink::streams(bytes, 0);
         let dst = Shared::new(args.dst);
@@ -276,7 +279,10 @@ mod tests {
                     .flat_map(|i| start.wrapping_add(i.wrapping_mul(step)).to_le_bytes()[..size].to_vec())
                     .collect();
                 everywhere(|isa| {
-                    assert!(run(isa, &Threads(2), dtype, count, numbers) == want, "{dtype} {count} {start} {step} {isa}");
+                    assert!(
+                        run(isa, &Threads(2), dtype, count, numbers) == want,
+                        "{dtype} {count} {start} {step} {isa}"
+                    );
                 });
             }
         }
@@ -296,7 +302,10 @@ mod tests {
                 everywhere(|isa| {
                     let got = decode(dtype, &run(isa, &Threads(2), dtype, count, numbers));
                     for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-                        assert!(got.same(*want), "{dtype} {i} of {count}: {start:e} {step:e} {got:?} {want:?} {isa}");
+                        assert!(
+                            got.same(*want),
+                            "{dtype} {i} of {count}: {start:e} {step:e} {got:?} {want:?} {isa}"
+                        );
                     }
                 });
             }
@@ -310,7 +319,15 @@ mod tests {
         for isa in Isa::available() {
             let mut dst = vec![0f64; n];
             // SAFETY: `dst` has `n` elements.
-            unsafe { floats::<f64>(isa, Numbers { int: [0; 2], float: [0.0, 1.0] }, first, dst.as_mut_ptr().cast(), n) };
+            unsafe {
+                floats::<f64>(
+                    isa,
+                    Numbers { int: [0; 2], float: [0.0, 1.0] },
+                    first,
+                    dst.as_mut_ptr().cast(),
+                    n,
+                )
+            };
             assert!(dst.iter().enumerate().all(|(i, &x)| x == (first + i) as f64), "{isa}");
         }
     }

@@ -64,7 +64,11 @@ pub fn rows() -> impl Iterator<Item = DType> {
     DType::ALL.into_iter().filter(|&dtype| lookup(dtype).is_some())
 }
 
-unsafe fn batch_gather<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &BatchGatherArgs) -> Result<()> {
+unsafe fn batch_gather<const SIZE: usize>(
+    isa: Isa,
+    par: &dyn Parallel,
+    args: &BatchGatherArgs,
+) -> Result<()> {
     let rows = Rows {
         batch: args.batch,
         outer: args.outer,

@@ -59,14 +59,19 @@ pub fn rows() -> impl Iterator<Item = DType> {
     DType::ALL.into_iter().filter(|&dtype| lookup(dtype).is_some())
 }
 
-unsafe fn constant_pad<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &ConstantPadArgs<'_>) -> Result<()> {
+unsafe fn constant_pad<const SIZE: usize>(
+    isa: Isa,
+    par: &dyn Parallel,
+    args: &ConstantPadArgs<'_>,
+) -> Result<()> {
     let Some(plan) = Plan::new(args, SIZE)? else {
         return Ok(());
     };
     let pattern = Pattern::new(&args.value, SIZE);
     let copied = plan.copied();
     let streaming = sink::streams(plan.bytes, copied);
-    let ahead = if copied < FAR_BYTES { 0 } else { AHEAD };
+    // Long rows are prefetched as they are copied.
+    let ahead = if copied < FAR_BYTES || plan.row.copied > AHEAD { 0 } else { AHEAD };
     let (src, dst) = (Shared::new(args.src.cast_mut()), Shared::new(args.dst));
     for_ranges(par, plan.bytes, 2, PIECE, |bytes| {
         let src = src.get().cast_const();
@@ -110,7 +115,13 @@ impl Axis {
     /// This axis in units that are `n` times as small.
     fn scaled(self, n: usize) -> Axis {
         let Axis { src, dst, src_start, dst_start, copied } = self;
-        Axis { src: src * n, dst: dst * n, src_start: src_start * n, dst_start: dst_start * n, copied: copied * n }
+        Axis {
+            src: src * n,
+            dst: dst * n,
+            src_start: src_start * n,
+            dst_start: dst_start * n,
+            copied: copied * n,
+        }
     }
 }
 
@@ -129,7 +140,9 @@ impl Plan {
     fn new(args: &ConstantPadArgs<'_>, size: usize) -> Result<Option<Plan>> {
         let &ConstantPadArgs { src_dims, before, after, .. } = args;
         let refused = |why| {
-            Error::invalid(format!("constant_pad of {src_dims:?} by {before:?} before and {after:?} after: {why}"))
+            Error::invalid(format!(
+                "constant_pad of {src_dims:?} by {before:?} before and {after:?} after: {why}"
+            ))
         };
         if src_dims.len() > MAX_DIMS || before.len() != src_dims.len() || after.len() != src_dims.len() {
             return Err(refused("there must be a padding before and after each of at most 8 dimensions"));
@@ -139,7 +152,8 @@ impl Plan {
         let (mut src_bytes, mut dst_bytes) = (size, size);
         let (mut empty, mut border_only) = (false, false);
         for ((&src, &before), &after) in src_dims.iter().zip(before).zip(after) {
-            let axis = Axis::new(src, before, after).ok_or_else(|| refused("a dimension is negative or too large"))?;
+            let axis = Axis::new(src, before, after)
+                .ok_or_else(|| refused("a dimension is negative or too large"))?;
             let grow = |bytes: usize, dim: usize| {
                 let bytes = bytes.checked_mul(dim.max(1)).filter(|&bytes| bytes <= isize::MAX as usize);
                 bytes.ok_or_else(|| refused("no address space holds that"))
@@ -164,7 +178,8 @@ impl Plan {
             return Ok(Some(plan));
         }
         let row = axes[num_axes.max(1) - 1].scaled(size);
-        let (rows, num_outer) = if num_axes > 1 { (axes[num_axes - 2], num_axes - 2) } else { (Axis::ONE, 0) };
+        let (rows, num_outer) =
+            if num_axes > 1 { (axes[num_axes - 2], num_axes - 2) } else { (Axis::ONE, 0) };
         Ok(Some(Plan { outer: axes, num_outer, rows, row, bytes: dst_bytes }))
     }
 
@@ -238,9 +253,8 @@ impl Producer for Padded<'_> {
             let copied = match planes.source() {
                 Some(plane) => {
                     // SAFETY: a plane of the source, as this one of the destination lies within the copied part.
-                    let first = unsafe {
-                        src.add((plane * rows.src + rows.src_start) * row.src + row.src_start)
-                    };
+                    let first =
+                        unsafe { src.add((plane * rows.src + rows.src_start) * row.src + row.src_start) };
                     Some(first)
                 }
                 None => None,
@@ -326,7 +340,10 @@ mod tests {
             let bytes = dst.into_bytes();
             match &want {
                 Ok(want) => {
-                    assert!(got.is_ok() && bytes == *want, "{src_dims:?} {before:?} {after:?} {dtype} {isa} {got:?}")
+                    assert!(
+                        got.is_ok() && bytes == *want,
+                        "{src_dims:?} {before:?} {after:?} {dtype} {isa} {got:?}"
+                    )
                 }
                 Err(e) => assert_eq!(got.unwrap_err().code(), e.code(), "{src_dims:?} {before:?} {after:?}"),
             }

@@ -7,7 +7,7 @@ use crate::isa::{Body, Isa, Level};
 use crate::kernels::gather_rows::Rows;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::sink::{self, FAR_BYTES, LINE, PIECE, Producer, ROOM, Sink, prefetch};
-use crate::kernels::window::{Bad, Indices, IndexType, NONE, Window};
+use crate::kernels::window::{Bad, IndexType, Indices, NONE, Window};
 use ep_core::parallel::{Parallel, Serial};
 use ep_core::{Error, Result};
 use std::ops::Range;
@@ -119,7 +119,9 @@ unsafe fn take_batch(isa: Isa, par: &dyn Parallel, all: &Elements<'_>, b: usize,
     let nowhere = unsafe { locate(isa, window, indices.skip(b * n), b * n, 0, once, bad) };
     for (slab, copy) in more.chunks_exact_mut(n).enumerate() {
         let base = ((slab + 1) * extent) as u32;
-        copy.iter_mut().zip(&*once).for_each(|(to, &from)| *to = if from == NOWHERE { NOWHERE } else { from + base });
+        copy.iter_mut()
+            .zip(&*once)
+            .for_each(|(to, &from)| *to = if from == NOWHERE { NOWHERE } else { from + base });
     }
     let list = &*list;
     let src = Shared::new(all.rows.src.wrapping_add(b * outer * extent * size).cast_mut());
@@ -334,7 +336,11 @@ impl Element for u32 {
     unsafe fn vectors(base: *const u8, positions: &[u32], nowhere: bool, dst: *mut u8) -> bool {
         // SAFETY: the caller's promise.
         unsafe {
-            if nowhere { x86::take4::<true>(base, positions, dst) } else { x86::take4::<false>(base, positions, dst) }
+            if nowhere {
+                x86::take4::<true>(base, positions, dst)
+            } else {
+                x86::take4::<false>(base, positions, dst)
+            }
         }
         true
     }
@@ -348,7 +354,11 @@ impl Element for u64 {
     unsafe fn vectors(base: *const u8, positions: &[u32], nowhere: bool, dst: *mut u8) -> bool {
         // SAFETY: the caller's promise.
         unsafe {
-            if nowhere { x86::take8::<true>(base, positions, dst) } else { x86::take8::<false>(base, positions, dst) }
+            if nowhere {
+                x86::take8::<true>(base, positions, dst)
+            } else {
+                x86::take8::<false>(base, positions, dst)
+            }
         }
         true
     }
@@ -366,7 +376,8 @@ unsafe fn take<T: Element>(isa: Isa, base: *const u8, positions: &[u32], nowhere
     unsafe {
         if nowhere {
             for (i, &position) in positions.iter().enumerate() {
-                let x = if position == NOWHERE { T::ZERO } else { from.add(position as usize).read_unaligned() };
+                let x =
+                    if position == NOWHERE { T::ZERO } else { from.add(position as usize).read_unaligned() };
                 to.add(i).write_unaligned(x);
             }
         } else {

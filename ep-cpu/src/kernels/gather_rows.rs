@@ -17,8 +17,8 @@ use std::ops::Range;
 const AHEAD: usize = 2048;
 /// The most rows ahead, where rows are small.
 const MAX_ROWS_AHEAD: usize = 24;
-/// The most bytes of a row that are prefetched; further on the CPU does it.
-const MAX_PREFETCH: usize = 4096;
+/// The most bytes of a row that are prefetched before its turn; the rest is while it is copied.
+const MAX_PREFETCH: usize = AHEAD;
 
 /// A gather of rows of bytes.
 #[derive(Clone, Copy)]
@@ -247,10 +247,12 @@ mod tests {
     /// Indices of which most, or all, have a meaning.
     fn check(par: &dyn Parallel, case: Case, wild: bool) {
         let mut rng = Rng::new();
-        let Case { dims: [batch, outer, processed, inner], num_indices, offset, size, mode, wide, dtype } = case;
+        let Case { dims: [batch, outer, processed, inner], num_indices, offset, size, mode, wide, dtype } =
+            case;
         let element = dtype.size().unwrap();
         let axis = if size == 0 { offset + processed } else { size };
-        let list = window::indices(&mut rng, batch * num_indices, axis, offset..offset + processed, mode, wild);
+        let list =
+            window::indices(&mut rng, batch * num_indices, axis, offset..offset + processed, mode, wild);
         let (stored, index_dtype) = window::store(&list, wide);
         let src = rng.bytes(batch * outer * processed * inner * element);
         let want = Launch::new("batch_gather")
@@ -268,7 +270,8 @@ mod tests {
             .read("src", View::new(dtype, &src))
             .run()
             .map(|outputs| outputs.get("dst").unwrap().bytes.clone());
-        let (mut src, mut stored) = (Buffer::of(&src, element), Buffer::of(&stored, stored.len() / list.len().max(1)));
+        let (mut src, mut stored) =
+            (Buffer::of(&src, element), Buffer::of(&stored, stored.len() / list.len().max(1)));
         let indices = Indices { at: stored.ptr(), stored: window::stored(wide) };
         everywhere(|isa| {
             let mut dst = Buffer::poisoned(batch * outer * num_indices * inner * element, element);
@@ -345,9 +348,11 @@ mod tests {
             ([300, 1, 9, 1], 450),
             ([3, 2, 500, 16], 1500),
         ] {
-            for (mode, wide, dtype) in
-                [(IndexMode::Wrap, true, DType::F32), (IndexMode::Zero, false, DType::F32), (IndexMode::Wrap, true, DType::F64)]
-            {
+            for (mode, wide, dtype) in [
+                (IndexMode::Wrap, true, DType::F32),
+                (IndexMode::Zero, false, DType::F32),
+                (IndexMode::Wrap, true, DType::F64),
+            ] {
                 check(&Threads(3), Case { mode, wide, ..plain(dims, n, dtype) }, mode == IndexMode::Zero);
             }
         }
@@ -419,9 +424,15 @@ mod tests {
             assert_eq!(unsafe { slice::from_raw_parts(args.dst, 6) }, [0, 0, 0, 0, 8, 0]);
         });
         let isa = crate::isa::Isa::BASELINE;
-        for (offset, processed, size) in [(1, 2, 2), (usize::MAX, 2, 0), (0, 0, usize::MAX), (usize::MAX, 0, 0)] {
+        for (offset, processed, size) in
+            [(1, 2, 2), (usize::MAX, 2, 0), (0, 0, usize::MAX), (usize::MAX, 0, 0)]
+        {
             let args = GatherArgs { offset, processed, size, ..args };
-            assert_eq!(run(&args, isa).unwrap_err().code(), Code::InvalidArgument, "{offset} {processed} {size}");
+            assert_eq!(
+                run(&args, isa).unwrap_err().code(),
+                Code::InvalidArgument,
+                "{offset} {processed} {size}"
+            );
         }
         for (outer, inner) in [(usize::MAX, 1), (1 << 33, 1 << 33), (0, usize::MAX), (1 << 62, 2)] {
             let args = GatherArgs { outer, inner, ..args };

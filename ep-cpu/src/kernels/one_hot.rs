@@ -1,6 +1,8 @@
 //! One-hot: a row for each index, on at the index's column and off elsewhere.
 
 use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
 use crate::kernels::gather::row_bytes;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::sink::{self, PIECE, Pattern, Producer, Sink};
@@ -68,21 +70,24 @@ unsafe fn one_hot<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &OneHot
     let window = Window::new(args.offset, args.depth, args.size, args.mode)?;
     let row = row_bytes(args.depth, SIZE)?;
     let bytes = row.checked_mul(args.num_indices).filter(|&n| n <= isize::MAX as usize).ok_or_else(|| {
-        Error::invalid(format!("one_hot of {} rows of {row} bytes: no address space holds that", args.num_indices))
+        Error::invalid(format!(
+            "one_hot of {} rows of {row} bytes: no address space holds that",
+            args.num_indices
+        ))
     })?;
     if bytes == 0 {
         // SAFETY: the caller's promise.
         return unsafe { window.check_all(args.indices, args.num_indices) };
     }
-    let off = Pattern::new(&args.off, SIZE);
+    let (on, off) = (Pattern::new(&args.on, SIZE), Pattern::new(&args.off, SIZE));
     let streaming = sink::streams(bytes, 0);
     let bad = Bad::new();
     let dst = Shared::new(args.dst);
-    let (indices, on) = (args.indices, &args.on);
+    let indices = args.indices;
     for_ranges(par, bytes, 1, PIECE, |bytes| {
-        let part = HotRows { window, row, indices, on, size: SIZE, off: &off, bytes, bad: &bad };
+        let part = HotRows { window, row, indices, on: &on, size: SIZE, off: &off, bytes, bad: &bad };
         // SAFETY: the range is within the destination and no other task has it.
-        unsafe { sink::write(isa, streaming, dst.get().add(part.bytes.start), part) };
+        unsafe { part.write(isa, streaming, dst.get()) };
         Ok(())
     })?;
     // SAFETY: positions are those of the indices.
@@ -95,12 +100,34 @@ struct HotRows<'a> {
     /// Bytes of a row.
     row: usize,
     indices: Indices,
-    on: &'a [u8; 16],
+    on: &'a Pattern,
     /// Bytes of an element.
     size: usize,
     off: &'a Pattern,
     bytes: Range<usize>,
     bad: &'a Bad,
+}
+
+impl HotRows<'_> {
+    /// Writes the range of the destination at `dst`.
+    ///
+    /// # Safety
+    /// No other task has it, and the indices of its rows are readable.
+    unsafe fn write(self, isa: Isa, streaming: bool, dst: *mut u8) {
+        // SAFETY: the caller's promise; an `Isa` is the proof that the CPU has its level.
+        unsafe {
+            let to = dst.add(self.bytes.start);
+            #[cfg(target_arch = "x86_64")]
+            if isa.level() >= Level::Avx512 {
+                return if streaming {
+                    lines::write::<true>(self, to)
+                } else {
+                    lines::write::<false>(self, to)
+                };
+            }
+            sink::write(isa, streaming, to, self);
+        }
+    }
 }
 
 impl Producer for HotRows<'_> {
@@ -121,7 +148,7 @@ impl Producer for HotRows<'_> {
                 // SAFETY: what is due, and an element within the range, which starts and ends at elements.
                 unsafe {
                     sink.fill(off, due + (hot - col));
-                    sink.put(on.as_ptr(), size);
+                    sink.fill(on, size);
                 }
                 due = until - hot - size;
             } else {
@@ -133,6 +160,102 @@ impl Producer for HotRows<'_> {
         }
         // SAFETY: what is left of the range.
         unsafe { sink.fill(off, due) };
+    }
+}
+
+/// Line by line with AVX-512: each line is off, with elements that are on blended in.
+#[cfg(target_arch = "x86_64")]
+mod lines {
+    use super::HotRows;
+    use crate::kernels::sink::LINE;
+    use crate::kernels::stream::fence;
+    use crate::kernels::window::NONE;
+    use std::arch::x86_64::*;
+
+    /// A line of the destination that is being put together.
+    struct Line<const STREAM: bool> {
+        at: *mut u8,
+        on: __m512i,
+        off: __m512i,
+    }
+
+    impl<const STREAM: bool> Line<STREAM> {
+        /// Writes the bytes of the line in `part` as off or, in `hot`, on.
+        ///
+        /// # Safety
+        /// Those bytes are writable, on a CPU with AVX-512.
+        #[target_feature(enable = "avx512f,avx512bw")]
+        #[inline]
+        unsafe fn write(&mut self, hot: u64, part: u64) {
+            let line = _mm512_mask_blend_epi8(hot, self.off, self.on);
+            // SAFETY: the caller's promise; lines are at multiples of their size.
+            unsafe {
+                if part != u64::MAX {
+                    _mm512_mask_storeu_epi8(self.at.cast(), part, line);
+                } else if STREAM {
+                    _mm512_stream_si512(self.at.cast(), line);
+                } else {
+                    _mm512_store_si512(self.at.cast(), line);
+                }
+            }
+            self.at = self.at.wrapping_add(LINE);
+        }
+    }
+
+    /// Writes the range at `to`, with streaming stores if `STREAM`, which are complete on return.
+    ///
+    /// # Safety
+    /// As for [`HotRows::write`], on a CPU with AVX-512.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub(super) unsafe fn write<const STREAM: bool>(part: HotRows<'_>, to: *mut u8) {
+        let HotRows { window, row, indices, on, size, off, bytes, bad } = part;
+        let skip = to.addr() % LINE;
+        // Patterns start with the range, `skip` bytes into the first line.
+        let phase = skip.wrapping_neg();
+        // SAFETY: a line of a pattern is readable.
+        let (on, off) = unsafe {
+            (_mm512_loadu_si512(on.line(phase).cast()), _mm512_loadu_si512(off.line(phase).cast()))
+        };
+        let mut line = Line::<STREAM> { at: to.wrapping_sub(skip), on, off };
+        // Bytes are counted from the first line on; `start` is where `line` is.
+        let end = skip + bytes.len();
+        let (mut start, mut hot, mut here) = (0, 0u64, u64::MAX << skip);
+        let element = (1u64 << size) - 1;
+        let first = bytes.start / row;
+        for i in first..(bytes.end - 1) / row + 1 {
+            // SAFETY: row `i` is one of the destination's, which has one for each index.
+            let class = window.row(unsafe { indices.get(i) }, i, bad);
+            let at = (i * row + class.wrapping_mul(size)).wrapping_sub(bytes.start);
+            if class == NONE || at >= bytes.len() {
+                continue;
+            }
+            let at = at + skip;
+            // SAFETY: all lines before one with an element of the range are of the range, from `skip` in the first.
+            unsafe {
+                while start + LINE <= at {
+                    line.write(hot, here);
+                    (start, hot, here) = (start + LINE, 0, u64::MAX);
+                }
+                hot |= element << (at - start);
+                if at + size > start + LINE {
+                    line.write(hot, here);
+                    (start, hot, here) = (start + LINE, element >> (start + LINE - at), u64::MAX);
+                }
+            }
+        }
+        // SAFETY: what is left of the range, the last line up to its end.
+        unsafe {
+            while start + LINE <= end {
+                line.write(hot, here);
+                (start, hot, here) = (start + LINE, 0, u64::MAX);
+            }
+            if start < end {
+                line.write(hot, here & !(u64::MAX << (end - start)));
+            }
+        }
+        if STREAM {
+            fence();
+        }
     }
 }
 
@@ -186,7 +309,8 @@ mod tests {
         everywhere(|isa| {
             let mut dst = Buffer::poisoned(num_indices * depth * element, element);
             let indices = Indices { at: stored.ptr(), stored: window::stored(wide) };
-            let args = OneHotArgs { num_indices, depth, offset, size, mode, indices, on, off, dst: dst.ptr() };
+            let args =
+                OneHotArgs { num_indices, depth, offset, size, mode, indices, on, off, dst: dst.ptr() };
             // SAFETY: both sides have their elements.
             let got = unsafe { lookup(dtype).unwrap()(isa, par, &args) };
             let bytes = dst.into_bytes();
@@ -202,8 +326,15 @@ mod tests {
         assert_eq!(rows().count(), 15);
         for dtype in rows() {
             for depth in [1, 2, 5, 16, 64, 1000] {
-                let case =
-                    Case { num_indices: 17, depth, offset: 0, size: 0, mode: IndexMode::Error, wide: true, dtype };
+                let case = Case {
+                    num_indices: 17,
+                    depth,
+                    offset: 0,
+                    size: 0,
+                    mode: IndexMode::Error,
+                    wide: true,
+                    dtype,
+                };
                 check(&Serial, case, false);
                 check(&Serial, Case { mode: IndexMode::Zero, offset: 3, wide: false, ..case }, true);
             }

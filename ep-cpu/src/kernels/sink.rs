@@ -106,7 +106,7 @@ impl Pattern {
 
     /// A line that starts `offset` bytes into the repetition.
     #[inline(always)]
-    fn line(&self, offset: usize) -> *const u8 {
+    pub(super) fn line(&self, offset: usize) -> *const u8 {
         self.0[offset % 16..].as_ptr()
     }
 
@@ -234,7 +234,7 @@ impl Sink for Direct {
 mod streaming {
     use super::*;
     use crate::isa::Level;
-    use crate::kernels::stream::fence;
+    use crate::kernels::stream::{self, fence};
     use std::arch::x86_64::*;
     use std::marker::PhantomData;
 
@@ -300,8 +300,9 @@ mod streaming {
         let mut stage = Stage([MaybeUninit::uninit(); CAPACITY]);
         let mut sink = Streaming::<L> {
             stage: stage.0.as_mut_ptr().cast(),
-            at: dst.wrapping_sub(skip),
+            base: dst.wrapping_sub(skip),
             skip,
+            done: 0,
             len: skip,
             store: PhantomData,
         };
@@ -312,7 +313,18 @@ mod streaming {
         }
     }
 
-    const CAPACITY: usize = ROOM + 2 * LINE;
+    /// Bytes that stay in the stage for a while before they are stored, so that they are in the cache by then:
+    /// a line read while parts of it still wait to be written there would have to wait for all stores before.
+    const LAG: usize = 4096;
+    /// Bytes stored at once at least.
+    const BATCH: usize = 4 * LINE;
+    const CAPACITY: usize = LAG + BATCH + 3 * ROOM;
+    /// Longer fills are stored directly.
+    const LONG_FILL: usize = 1024;
+    /// Bytes prefetched ahead in a long copy.
+    const AHEAD: usize = 2048;
+    /// Copies of this size and up go along several pages at once.
+    const MANY_PAGES: usize = 64 << 10;
 
     #[repr(C, align(64))]
     struct Stage([MaybeUninit<u8>; CAPACITY]);
@@ -320,41 +332,52 @@ mod streaming {
     /// Stages what it takes, at the same places in lines as in the output.
     struct Streaming<L> {
         stage: *mut u8,
-        /// The line of the output that the stage starts with.
-        at: *mut u8,
-        /// Bytes of that line before the output.
+        /// Where in the output the stage starts, a line.
+        base: *mut u8,
+        /// Bytes of the first line before the output; 0 once that line is stored.
         skip: usize,
+        /// Bytes of the stage that are stored, whole lines.
+        done: usize,
         /// Bytes in the stage.
         len: usize,
         store: PhantomData<L>,
     }
 
     impl<L: Store> Streaming<L> {
-        /// Stores the whole lines of the stage.
+        /// Stores the whole lines of the first `len` bytes of the stage.
         ///
         /// # Safety
         /// All that was taken is part of the output.
         #[inline(always)]
-        unsafe fn flush(&mut self) {
-            let whole = self.len - self.len % LINE;
-            let mut line = 0;
-            // SAFETY: lines that are full are part of the output, from `skip` in the first; what is left is
-            // less than a line, at another place of the stage than its start.
+        unsafe fn drain(&mut self, len: usize) {
+            let end = len - len % LINE;
+            // SAFETY: lines that are full are part of the output, from `skip` in the first.
             unsafe {
-                if self.skip > 0 && whole > 0 {
-                    copy(self.at.add(self.skip), self.stage.add(self.skip), LINE - self.skip);
-                    (self.skip, line) = (0, LINE);
+                if self.skip > 0 && end > 0 {
+                    copy(self.base.add(self.skip), self.stage.add(self.skip), LINE - self.skip);
+                    (self.skip, self.done) = (0, LINE);
                 }
-                while line < whole {
-                    L::line(self.at.add(line), self.stage.add(line));
-                    line += LINE;
+                while self.done < end {
+                    L::line(self.base.add(self.done), self.stage.add(self.done));
+                    self.done += LINE;
                 }
-                if whole > 0 {
-                    self.stage.cast::<[MaybeUninit<u8>; LINE]>().write(self.stage.add(whole).cast::<[MaybeUninit<u8>; LINE]>().read());
-                }
-                self.at = self.at.add(whole);
             }
-            self.len -= whole;
+        }
+
+        /// Makes room at the end of the stage.
+        ///
+        /// # Safety
+        /// All that was taken is part of the output.
+        #[cold]
+        #[inline(never)]
+        unsafe fn restart(&mut self) {
+            // SAFETY: what is not stored is moved within the stage; the output goes on where that was.
+            unsafe {
+                self.stage.copy_from(self.stage.add(self.done), self.len - self.done);
+                self.base = self.base.add(self.done);
+            }
+            self.len -= self.done;
+            self.done = 0;
         }
 
         /// Stores all that is in the stage, the last bytes with ordinary stores.
@@ -364,29 +387,47 @@ mod streaming {
         unsafe fn finish(&mut self) {
             // SAFETY: what is left is part of one line of the output.
             unsafe {
-                self.flush();
-                let left = self.len - self.skip;
-                copy(self.at.add(self.skip), self.stage.add(self.skip), left);
+                self.drain(self.len);
+                let start = self.done + self.skip;
+                copy(self.base.add(start), self.stage.add(start), self.len - start);
             }
             fence();
         }
 
-        /// Bytes up to the next line, at most `bytes`.
+        /// Fills the line that is begun with what `write` writes for it, of `bytes` bytes to come, and stores all;
+        /// returns how many bytes that took. The next line of the output is `base` then.
+        ///
+        /// # Safety
+        /// More bytes are to come than the line lacks, all part of the output.
         #[inline(always)]
-        fn head(&self, bytes: usize) -> usize {
-            (self.len.wrapping_neg() % LINE).min(bytes)
+        unsafe fn complete(&mut self, write: impl FnOnce(*mut u8, usize)) -> usize {
+            let head = self.len.wrapping_neg() % LINE;
+            // SAFETY: the caller's promise; a line more fits the stage.
+            unsafe {
+                write(self.room(head), head);
+                self.len += head;
+                self.drain(self.len);
+                self.base = self.base.add(self.len);
+            }
+            (self.len, self.done) = (0, 0);
+            head
         }
     }
 
     impl<L: Store> Sink for Streaming<L> {
         #[inline(always)]
         unsafe fn room(&mut self, bytes: usize) -> *mut u8 {
-            if self.len + bytes > CAPACITY - LINE {
-                // SAFETY: the output is as long as what was taken.
-                unsafe { self.flush() };
+            // SAFETY: the output is as long as what was taken; there is room for `bytes` after a restart, as less than
+            // the lag and a batch is left then.
+            unsafe {
+                if self.len - self.done >= LAG + BATCH {
+                    self.drain(self.len - LAG);
+                }
+                if self.len + bytes > CAPACITY {
+                    self.restart();
+                }
+                self.stage.add(self.len)
             }
-            // SAFETY: after a flush less than a line is there.
-            unsafe { self.stage.add(self.len) }
         }
 
         #[inline(always)]
@@ -396,25 +437,34 @@ mod streaming {
 
         #[inline(always)]
         unsafe fn put(&mut self, src: *const u8, bytes: usize) {
-            // SAFETY: the caller's promise; the parts are one after the other within `bytes`, and where lines
-            // are stored directly the stage is empty.
+            // SAFETY: the caller's promise; the parts are one after the other within `bytes`, and lines are stored
+            // directly when the stage is empty.
             unsafe {
-                if bytes <= SHORT && (self.len != 0 || !bytes.is_multiple_of(LINE)) {
+                let in_lines = self.len.is_multiple_of(LINE) && bytes.is_multiple_of(LINE);
+                if bytes <= ROOM && !in_lines {
                     copy(self.room(bytes), src, bytes);
                     return self.advance(bytes);
                 }
-                let head = self.head(bytes);
-                copy(self.room(head), src, head);
-                self.advance(head);
-                self.flush();
-                let mut done = head;
-                while done + LINE <= bytes {
-                    L::line(self.at, src.add(done));
-                    self.at = self.at.add(LINE);
+                let head = self.complete(|to, head| copy(to, src, head));
+                let (src, lines) = (src.add(head), (bytes - head) / LINE * LINE);
+                let mut done = 0;
+                if lines >= MANY_PAGES {
+                    stream::copy(self.base, src, lines);
+                    done = lines;
+                }
+                while done + AHEAD < lines {
+                    prefetch(src.wrapping_add(done + AHEAD), 1);
+                    L::line(self.base.add(done), src.add(done));
                     done += LINE;
                 }
-                copy(self.room(bytes - done), src.add(done), bytes - done);
-                self.advance(bytes - done);
+                while done < lines {
+                    L::line(self.base.add(done), src.add(done));
+                    done += LINE;
+                }
+                self.base = self.base.add(lines);
+                let tail = bytes - head - lines;
+                copy(self.stage, src.add(lines), tail);
+                self.len = tail;
             }
         }
 
@@ -422,23 +472,21 @@ mod streaming {
         unsafe fn fill(&mut self, pattern: &Pattern, bytes: usize) {
             // SAFETY: as for `put`.
             unsafe {
-                if bytes <= SHORT {
+                if bytes <= LONG_FILL {
                     pattern.write(self.room(bytes), bytes);
                     return self.advance(bytes);
                 }
-                let head = self.head(bytes);
-                pattern.write(self.room(head), head);
-                self.advance(head);
-                self.flush();
-                let line = pattern.line(head);
-                let mut done = head;
-                while done + LINE <= bytes {
-                    L::line(self.at, line);
-                    self.at = self.at.add(LINE);
+                let head = self.complete(|to, head| pattern.write(to, head));
+                let (line, lines) = (pattern.line(head), (bytes - head) / LINE * LINE);
+                let mut done = 0;
+                while done < lines {
+                    L::line(self.base.add(done), line);
                     done += LINE;
                 }
-                copy(self.room(bytes - done), line, bytes - done);
-                self.advance(bytes - done);
+                self.base = self.base.add(lines);
+                let tail = bytes - head - lines;
+                copy(self.stage, line, tail);
+                self.len = tail;
             }
         }
     }

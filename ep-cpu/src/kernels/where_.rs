@@ -84,6 +84,8 @@ pub fn rows() -> impl Iterator<Item = (DType, DType)> {
 const SHORT_ROW: usize = 128;
 /// The most elements of a block.
 const BLOCK: usize = 1024;
+/// The same where operands come from memory, so that prefetches are not too many at once.
+const FAR_BLOCK: usize = 256;
 /// Bytes prefetched ahead of a block.
 const AHEAD: usize = 2048;
 
@@ -106,7 +108,10 @@ impl WhereKernel {
         let sizes = [self.cond_size, self.data_size, self.data_size];
         let bytes = plan.count().checked_mul(self.data_size.max(self.cond_size));
         if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(Error::invalid(format!("where of {} elements: no address space holds them", plan.count())));
+            return Err(Error::invalid(format!(
+                "where of {} elements: no address space holds them",
+                plan.count()
+            )));
         }
         let written = plan.count() * self.data_size;
         let src = [args.cond, args.x, args.y];
@@ -173,9 +178,7 @@ impl Producer for Part<'_> {
     #[inline(always)]
     unsafe fn run<S: Sink>(self, sink: &mut S) {
         // SAFETY: the caller's promise.
-        unsafe {
-            if self.plan.inner() >= SHORT_ROW { self.long_rows(sink) } else { self.short_rows(sink) }
-        }
+        unsafe { if self.plan.inner() >= SHORT_ROW { self.long_rows(sink) } else { self.short_rows(sink) } }
     }
 }
 
@@ -217,7 +220,7 @@ impl Part<'_> {
         let Part { ref plan, sizes, src, in_place, far, ref elements, .. } = *self;
         let (inner, last) = (plan.inner(), plan.dims().len() - 1);
         let spans = [0, 1, 2].map(|i| plan.strides(i)[last] != 0);
-        let block = self.block();
+        let block = if far { FAR_BLOCK } else { self.block() };
         let mut stages = [const { Stage::NEW }; 3];
         // Offset of the element that a stage is filled with.
         let mut filled = [usize::MAX; 3];
@@ -471,14 +474,24 @@ mod tests {
                 let mut dst = Buffer::poisoned(want.len(), sizes[1]);
                 let [c, x, y] = buffers.each_mut().map(|b| b.ptr());
                 let to = place.map_or(dst.ptr(), |i| [c, x, y][i]);
-                let args =
-                    WhereArgs { cond_dims: dims[0], x_dims: dims[1], y_dims: dims[2], cond: c, x, y, dst: to };
+                let args = WhereArgs {
+                    cond_dims: dims[0],
+                    x_dims: dims[1],
+                    y_dims: dims[2],
+                    cond: c,
+                    x,
+                    y,
+                    dst: to,
+                };
                 // SAFETY: all sides have their elements.
                 unsafe { kernel.launch(isa, par, &args) }.unwrap();
                 for (i, buffer) in buffers.into_iter().enumerate() {
                     let content = buffer.into_bytes();
                     let expected = if place == Some(i) { &want } else { &operands[i] };
-                    assert!(content == *expected, "operand {i} of {dims:?} {cond} {data} {isa} in place of {place:?}");
+                    assert!(
+                        content == *expected,
+                        "operand {i} of {dims:?} {cond} {data} {isa} in place of {place:?}"
+                    );
                 }
                 if place.is_none() {
                     assert!(dst.into_bytes() == want, "{dims:?} {cond} {data} {isa}");
@@ -499,9 +512,12 @@ mod tests {
 
     #[test]
     fn shapes_of_all_kinds() {
-        for (cond, data) in
-            [(DType::BOOL, DType::F32), (DType::I64, DType::I64), (DType::U16, DType::U8), (DType::I32, DType::COMPLEX128)]
-        {
+        for (cond, data) in [
+            (DType::BOOL, DType::F32),
+            (DType::I64, DType::I64),
+            (DType::U16, DType::U8),
+            (DType::I32, DType::COMPLEX128),
+        ] {
             for dims in [
                 [&[][..], &[], &[]],
                 [&[1, 1], &[1], &[]],
@@ -534,11 +550,13 @@ mod tests {
     fn bad_shapes_and_places_are_refused() {
         let mut dst = [1u32; 8];
         let p = dst.as_mut_ptr().cast::<u8>();
-        let launch = |cond_dims: &[i64], x_dims: &[i64], y_dims: &[i64], cond, x: *const u8, y: *const u8, to| {
-            let args = WhereArgs { cond_dims, x_dims, y_dims, cond, x, y, dst: to };
-            // SAFETY: refused before anything is read or written.
-            unsafe { lookup(DType::U8, DType::U32).unwrap().launch(Isa::BASELINE, &Serial, &args) }.unwrap_err()
-        };
+        let launch =
+            |cond_dims: &[i64], x_dims: &[i64], y_dims: &[i64], cond, x: *const u8, y: *const u8, to| {
+                let args = WhereArgs { cond_dims, x_dims, y_dims, cond, x, y, dst: to };
+                // SAFETY: refused before anything is read or written.
+                unsafe { lookup(DType::U8, DType::U32).unwrap().launch(Isa::BASELINE, &Serial, &args) }
+                    .unwrap_err()
+            };
         let far = p.wrapping_add(64).cast_const();
         for e in [
             launch(&[2], &[3], &[1], far, far, far, p),

@@ -144,7 +144,8 @@ impl Window {
     #[inline(never)]
     fn unusual(&self, index: i64, position: usize, bad: &Bad) -> usize {
         let size = self.size as i64;
-        let logical = if self.mode == IndexMode::Wrap && index < 0 { index.saturating_add(size) } else { index };
+        let logical =
+            if self.mode == IndexMode::Wrap && index < 0 { index.saturating_add(size) } else { index };
         if !(0..size).contains(&logical) {
             if self.mode != IndexMode::Zero {
                 bad.note(position);
@@ -192,7 +193,9 @@ impl Window {
     fn error(&self, position: usize, index: i64) -> Error {
         let size = self.size;
         let from = if self.mode == IndexMode::Wrap { -(size as i64) } else { 0 };
-        Error::invalid(format!("index {index} at position {position} is out of range: it must be in {from}..{size}"))
+        Error::invalid(format!(
+            "index {index} at position {position} is out of range: it must be in {from}..{size}"
+        ))
     }
 }
 

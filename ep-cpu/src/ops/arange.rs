@@ -12,9 +12,7 @@ use ep_core::provider::{Factory, Kernel, Registrar};
 use ep_core::{DType, Result};
 
 pub(super) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()> {
-    registrar.add(
-        Factory::<Arange, _, _>::new("arange", build).dtypes(arange::rows().map(|dtype| [dtype])),
-    )
+    registrar.add(Factory::<Arange, _, _>::new("arange", build).dtypes(arange::rows().map(|dtype| [dtype])))
 }
 
 fn build(device: &CpuDevice, desc: &ArangeDesc) -> Result<Sequence> {

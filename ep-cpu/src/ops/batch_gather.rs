@@ -11,14 +11,16 @@ use ep_core::provider::inline::InlineStream;
 use ep_core::provider::{Factory, Kernel, Registrar};
 
 pub(super) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()> {
-    let dtypes = index::DTYPES.into_iter().flat_map(|indices| batch_gather::rows().map(move |data| [indices, data]));
+    let dtypes =
+        index::DTYPES.into_iter().flat_map(|indices| batch_gather::rows().map(move |data| [indices, data]));
     registrar.add(
         Factory::<BatchGather, _, _>::new("batch_gather", build).selectors(index::selectors()).dtypes(dtypes),
     )
 }
 
 fn build(device: &CpuDevice, desc: &BatchGatherDesc) -> Result<BatchGatherer> {
-    let kernel = batch_gather::lookup(desc.data).ok_or_else(|| unclaimed::<BatchGather>(&[desc.indices, desc.data]))?;
+    let kernel = batch_gather::lookup(desc.data)
+        .ok_or_else(|| unclaimed::<BatchGather>(&[desc.indices, desc.data]))?;
     Ok(BatchGatherer {
         bound: Bound::new(device, kernel, "rows copied with prefetch, or vector gathers of single elements"),
         reading: Reading::new(desc.mode, desc.indices)?,

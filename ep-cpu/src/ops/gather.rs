@@ -11,10 +11,9 @@ use ep_core::provider::inline::InlineStream;
 use ep_core::provider::{Factory, Kernel, Registrar};
 
 pub(super) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()> {
-    let dtypes = index::DTYPES.into_iter().flat_map(|indices| gather::rows().map(move |data| [indices, data]));
-    registrar.add(
-        Factory::<Gather, _, _>::new("gather", build).selectors(index::selectors()).dtypes(dtypes),
-    )
+    let dtypes =
+        index::DTYPES.into_iter().flat_map(|indices| gather::rows().map(move |data| [indices, data]));
+    registrar.add(Factory::<Gather, _, _>::new("gather", build).selectors(index::selectors()).dtypes(dtypes))
 }
 
 fn build(device: &CpuDevice, desc: &GatherDesc) -> Result<Gatherer> {

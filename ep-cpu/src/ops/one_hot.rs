@@ -12,7 +12,8 @@ use ep_core::provider::{Factory, Kernel, Registrar};
 use ep_core::{Result, Scalar};
 
 pub(super) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()> {
-    let dtypes = index::DTYPES.into_iter().flat_map(|indices| one_hot::rows().map(move |data| [indices, data]));
+    let dtypes =
+        index::DTYPES.into_iter().flat_map(|indices| one_hot::rows().map(move |data| [indices, data]));
     registrar.add(Factory::<OneHot, _, _>::new("one_hot", build).selectors(index::selectors()).dtypes(dtypes))
 }
 

@@ -74,7 +74,12 @@ impl Converter {
 }
 
 /// The element of `scalar`, or `default` if there is none.
-pub(super) fn or_default(convert: &Converter, name: &str, scalar: EpScalar, default: Element) -> Result<Element> {
+pub(super) fn or_default(
+    convert: &Converter,
+    name: &str,
+    scalar: EpScalar,
+    default: Element,
+) -> Result<Element> {
     if scalar.kind == EP_SCALAR_NONE { Ok(default) } else { convert.element(name, scalar) }
 }
 

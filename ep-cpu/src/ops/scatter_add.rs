@@ -11,14 +11,16 @@ use ep_core::provider::inline::InlineStream;
 use ep_core::provider::{Factory, Kernel, Registrar};
 
 pub(super) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()> {
-    let dtypes = index::DTYPES.into_iter().flat_map(|indices| scatter_add::rows().map(move |data| [indices, data]));
+    let dtypes =
+        index::DTYPES.into_iter().flat_map(|indices| scatter_add::rows().map(move |data| [indices, data]));
     registrar.add(
         Factory::<ScatterAdd, _, _>::new("scatter_add", build).selectors(index::selectors()).dtypes(dtypes),
     )
 }
 
 fn build(device: &CpuDevice, desc: &ScatterAddDesc) -> Result<Adder> {
-    let kernel = scatter_add::lookup(desc.data).ok_or_else(|| unclaimed::<ScatterAdd>(&[desc.indices, desc.data]))?;
+    let kernel =
+        scatter_add::lookup(desc.data).ok_or_else(|| unclaimed::<ScatterAdd>(&[desc.indices, desc.data]))?;
     Ok(Adder {
         bound: Bound::new(device, kernel, "rows added in the order of the indices"),
         reading: Reading::new(desc.mode, desc.indices)?,
