@@ -1,15 +1,21 @@
 //! Kernels: pure computation on raw addresses, split over threads by the caller's
 //! [`Parallel`](ep_core::parallel::Parallel). Each module has a `lookup` and a list of its rows.
 
+pub mod arange;
+pub mod batch_gather;
 pub mod batch_matmul;
 pub mod binary;
 pub mod cast;
 #[cfg(test)]
 mod check;
 mod complex;
+pub mod constant_pad;
 mod elem;
 mod engine;
 pub mod fill;
+pub mod gather;
+mod gather_elements;
+mod gather_rows;
 mod gemm;
 mod gemm_int;
 mod gemv;
@@ -19,14 +25,20 @@ pub mod matmul;
 pub mod memcpy;
 pub mod memset;
 mod num;
+pub mod one_hot;
 pub mod permute;
 mod raw;
 mod real;
 mod rows;
+pub mod scatter_add;
+mod sink;
 pub mod softmax;
 mod special;
 mod stream;
+pub mod tensor_fill;
 #[cfg(test)]
 mod testing;
 mod transpose;
 pub mod unary;
+pub mod where_;
+mod window;

@@ -4,19 +4,28 @@
 //! What can be decided is decided when the primitive is created: a launch looks nothing up and takes no lock,
 //! and memory is allocated only where a kernel needs room for intermediate values.
 
+mod arange;
+mod batch_gather;
 mod batch_matmul;
 mod broadcast_elementwise_binary;
 mod cast;
+mod constant_pad;
 mod elementwise_unary;
 mod fill;
+mod gather;
 mod group;
+mod index;
 mod log_softmax;
 mod matmul;
 mod memcpy;
 mod memset;
+mod one_hot;
 mod permute;
 mod scalar;
+mod scatter_add;
 mod softmax;
+mod tensor_fill;
+mod where_;
 
 use crate::device::CpuDevice;
 use crate::isa::Isa;
@@ -37,7 +46,15 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()>
     softmax::register(registrar)?;
     log_softmax::register(registrar)?;
     matmul::register(registrar)?;
-    batch_matmul::register(registrar)
+    batch_matmul::register(registrar)?;
+    gather::register(registrar)?;
+    batch_gather::register(registrar)?;
+    scatter_add::register(registrar)?;
+    constant_pad::register(registrar)?;
+    where_::register(registrar)?;
+    tensor_fill::register(registrar)?;
+    arange::register(registrar)?;
+    one_hot::register(registrar)
 }
 
 /// A kernel of a table, ready to launch.

@@ -4,7 +4,7 @@ use super::unclaimed;
 use crate::isa::Isa;
 use crate::kernels::cast;
 use crate::kernels::unary::{UnaryArgs, UnaryKernel};
-use ep_core::abi::EpScalar;
+use ep_core::abi::{EP_SCALAR_NONE, EpScalar};
 use ep_core::parallel::Serial;
 use ep_core::primitive::Cast;
 use ep_core::{DType, Error, Result, Scalar};
@@ -19,6 +19,13 @@ impl Element {
         let mut element = Element([0; 16]);
         element.0[..N].copy_from_slice(&bytes);
         element
+    }
+}
+
+impl Element {
+    /// Its first and its last 8 bytes.
+    pub(super) fn halves(self) -> [[u8; 8]; 2] {
+        [0, 8].map(|start| std::array::from_fn(|i| self.0[start + i]))
     }
 }
 
@@ -64,6 +71,16 @@ impl Converter {
         unsafe { kernel.launch(Isa::BASELINE, &Serial, &args) }?;
         Ok(dst)
     }
+}
+
+/// The element of `scalar`, or `default` if there is none.
+pub(super) fn or_default(
+    convert: &Converter,
+    name: &str,
+    scalar: EpScalar,
+    default: Element,
+) -> Result<Element> {
+    if scalar.kind == EP_SCALAR_NONE { Ok(default) } else { convert.element(name, scalar) }
 }
 
 #[cold]

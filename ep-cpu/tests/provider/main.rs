@@ -4,6 +4,8 @@
 mod device;
 mod elementwise;
 mod errors;
+mod indexed;
+mod makers;
 mod matrices;
 mod movement;
 mod support;
