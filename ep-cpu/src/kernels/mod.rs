@@ -1,6 +1,7 @@
 //! Kernels: pure computation on raw addresses, split over threads by the caller's
 //! [`Parallel`](ep_core::parallel::Parallel). Each module has a `lookup` and a list of its rows.
 
+pub mod arg_reduce;
 pub mod batch_matmul;
 pub mod binary;
 pub mod cast;
@@ -22,6 +23,7 @@ mod num;
 pub mod permute;
 mod raw;
 mod real;
+pub mod reduce;
 mod rows;
 pub mod softmax;
 mod special;

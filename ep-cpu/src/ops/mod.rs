@@ -4,6 +4,7 @@
 //! What can be decided is decided when the primitive is created: a launch looks nothing up and takes no lock,
 //! and memory is allocated only where a kernel needs room for intermediate values.
 
+mod arg_reduce;
 mod batch_matmul;
 mod broadcast_elementwise_binary;
 mod cast;
@@ -15,6 +16,7 @@ mod matmul;
 mod memcpy;
 mod memset;
 mod permute;
+mod reduce;
 mod scalar;
 mod softmax;
 
@@ -37,7 +39,9 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()>
     softmax::register(registrar)?;
     log_softmax::register(registrar)?;
     matmul::register(registrar)?;
-    batch_matmul::register(registrar)
+    batch_matmul::register(registrar)?;
+    reduce::register(registrar)?;
+    arg_reduce::register(registrar)
 }
 
 /// A kernel of a table, ready to launch.
