@@ -168,23 +168,38 @@ fn elementwise() {
     });
     check(dst.slice::<u8>(), |i| !byte(i));
     rig.launch("broadcast_elementwise_unary op=bitwise_not src=u8 dst=u8", |a| {
-        a.dims("src_dims", &[COUNT])?.dims("src_strides", &[1])?.dims("dst_dims", &[COUNT])?.dims("dst_strides", &[1])?
-            .address("src", s)?.address("dst", d)
+        a.dims("src_dims", &[COUNT])?
+            .dims("src_strides", &[1])?
+            .dims("dst_dims", &[COUNT])?
+            .dims("dst_strides", &[1])?
+            .address("src", s)?
+            .address("dst", d)
     });
     check(dst.slice::<u8>(), |i| !byte(i));
     rig.launch("broadcast_elementwise_binary op=sub src=u8 dst=u8", |a| {
-        a.dims("src0_dims", &[COUNT])?.dims("src1_dims", &[1])?.address("src0", s)?.address("src1", s + 9)?
+        a.dims("src0_dims", &[COUNT])?
+            .dims("src1_dims", &[1])?
+            .address("src0", s)?
+            .address("src1", s + 9)?
             .address("dst", d)
     });
     check(dst.slice::<u8>(), |i| byte(i).wrapping_sub(byte(9)));
     rig.launch("broadcast_elementwise_binary op=sub src=u8 dst=u8", |a| {
-        a.dims("src0_dims", &[R, 1])?.dims("src1_dims", &[C])?.address("src0", s)?.address("src1", s + 9)?
+        a.dims("src0_dims", &[R, 1])?
+            .dims("src1_dims", &[C])?
+            .address("src0", s)?
+            .address("src1", s + 9)?
             .address("dst", d)
     });
     check(&dst.slice::<u8>()[..ROWS * COLS], |i| byte(i / COLS).wrapping_sub(byte(9 + i % COLS)));
     rig.launch("where cond=u8 data=u8", |a| {
-        a.dims("cond_dims", &[R, 1])?.dims("x_dims", &[R, C])?.dims("y_dims", &[])?.address("cond", s)?
-            .address("x", s)?.address("y", s + 1)?.address("dst", d)
+        a.dims("cond_dims", &[R, 1])?
+            .dims("x_dims", &[R, C])?
+            .dims("y_dims", &[])?
+            .address("cond", s)?
+            .address("x", s)?
+            .address("y", s + 1)?
+            .address("dst", d)
     });
     check(&dst.slice::<u8>()[..ROWS * COLS], |i| if byte(i / COLS) != 0 { byte(i) } else { byte(1) });
     let srcs = [s, s, s];
@@ -203,18 +218,32 @@ fn movers() {
     });
     check(&dst.slice::<u8>()[..ROWS * COLS], |i| byte(i % ROWS * COLS + i / ROWS));
     rig.launch("copy_nd data=u8", |a| {
-        a.dims("dst_dims", &[COUNT])?.dims("dst_pos", &[0])?.dims("src_dims", &[COUNT])?.dims("src_pos", &[2])?
-            .dims("extent", &[COUNT - 2])?.address("src", s)?.address("dst", d)
+        a.dims("dst_dims", &[COUNT])?
+            .dims("dst_pos", &[0])?
+            .dims("src_dims", &[COUNT])?
+            .dims("src_pos", &[2])?
+            .dims("extent", &[COUNT - 2])?
+            .address("src", s)?
+            .address("dst", d)
     });
     check(&dst.slice::<u8>()[..N - 2], |i| byte(i + 2));
     rig.launch("strided_copy src=u8 dst=u8", |a| {
-        a.dims("dims", &[COUNT])?.dims("src_strides", &[-1])?.dims("dst_strides", &[1])?
-            .size("src_offset", COUNT - 1)?.size("dst_offset", 0)?.address("src", s)?.address("dst", d)
+        a.dims("dims", &[COUNT])?
+            .dims("src_strides", &[-1])?
+            .dims("dst_strides", &[1])?
+            .size("src_offset", COUNT - 1)?
+            .size("dst_offset", 0)?
+            .address("src", s)?
+            .address("dst", d)
     });
     check(dst.slice::<u8>(), |i| byte(N - 1 - i));
     rig.launch("constant_pad data=u8", |a| {
-        a.dims("src_dims", &[COUNT])?.dims("padding_before", &[3])?.dims("padding_after", &[-3])?
-            .scalar("value", 9i64)?.address("src", s)?.address("dst", d)
+        a.dims("src_dims", &[COUNT])?
+            .dims("padding_before", &[3])?
+            .dims("padding_after", &[-3])?
+            .scalar("value", 9i64)?
+            .address("src", s)?
+            .address("dst", d)
     });
     check(dst.slice::<u8>(), |i| if i < 3 { 9 } else { byte(i - 3) });
 }
@@ -228,25 +257,45 @@ fn gathers() {
     let picked: Vec<i32> = (0..ROWS).map(|i| ((i * 7919) % ROWS) as i32).collect();
     let (indices, rows) = (picked.as_ptr().expose_provenance() as u64, &picked);
     rig.launch("gather mode=error indices=i32 data=u8", |a| {
-        a.size("outer", 1)?.size("processed", R)?.size("inner", C)?.size("num_indices", R)?
-            .address("indices", indices)?.address("src", s)?.address("dst", d)
+        a.size("outer", 1)?
+            .size("processed", R)?
+            .size("inner", C)?
+            .size("num_indices", R)?
+            .address("indices", indices)?
+            .address("src", s)?
+            .address("dst", d)
     });
     check(&dst.slice::<u8>()[..ROWS * COLS], |i| byte(rows[i / COLS] as usize * COLS + i % COLS));
     rig.launch("batch_gather mode=error indices=i32 data=u8", |a| {
-        a.size("batch", 1)?.size("outer", 1)?.size("processed", R)?.size("inner", C)?.size("num_indices", R)?
-            .address("indices", indices)?.address("src", s)?.address("dst", d)
+        a.size("batch", 1)?
+            .size("outer", 1)?
+            .size("processed", R)?
+            .size("inner", C)?
+            .size("num_indices", R)?
+            .address("indices", indices)?
+            .address("src", s)?
+            .address("dst", d)
     });
     check(&dst.slice::<u8>()[..ROWS * COLS], |i| byte(rows[i / COLS] as usize * COLS + i % COLS));
     rig.launch("fill data=u8", |a| a.size("count", COUNT)?.scalar("value", 1i64)?.address("dst", d));
     rig.launch("scatter_add mode=error indices=i32 data=u8", |a| {
-        a.size("outer", 1)?.size("processed", R)?.size("inner", C)?.size("num_indices", R)?
-            .address("indices", indices)?.address("src", s)?.address("dst", d)
+        a.size("outer", 1)?
+            .size("processed", R)?
+            .size("inner", C)?
+            .size("num_indices", R)?
+            .address("indices", indices)?
+            .address("src", s)?
+            .address("dst", d)
     });
     let mut from = vec![0; ROWS];
     rows.iter().enumerate().for_each(|(i, r)| from[*r as usize] = i);
     check(&dst.slice::<u8>()[..ROWS * COLS], |i| byte(from[i / COLS] * COLS + i % COLS).wrapping_add(1));
     rig.launch("one_hot mode=error indices=i32 data=u8", |a| {
-        a.size("num_indices", R)?.size("depth", C)?.size("size", R)?.address("indices", indices)?.address("dst", d)
+        a.size("num_indices", R)?
+            .size("depth", C)?
+            .size("size", R)?
+            .address("indices", indices)?
+            .address("dst", d)
     });
     check(&dst.slice::<u8>()[..ROWS * COLS], |i| u8::from(rows[i / COLS] as usize == i % COLS));
 }
@@ -268,7 +317,8 @@ fn reductions() {
         a.size("outer", 1)?.size("reduced", R)?.size("inner", C)?.address("src", s)?.address("dst", d)
     });
     for column in [0, 1, COLS / 2, COLS - 1] {
-        let sum: i64 = src.slice::<u8>()[..ROWS * COLS].iter().skip(column).step_by(COLS).map(|x| i64::from(*x)).sum();
+        let sum: i64 =
+            src.slice::<u8>()[..ROWS * COLS].iter().skip(column).step_by(COLS).map(|x| i64::from(*x)).sum();
         assert_eq!(out[column], sum, "column {column}");
     }
     drop(src);
@@ -317,7 +367,12 @@ fn rows() {
     check_rows(dst.slice(), |x| x.iter().map(|v| v - sum_exp(x).ln()).collect());
     let backward = |op: &str| {
         rig.launch(&format!("{op} src=f16 dst=f16"), |a| {
-            a.size("rows", R)?.size("cols", C)?.size("inner", 1)?.address("y", s)?.address("dy", s)?.address("dx", d)
+            a.size("rows", R)?
+                .size("cols", C)?
+                .size("inner", 1)?
+                .address("y", s)?
+                .address("dy", s)?
+                .address("dx", d)
         });
     };
     backward("softmax_backward");
@@ -365,12 +420,23 @@ fn matrices() {
     });
     check(c.slice::<u8>(), want);
     rig.launch(&format!("batch_matmul {words}"), |a| {
-        a.size("batch", 1)?.size("m", R)?.size("n", C)?.size("k", 3)?.address("a", x)?.address("b", y)?.address("c", z)
+        a.size("batch", 1)?
+            .size("m", R)?
+            .size("n", C)?
+            .size("k", 3)?
+            .address("a", x)?
+            .address("b", y)?
+            .address("c", z)
     });
     check(c.slice::<u8>(), want);
     rig.launch(&format!("broadcast_matmul {words}"), |a| {
-        a.dims("a_dims", &[R, 1, 3])?.dims("b_dims", &[3, C])?.dims("c_dims", &[R, 1, C])?.scalar("alpha", Scalar::None)?
-            .address("a", x)?.address("b", y)?.address("c", z)
+        a.dims("a_dims", &[R, 1, 3])?
+            .dims("b_dims", &[3, C])?
+            .dims("c_dims", &[R, 1, C])?
+            .scalar("alpha", Scalar::None)?
+            .address("a", x)?
+            .address("b", y)?
+            .address("c", z)
     });
     check(c.slice::<u8>(), want);
 }

@@ -2,6 +2,7 @@
 //! [`Parallel`](ep_core::parallel::Parallel). Each module has a `lookup` and a list of its rows.
 
 pub mod arange;
+pub mod arg_reduce;
 pub mod batch_gather;
 pub mod batch_matmul;
 pub mod binary;
@@ -29,6 +30,7 @@ pub mod one_hot;
 pub mod permute;
 mod raw;
 mod real;
+pub mod reduce;
 mod rows;
 pub mod scatter_add;
 mod sink;

@@ -5,6 +5,7 @@
 //! and memory is allocated only where a kernel needs room for intermediate values.
 
 mod arange;
+mod arg_reduce;
 mod batch_gather;
 mod batch_matmul;
 mod broadcast_elementwise_binary;
@@ -21,6 +22,7 @@ mod memcpy;
 mod memset;
 mod one_hot;
 mod permute;
+mod reduce;
 mod scalar;
 mod scatter_add;
 mod softmax;
@@ -54,7 +56,10 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()>
     where_::register(registrar)?;
     tensor_fill::register(registrar)?;
     arange::register(registrar)?;
-    one_hot::register(registrar)
+    one_hot::register(registrar)?;
+    reduce::register(registrar)?;
+    arg_reduce::register(registrar)?;
+    Ok(())
 }
 
 /// A kernel of a table, ready to launch.

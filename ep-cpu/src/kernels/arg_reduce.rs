@@ -1,0 +1,411 @@
+//! The position of the largest or smallest element along an axis: `[outer, reduced, inner]` to `[outer, inner]`.
+//!
+//! Over the last axis, the extreme of a block is found as `reduce` finds it, and its place only where it beats
+//! what came before. Over other axes, columns side by side carry value and place.
+
+use crate::isa::{Body, Isa};
+use crate::kernels::elem::{Bool, Storage};
+use crate::kernels::num::Number;
+use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
+use ep_core::parallel::Parallel;
+use ep_core::{DType, Error, Result};
+use half::{bf16, f16};
+
+/// What can be looked for, in the order of the schema's selector.
+pub const OPS: &[&str] = &["argmax", "argmin"];
+
+/// Arguments of an [`ArgReduceFn`].
+#[derive(Clone, Copy, Debug)]
+pub struct ArgReduceArgs {
+    /// Dimensions before the axis.
+    pub outer: usize,
+    /// Length of the axis.
+    pub reduced: usize,
+    /// Dimensions behind it.
+    pub inner: usize,
+    /// `[outer, reduced, inner]`, aligned to its elements.
+    pub src: *const u8,
+    /// `[outer, inner]`, aligned to its elements.
+    pub dst: *mut u8,
+}
+
+/// Finds positions.
+///
+/// # Errors
+/// `InvalidArgument` for an axis without elements or one that the dtype of positions cannot number, and for a
+/// shape that no address space holds; `OutOfMemory` if there is none for partial results; those of `par`.
+///
+/// # Safety
+/// `src` is readable for `outer * reduced * inner` elements and `dst` writable for `outer * inner`, with no other
+/// access until this returns; they do not overlap.
+pub type ArgReduceFn = unsafe fn(isa: Isa, par: &dyn Parallel, args: &ArgReduceArgs) -> Result<()>;
+
+/// One row of the table: index into [`OPS`], dtypes, kernel.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// What is looked for.
+    pub op: usize,
+    /// Source dtype.
+    pub src: DType,
+    /// Dtype of positions.
+    pub dst: DType,
+    kernel: ArgReduceFn,
+}
+
+macro_rules! table {
+    ($($t:ty),*) => {
+        [$(
+            Row { op: 0, src: <$t>::DTYPE, dst: DType::I32, kernel: run::<$t, i32, true> },
+            Row { op: 0, src: <$t>::DTYPE, dst: DType::I64, kernel: run::<$t, i64, true> },
+            Row { op: 1, src: <$t>::DTYPE, dst: DType::I32, kernel: run::<$t, i32, false> },
+            Row { op: 1, src: <$t>::DTYPE, dst: DType::I64, kernel: run::<$t, i64, false> },
+        )*]
+    };
+}
+
+static ROWS: [Row; 52] = table!(Bool, i8, u8, i16, u16, i32, u32, i64, u64, f16, bf16, f32, f64);
+
+/// All rows.
+pub fn rows() -> &'static [Row] {
+    &ROWS
+}
+
+/// The kernel for what is looked for and its dtypes.
+pub fn lookup(op: usize, src: DType, dst: DType) -> Option<ArgReduceFn> {
+    ROWS.iter().find(|r| (r.op, r.src, r.dst) == (op, src, dst)).map(|r| r.kernel)
+}
+
+/// A dtype of positions.
+trait Position: Copy + Send + Sync + 'static {
+    /// The longest axis that it numbers.
+    const MOST: usize;
+    fn of(place: usize) -> Self;
+}
+
+impl Position for i32 {
+    const MOST: usize = 1 << 31;
+
+    #[inline(always)]
+    fn of(place: usize) -> i32 {
+        place as i32
+    }
+}
+
+impl Position for i64 {
+    const MOST: usize = isize::MAX as usize;
+
+    #[inline(always)]
+    fn of(place: usize) -> i64 {
+        place as i64
+    }
+}
+
+/// Elements that are looked through at a time, from the cache the second time.
+const BLOCK: usize = 2048;
+/// Elements of a part of a row that a thread works on by itself.
+const PART: usize = 128 << 10;
+const LANES: usize = 64;
+/// Columns that are worked on side by side.
+const STRIP: usize = 512;
+
+/// Whether `x`, which comes later, takes the place of `best`.
+#[inline(always)]
+fn beats<V: Number, const MAX: bool>(x: V, best: V) -> bool {
+    let beyond = if MAX { x > best } else { x < best };
+    // Without branches, so that it vectorises.
+    beyond | (x.is_nan() & !best.is_nan())
+}
+
+#[inline(always)]
+fn extreme<V: Number, const MAX: bool>(a: V, b: V) -> V {
+    if MAX { Number::max(a, b) } else { Number::min(a, b) }
+}
+
+/// Some elements side by side, at least one.
+struct Part<S, const MAX: bool> {
+    src: *const S,
+    count: usize,
+}
+
+impl<S: Storage<Value: Number>, const MAX: bool> Part<S, MAX> {
+    /// # Safety
+    /// `at < self.count`.
+    #[inline(always)]
+    unsafe fn value(&self, at: usize) -> S::Value {
+        // SAFETY: the maker of `self` promises so many elements.
+        unsafe { self.src.add(at).read() }.load()
+    }
+
+    /// The extreme of elements `from..to`, at least one.
+    ///
+    /// # Safety
+    /// `from < to <= self.count`.
+    #[inline(always)]
+    unsafe fn extreme_of(&self, from: usize, to: usize) -> S::Value {
+        // SAFETY: all indices are in `from..to`.
+        unsafe {
+            let mut lanes = [self.value(from); LANES];
+            let whole = to - (to - from) % LANES;
+            for at in (from..whole).step_by(LANES) {
+                for (i, lane) in lanes.iter_mut().enumerate() {
+                    *lane = extreme::<_, MAX>(*lane, self.value(at + i));
+                }
+            }
+            for at in whole..to {
+                lanes[at - whole] = extreme::<_, MAX>(lanes[at - whole], self.value(at));
+            }
+            let mut half = LANES / 2;
+            while half > 0 {
+                for i in 0..half {
+                    lanes[i] = extreme::<_, MAX>(lanes[i], lanes[i + half]);
+                }
+                half /= 2;
+            }
+            lanes[0]
+        }
+    }
+}
+
+impl<S: Storage<Value: Number>, const MAX: bool> Body for Part<S, MAX> {
+    type Out = (S::Value, usize);
+
+    #[inline(always)]
+    fn run(self) -> (S::Value, usize) {
+        // SAFETY: all indices are below `count`, which is not 0.
+        unsafe {
+            let (mut best, mut place) = (self.value(0), 0);
+            for from in (0..self.count).step_by(BLOCK) {
+                let to = self.count.min(from + BLOCK);
+                let found = self.extreme_of(from, to);
+                if !beats::<_, MAX>(found, best) {
+                    continue;
+                }
+                best = found;
+                let same = |x: S::Value| x == found || (x.is_nan() && found.is_nan());
+                place = (from..to).find(|at| same(self.value(*at))).unwrap_or(from);
+                if best.is_nan() {
+                    break;
+                }
+            }
+            (best, place)
+        }
+    }
+}
+
+/// Columns side by side.
+struct Columns<'a, S: Storage, const MAX: bool> {
+    src: *const S,
+    steps: usize,
+    stride: usize,
+    best: &'a mut [S::Value],
+    place: &'a mut [i64],
+}
+
+impl<S: Storage<Value: Number>, const MAX: bool> Body for Columns<'_, S, MAX> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Columns { src, steps, stride, best, place } = self;
+        for step in 0..steps {
+            for (i, (best, place)) in best.iter_mut().zip(place.iter_mut()).enumerate() {
+                // SAFETY: the maker of `self` promises `steps` rows of `best.len()` elements, `stride` apart.
+                let x = unsafe { src.add(step * stride + i).read() }.load();
+                let better = step == 0 || beats::<_, MAX>(x, *best);
+                *best = if better { x } else { *best };
+                *place = if better { step as i64 } else { *place };
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`ArgReduceFn`].
+unsafe fn run<S: Storage<Value: Number>, P: Position, const MAX: bool>(
+    isa: Isa,
+    par: &dyn Parallel,
+    args: &ArgReduceArgs,
+) -> Result<()> {
+    let &ArgReduceArgs { outer, reduced, inner, .. } = args;
+    if outer == 0 || inner == 0 {
+        return Ok(());
+    }
+    if reduced == 0 || reduced > P::MOST {
+        return Err(Error::invalid(format!(
+            "an axis of {reduced} elements: one has a largest element and positions for this dtype from 1 to {}",
+            P::MOST
+        )));
+    }
+    let size = size_of::<S>().max(size_of::<P>());
+    let total = outer.checked_mul(reduced).and_then(|n| n.checked_mul(inner)?.checked_mul(size));
+    if total.is_none_or(|n| n > isize::MAX as usize) {
+        return Err(Error::invalid(format!(
+            "[{outer}, {reduced}, {inner}] elements: no address space holds that"
+        )));
+    }
+    let (src, dst) = (Shared::new(args.src.cast_mut().cast::<S>()), Shared::new(args.dst.cast::<P>()));
+    if inner > 1 {
+        let strips = inner.div_ceil(STRIP);
+        let item = reduced.saturating_mul(inner.min(STRIP)).saturating_mul(size_of::<S>());
+        return for_ranges(par, outer * strips, item, 1, |range| {
+            let (mut best, mut place) = ([S::store_zero(); STRIP], [0; STRIP]);
+            for unit in range {
+                let (o, column) = (unit / strips, unit % strips * STRIP);
+                let width = STRIP.min(inner - column);
+                // SAFETY: the strip's part of outer index `o`, and its results, which one task writes.
+                unsafe {
+                    isa.dispatch(Columns::<S, MAX> {
+                        src: src.get().add(o * reduced * inner + column),
+                        steps: reduced,
+                        stride: inner,
+                        best: &mut best[..width],
+                        place: &mut place[..width],
+                    });
+                    for (i, place) in place[..width].iter().enumerate() {
+                        dst.get().add(o * inner + column + i).write(P::of(*place as usize));
+                    }
+                }
+            }
+            Ok(())
+        });
+    }
+    let parts = reduced.div_ceil(PART);
+    let part = |row: usize, p: usize| {
+        let from = p * PART;
+        let count = PART.min(reduced - from);
+        // SAFETY: a part of row `row`, with at least one element.
+        let (best, place) =
+            isa.dispatch(Part::<S, MAX> { src: unsafe { src.get().add(row * reduced + from) }, count });
+        (best, from + place)
+    };
+    let better = |a: (S::Value, usize), b: (S::Value, usize)| if beats::<_, MAX>(b.0, a.0) { b } else { a };
+    let row_bytes = reduced.saturating_mul(size_of::<S>());
+    if parts == 1 || outer >= 4 * par.threads() || outer.saturating_mul(row_bytes) < 2 * GRAIN_BYTES {
+        return for_ranges(par, outer, row_bytes, 1, |range| {
+            for row in range {
+                let found = (1..parts).map(|p| part(row, p)).fold(part(row, 0), better);
+                // SAFETY: `row < outer`, written by one task.
+                unsafe { dst.get().add(row).write(P::of(found.1)) };
+            }
+            Ok(())
+        });
+    }
+    let count = outer * parts;
+    let mut found = Vec::new();
+    found
+        .try_reserve_exact(count)
+        .map_err(|_| Error::out_of_memory(format!("{count} partial results of a search along an axis")))?;
+    found.resize(count, (S::store_zero(), 0));
+    let into = Shared::new(found.as_mut_ptr());
+    for_ranges(par, count, PART * size_of::<S>(), 1, |range| {
+        for at in range {
+            // SAFETY: `at < count`, written by one task.
+            unsafe { into.get().add(at).write(part(at / parts, at % parts)) };
+        }
+        Ok(())
+    })?;
+    for (row, parts) in found.chunks(parts).enumerate() {
+        let found = parts[1..].iter().copied().fold(parts[0], better);
+        // SAFETY: `row < outer`.
+        unsafe { dst.get().add(row).write(P::of(found.1)) };
+    }
+    Ok(())
+}
+
+/// A value to fill room with before it is written.
+trait Zero: Storage<Value: Number> {
+    fn store_zero() -> Self::Value {
+        Number::ZERO
+    }
+}
+
+impl<S: Storage<Value: Number>> Zero for S {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::testing::{Guarded, Rng, Threads};
+    use primitives::reference::{Data, Launch, Number as Value};
+
+    fn check(row: &Row, shape: [usize; 3], data: &Data, threads: usize, isa: Isa) {
+        let [outer, reduced, inner] = shape;
+        let op = OPS[row.op];
+        let want = Launch::new("arg_reduce")
+            .selector("op", op)
+            .dtype("src", row.src)
+            .dtype("dst", row.dst)
+            .size("outer", outer as i64)
+            .size("reduced", reduced as i64)
+            .size("inner", inner as i64)
+            .read("src", data.view())
+            .run();
+        let size = row.dst.size().unwrap();
+        let mut out = Guarded::<u8>::new(outer * inner * size + 8);
+        let words: Vec<u64> = data
+            .bytes
+            .chunks(8)
+            .map(|c| {
+                let mut word = [0; 8];
+                word[..c.len()].copy_from_slice(c);
+                u64::from_ne_bytes(word)
+            })
+            .collect();
+        let start = out.ptr().align_offset(8);
+        // SAFETY: inside of the guarded room.
+        let dst = unsafe { out.ptr().add(start) };
+        let args = ArgReduceArgs { outer, reduced, inner, src: words.as_ptr().cast(), dst };
+        // SAFETY: both sides have these sizes, aligned to 8.
+        let done = unsafe { (row.kernel)(isa, &Threads(threads), &args) };
+        match want {
+            Err(e) => assert_eq!(done.unwrap_err().code(), e.code(), "{op} {shape:?}"),
+            Ok(outputs) => {
+                done.unwrap();
+                let want = &outputs.get("dst").unwrap().bytes;
+                assert_eq!(
+                    &out.written()[start..][..want.len()],
+                    &want[..],
+                    "{op} {} {shape:?} {isa}",
+                    row.src
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn positions_are_those_of_the_reference() {
+        let mut rng = Rng::new();
+        let shapes = [
+            [0, 3, 2],
+            [2, 0, 3],
+            [3, 1, 1],
+            [1, 67, 1],
+            [5, 131, 1],
+            [3, 7, 5],
+            [2, 33, 600],
+            [1, BLOCK + 1, 1],
+            [1, 3 * PART / 2, 1],
+        ];
+        for row in rows() {
+            for shape in shapes {
+                let large = shape[1] >= PART;
+                if large && !(row.src == DType::F32 || row.src == DType::U8) {
+                    continue;
+                }
+                let count = shape.iter().product();
+                // Few different values, so that there are ties; for floats NaN, rarely, and both zeros.
+                let value = |rng: &mut Rng| match (DType::FLOAT.contains(&row.src), rng.next() % 40) {
+                    (true, 0) if rng.next().is_multiple_of(8) => Value::Real(f64::NAN),
+                    (true, 1) => Value::Real(-0.0),
+                    (true, 2) => Value::Real(f64::NEG_INFINITY),
+                    (true, n) => Value::Real(n as f64 - 20.0),
+                    (false, n) => Value::Int(n as i128 % 100),
+                };
+                let data = Data::new(row.src, (0..count).map(|_| value(&mut rng)));
+                let levels = Isa::available();
+                for isa in if large { &levels[levels.len() - 1..] } else { &levels } {
+                    check(row, shape, &data, 1 + rng.next() as usize % 3, *isa);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Reductions over an axis that is not the last: columns side by side.
+
+use super::fold::{Finish, Fold};
+use super::{Cut, STRIP, room};
+use crate::isa::{Body, Isa};
+use crate::kernels::elem::Storage;
+use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
+use ep_core::Result;
+use ep_core::parallel::Parallel;
+use std::marker::PhantomData;
+
+/// Some steps of a strip: `acc[i] = take(acc[i], src[step * stride + i])`.
+struct Steps<'a, S, A, F> {
+    src: *const S,
+    steps: usize,
+    stride: usize,
+    acc: &'a mut [A],
+    fold: PhantomData<F>,
+}
+
+impl<S: Storage, F: Fold<S::Value>> Body for Steps<'_, S, F::Acc, F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for step in 0..self.steps {
+            // SAFETY: the maker of `self` promises `steps` rows of `acc.len()` elements, `stride` apart.
+            let row = unsafe { self.src.add(step * self.stride) };
+            for (i, acc) in self.acc.iter_mut().enumerate() {
+                // SAFETY: as above.
+                *acc = F::take(*acc, unsafe { row.add(i).read() }.load());
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`ReduceFn`](super::ReduceFn); `inner` is more than 1, and the shape fits an address space.
+pub(super) unsafe fn run<S: Storage, D: Storage, F>(
+    isa: Isa,
+    par: &dyn Parallel,
+    [outer, reduced, inner]: [usize; 3],
+    src: Shared<S>,
+    dst: Shared<D>,
+) -> Result<()>
+where
+    F: Fold<S::Value, Acc: Finish<D>>,
+{
+    let cut = Cut::new(reduced, inner);
+    // A joined step is one strip: what it joins is narrow.
+    let strips = cut.width.div_ceil(STRIP);
+    let (units, chunks) = (outer * strips, cut.chunks());
+    let width_of = |unit: usize| STRIP.min(cut.width - unit % strips * STRIP);
+    // Accumulates one chunk of a unit into `acc`.
+    let chunk = |unit: usize, c: usize, acc: &mut [F::Acc]| {
+        let (o, column) = (unit / strips, unit % strips * STRIP);
+        let first = c * cut.chunk;
+        let steps = cut.chunk.min(cut.steps - first);
+        // SAFETY: rows of outer index `o`, which the caller promises.
+        let start = unsafe { src.get().add(o * reduced * inner + first * cut.stride + column) };
+        isa.dispatch(Steps::<S, F::Acc, F> { src: start, steps, stride: cut.stride, acc, fold: PhantomData });
+    };
+    // Joins what a step has joined, takes the rows behind the last whole step, and stores.
+    let store = |unit: usize, acc: &mut [F::Acc]| {
+        let (o, column) = (unit / strips, unit % strips * STRIP);
+        let columns = acc.len() / cut.joined;
+        for part in 1..cut.joined {
+            let (first, later) = acc.split_at_mut(columns * part);
+            first.iter_mut().zip(&later[..columns]).for_each(|(a, b)| *a = F::join(*a, *b));
+        }
+        // SAFETY: the rest of the rows of outer index `o`, and its results, which one task writes.
+        unsafe {
+            let rest = src.get().add((o + 1) * reduced * inner - cut.rest * inner);
+            let to = dst.get().add(o * inner + column);
+            for (i, acc) in acc[..columns].iter().enumerate() {
+                let all =
+                    (0..cut.rest).fold(*acc, |acc, r| F::take(acc, rest.add(r * inner + i).read().load()));
+                to.add(i).write(F::end(all, reduced).finish());
+            }
+        }
+    };
+    let item = cut.steps.saturating_mul(cut.width.min(STRIP)).saturating_mul(size_of::<S>());
+    if chunks == 1 || units >= 4 * par.threads() || units.saturating_mul(item) < 2 * GRAIN_BYTES {
+        return for_ranges(par, units, item, 1, |range| {
+            let (mut total, mut part) = ([F::START; STRIP], [F::START; STRIP]);
+            for unit in range {
+                let width = width_of(unit);
+                let total = &mut total[..width];
+                total.fill(F::START);
+                if chunks == 1 {
+                    chunk(unit, 0, total);
+                } else {
+                    for c in 0..chunks {
+                        let part = &mut part[..width];
+                        part.fill(F::START);
+                        chunk(unit, c, part);
+                        total.iter_mut().zip(part).for_each(|(t, p)| *t = F::join(*t, *p));
+                    }
+                }
+                store(unit, total);
+            }
+            Ok(())
+        });
+    }
+    let mut partial = room(units * chunks * STRIP, F::START)?;
+    let into = Shared::new(partial.as_mut_ptr());
+    for_ranges(par, units * chunks, item / chunks, 1, |range| {
+        for at in range {
+            let unit = at / chunks;
+            // SAFETY: room of its own for each of the `units * chunks`.
+            let part = unsafe { std::slice::from_raw_parts_mut(into.get().add(at * STRIP), width_of(unit)) };
+            chunk(unit, at % chunks, part);
+        }
+        Ok(())
+    })?;
+    for (unit, parts) in partial.chunks_mut(chunks * STRIP).enumerate() {
+        let width = width_of(unit);
+        let mut total = [F::START; STRIP];
+        for part in parts.chunks(STRIP) {
+            total[..width].iter_mut().zip(part).for_each(|(t, p)| *t = F::join(*t, *p));
+        }
+        store(unit, &mut total[..width]);
+    }
+    Ok(())
+}

@@ -1,0 +1,332 @@
+//! What reductions do with elements.
+
+use crate::kernels::elem::{Bool, Complex, Storage};
+use crate::kernels::num::{Float, Number, round_to};
+use std::marker::PhantomData;
+
+/// A reduction of values `V`.
+pub(super) trait Fold<V>: 'static {
+    /// What is accumulated.
+    type Acc: Copy + Send + Sync + 'static;
+    /// The result over nothing.
+    const START: Self::Acc;
+    /// One more value.
+    fn take(acc: Self::Acc, value: V) -> Self::Acc;
+    /// Two partial results.
+    fn join(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    /// The result over `n` values.
+    fn end(acc: Self::Acc, n: usize) -> Self::Acc {
+        let _ = n;
+        acc
+    }
+}
+
+/// How an accumulated result is stored: rounded once.
+pub(super) trait Finish<D: Storage> {
+    fn finish(self) -> D;
+}
+
+impl<D: Storage<Value: Float>> Finish<D> for f64 {
+    #[inline(always)]
+    fn finish(self) -> D {
+        D::store(round_to::<D>(self))
+    }
+}
+
+impl<D: Storage<Value: Float>> Finish<D> for f32 {
+    #[inline(always)]
+    fn finish(self) -> D {
+        D::store(round_to::<D>(self.into()))
+    }
+}
+
+impl<D: Storage<Value = Complex<f64>>> Finish<D> for Complex<f64> {
+    #[inline(always)]
+    fn finish(self) -> D {
+        D::store(self)
+    }
+}
+
+impl Finish<Bool> for u8 {
+    #[inline(always)]
+    fn finish(self) -> Bool {
+        Bool::store(self)
+    }
+}
+
+impl Finish<Bool> for bool {
+    #[inline(always)]
+    fn finish(self) -> Bool {
+        Bool::store(self.into())
+    }
+}
+
+/// Sums and products of values `V` in this type.
+pub(super) trait Arithmetic<V>: Copy + Send + Sync + 'static {
+    const ZERO: Self;
+    const ONE: Self;
+    fn of(value: V) -> Self;
+    fn plus(self, other: Self) -> Self;
+    fn times(self, other: Self) -> Self;
+}
+
+macro_rules! integers {
+    ($($v:ty => $acc:ty),*) => {$(
+        impl Arithmetic<$v> for $acc {
+            const ZERO: $acc = 0;
+            const ONE: $acc = 1;
+
+            #[inline(always)]
+            fn of(value: $v) -> $acc {
+                value.into()
+            }
+
+            #[inline(always)]
+            fn plus(self, other: $acc) -> $acc {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn times(self, other: $acc) -> $acc {
+                self.wrapping_mul(other)
+            }
+        }
+    )*};
+}
+integers!(i8 => i8, u8 => u8, i16 => i16, u16 => u16, i32 => i32, u32 => u32, i64 => i64, u64 => u64,
+    i8 => i64, u8 => i64, i16 => i64, u16 => i64, i32 => i64, u32 => i64);
+
+macro_rules! floats {
+    ($($v:ty),*) => {$(
+        impl Arithmetic<$v> for f64 {
+            const ZERO: f64 = 0.0;
+            const ONE: f64 = 1.0;
+
+            #[inline(always)]
+            fn of(value: $v) -> f64 {
+                value.into()
+            }
+
+            #[inline(always)]
+            fn plus(self, other: f64) -> f64 {
+                self + other
+            }
+
+            #[inline(always)]
+            fn times(self, other: f64) -> f64 {
+                self * other
+            }
+        }
+    )*};
+}
+floats!(f32, f64);
+
+impl Arithmetic<Complex<f64>> for Complex<f64> {
+    const ZERO: Self = Complex { re: 0.0, im: 0.0 };
+    const ONE: Self = Complex { re: 1.0, im: 0.0 };
+
+    #[inline(always)]
+    fn of(value: Complex<f64>) -> Self {
+        value
+    }
+
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        self.add(other)
+    }
+
+    #[inline(always)]
+    fn times(self, other: Self) -> Self {
+        self.mul(other)
+    }
+}
+
+pub(super) struct Sum<A>(PhantomData<A>);
+pub(super) struct Prod<A>(PhantomData<A>);
+pub(super) struct Mean<A>(PhantomData<A>);
+pub(super) struct Max;
+pub(super) struct Min;
+pub(super) struct Any;
+pub(super) struct All;
+
+impl<V, A: Arithmetic<V>> Fold<V> for Sum<A> {
+    type Acc = A;
+    const START: A = A::ZERO;
+
+    #[inline(always)]
+    fn take(acc: A, value: V) -> A {
+        acc.plus(A::of(value))
+    }
+
+    #[inline(always)]
+    fn join(a: A, b: A) -> A {
+        a.plus(b)
+    }
+}
+
+impl<V, A: Arithmetic<V>> Fold<V> for Prod<A> {
+    type Acc = A;
+    const START: A = A::ONE;
+
+    #[inline(always)]
+    fn take(acc: A, value: V) -> A {
+        acc.times(A::of(value))
+    }
+
+    #[inline(always)]
+    fn join(a: A, b: A) -> A {
+        a.times(b)
+    }
+}
+
+/// Division by a count; by 0 it gives NaN.
+pub(super) trait Divide {
+    fn divide(self, n: usize) -> Self;
+}
+
+impl Divide for f64 {
+    #[inline(always)]
+    fn divide(self, n: usize) -> f64 {
+        self / n as f64
+    }
+}
+
+impl Divide for Complex<f64> {
+    #[inline(always)]
+    fn divide(self, n: usize) -> Self {
+        Complex { re: self.re / n as f64, im: self.im / n as f64 }
+    }
+}
+
+impl<V, A: Arithmetic<V> + Divide> Fold<V> for Mean<A> {
+    type Acc = A;
+    const START: A = A::ZERO;
+
+    #[inline(always)]
+    fn take(acc: A, value: V) -> A {
+        acc.plus(A::of(value))
+    }
+
+    #[inline(always)]
+    fn join(a: A, b: A) -> A {
+        a.plus(b)
+    }
+
+    #[inline(always)]
+    fn end(acc: A, n: usize) -> A {
+        acc.divide(n)
+    }
+}
+
+/// The ends of a value's range.
+pub(super) trait Ends: Number {
+    const LOWEST: Self;
+    const HIGHEST: Self;
+}
+
+macro_rules! ends {
+    ($($t:ty: $low:expr, $high:expr;)*) => {
+        $(impl Ends for $t {
+            const LOWEST: $t = $low;
+            const HIGHEST: $t = $high;
+        })*
+    };
+}
+// Bool computes as u8, whose other values never meet an element: over nothing they are stored as true.
+ends! {
+    u8: 0, u8::MAX; i8: i8::MIN, i8::MAX; u16: 0, u16::MAX; i16: i16::MIN, i16::MAX;
+    u32: 0, u32::MAX; i32: i32::MIN, i32::MAX; u64: 0, u64::MAX; i64: i64::MIN, i64::MAX;
+    f32: f32::NEG_INFINITY, f32::INFINITY; f64: f64::NEG_INFINITY, f64::INFINITY;
+}
+
+macro_rules! integer_results {
+    ($($t:ty),*) => {
+        $(impl Finish<$t> for $t {
+            #[inline(always)]
+            fn finish(self) -> $t {
+                self
+            }
+        })*
+    };
+}
+integer_results!(i8, u8, i16, u16, i32, u32, i64, u64);
+
+impl<V: Ends> Fold<V> for Max {
+    type Acc = V;
+    const START: V = V::LOWEST;
+
+    #[inline(always)]
+    fn take(acc: V, value: V) -> V {
+        Number::max(acc, value)
+    }
+
+    #[inline(always)]
+    fn join(a: V, b: V) -> V {
+        Number::max(a, b)
+    }
+}
+
+impl<V: Ends> Fold<V> for Min {
+    type Acc = V;
+    const START: V = V::HIGHEST;
+
+    #[inline(always)]
+    fn take(acc: V, value: V) -> V {
+        Number::min(acc, value)
+    }
+
+    #[inline(always)]
+    fn join(a: V, b: V) -> V {
+        Number::min(a, b)
+    }
+}
+
+/// Whether a value is not 0; NaN is not.
+pub(super) trait Truth {
+    fn is_true(self) -> bool;
+}
+
+impl<T: Number> Truth for T {
+    #[inline(always)]
+    fn is_true(self) -> bool {
+        self.truth()
+    }
+}
+
+impl Truth for Complex<f64> {
+    #[inline(always)]
+    fn is_true(self) -> bool {
+        // Unlike `||` without a branch, so that it vectorises.
+        (self.re != 0.0) | (self.im != 0.0)
+    }
+}
+
+impl<V: Truth + 'static> Fold<V> for Any {
+    type Acc = bool;
+    const START: bool = false;
+
+    #[inline(always)]
+    fn take(acc: bool, value: V) -> bool {
+        acc | value.is_true()
+    }
+
+    #[inline(always)]
+    fn join(a: bool, b: bool) -> bool {
+        a | b
+    }
+}
+
+impl<V: Truth + 'static> Fold<V> for All {
+    type Acc = bool;
+    const START: bool = true;
+
+    #[inline(always)]
+    fn take(acc: bool, value: V) -> bool {
+        acc & value.is_true()
+    }
+
+    #[inline(always)]
+    fn join(a: bool, b: bool) -> bool {
+        a & b
+    }
+}

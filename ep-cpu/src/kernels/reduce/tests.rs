@@ -1,0 +1,152 @@
+use super::*;
+use crate::kernels::testing::{Guarded, Rng, Threads};
+use primitives::reference::{Data, Launch, Number};
+
+/// Memory aligned for every element.
+fn aligned(bytes: &[u8]) -> Vec<u64> {
+    let word = |c: &[u8]| {
+        let mut word = [0; 8];
+        word[..c.len()].copy_from_slice(c);
+        u64::from_ne_bytes(word)
+    };
+    bytes.chunks(8).map(word).collect()
+}
+
+/// Launches a row of the table; what it writes.
+fn launch(row: &Row, [outer, reduced, inner]: [usize; 3], src: &[u64], threads: usize, isa: Isa) -> Vec<u8> {
+    let bytes = outer * inner * row.dst.size().unwrap();
+    let mut out = Guarded::<u64>::new(bytes.div_ceil(8));
+    let args = ReduceArgs { outer, reduced, inner, src: src.as_ptr().cast(), dst: out.ptr().cast() };
+    // SAFETY: both sides have these sizes, aligned to 8.
+    unsafe { (row.kernel)(isa, &Threads(threads), &args) }.unwrap();
+    out.written().iter().flat_map(|w| w.to_ne_bytes()).take(bytes).collect()
+}
+
+/// Modest numbers with a few specials where the reduction is exact.
+fn content(row: &Row, count: usize, rng: &mut Rng) -> Data {
+    let exact = matches!(OPS[row.op], "max" | "min" | "any" | "all");
+    let one = |rng: &mut Rng| match rng.next() % 64 {
+        0 if exact => f64::NAN,
+        1 if exact => f64::NEG_INFINITY,
+        2..20 => 0.0,
+        n if OPS[row.op] == "prod" => [1.0, -1.0, 0.5, 2.0][n as usize % 4],
+        _ => 100.0 * rng.signed(),
+    };
+    let element = |rng: &mut Rng| {
+        if DType::COMPLEX.contains(&row.src) {
+            Number::Complex(one(rng), one(rng))
+        } else if DType::FLOAT.contains(&row.src) {
+            Number::Real(one(rng))
+        } else {
+            Number::Int(one(rng) as i128)
+        }
+    };
+    let wanted = row.src;
+    let value = |x: Number| match x {
+        Number::Int(i) if wanted == DType::BOOL => Number::Bool(i != 0),
+        Number::Int(i) if wanted.to_string().starts_with('u') => Number::Int(i.abs()),
+        other => other,
+    };
+    Data::new(row.src, (0..count).map(|_| value(element(rng))))
+}
+
+fn near(row: &Row, n: usize, want: Number, got: Number) -> bool {
+    let close = |w: f64, g: f64| {
+        // One rounding of the result; the rest is accumulated in f64.
+        let eps = match row.dst {
+            DType::F16 => 2f64.powi(-10),
+            DType::BF16 => 2f64.powi(-7),
+            DType::F32 | DType::COMPLEX64 => 2f64.powi(-23),
+            _ => 0.0,
+        };
+        let size = 100f64.powi(if OPS[row.op] == "prod" { 2 } else { 1 });
+        w == g || (w.is_nan() && g.is_nan()) || (w - g).abs() <= eps * w.abs() + 1e-15 * n as f64 * size
+    };
+    match (want, got) {
+        (Number::Real(w), Number::Real(g)) => close(w, g),
+        (Number::Complex(a, b), Number::Complex(c, d)) => close(a, c) && close(b, d),
+        (w, g) => w.same(g),
+    }
+}
+
+#[test]
+fn the_reference_agrees() {
+    let mut rng = Rng::new();
+    let shapes = [
+        [0, 3, 2],
+        [3, 0, 2],
+        [2, 0, 1],
+        [3, 1, 1],
+        [37, 3, 1],
+        [5, 63, 1],
+        [1, 131, 1],
+        [2, 37, 5],
+        [1, 900, 3],
+        [3, 9, 64],
+        [2, 33, 1100],
+    ];
+    for row in rows() {
+        for shape in shapes {
+            let [outer, reduced, inner] = shape;
+            let data = content(row, outer * reduced * inner, &mut rng);
+            let src = aligned(&data.bytes);
+            let want = Launch::new("reduce")
+                .selector("op", OPS[row.op])
+                .dtype("src", row.src)
+                .dtype("dst", row.dst)
+                .size("outer", outer as i64)
+                .size("reduced", reduced as i64)
+                .size("inner", inner as i64)
+                .read("src", data.view())
+                .run()
+                .unwrap();
+            let want = want.get("dst").unwrap();
+            for isa in Isa::available() {
+                let got = Data { dtype: row.dst, bytes: launch(row, shape, &src, 2, isa) };
+                for i in 0..outer * inner {
+                    let (w, g) = (want.get(i), got.get(i));
+                    let what = format!("{} {} to {} {shape:?} [{i}] {isa}", OPS[row.op], row.src, row.dst);
+                    assert!(near(row, reduced, w, g), "{what}: {w:?} {g:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Long axes, which are cut into chunks: the same bits for any number of threads, and the right ones.
+#[test]
+fn threads_change_nothing() {
+    let mut rng = Rng::new();
+    let isa = *Isa::available().last().unwrap();
+    let sum = |d: DType| *rows().find(|r| r.op == SUM && r.src == d && r.dst == d).unwrap();
+    for dtype in [DType::F32, DType::F64, DType::I32] {
+        for shape in [[1, 3 * CHUNK + 17, 1], [3, 2 * CHUNK + 1, 1], [1, 40_000, 5], [2, 1000, 300]] {
+            let row = sum(dtype);
+            let count: usize = shape.iter().product();
+            let data = content(&row, count, &mut rng);
+            let src = aligned(&data.bytes);
+            let one = launch(&row, shape, &src, 1, isa);
+            for threads in [2, 3, 7] {
+                assert_eq!(launch(&row, shape, &src, threads, isa), one, "{dtype} {shape:?} {threads}");
+            }
+            let exact: f64 = (0..shape[1]).map(|i| data.get(i * shape[2]).re()).sum();
+            let got = Data { dtype, bytes: one }.get(0).re();
+            assert!((got - exact).abs() <= 1e-6 * exact.abs() + 1e-3, "{dtype} {shape:?}: {got} {exact}");
+        }
+    }
+}
+
+#[test]
+fn shapes_that_no_memory_holds_are_refused() {
+    let row = rows().next().unwrap();
+    let huge = ReduceArgs {
+        outer: usize::MAX,
+        reduced: 3,
+        inner: 2,
+        src: std::ptr::null(),
+        dst: std::ptr::null_mut(),
+    };
+    // SAFETY: refused before any access.
+    let refused = unsafe { (row.kernel)(Isa::BASELINE, &Threads(1), &huge) };
+    assert_eq!(refused.unwrap_err().code(), ep_core::Code::InvalidArgument);
+}
