@@ -35,7 +35,7 @@ impl Big {
     }
 
     /// Memory with `f(i)` in element `i`.
-    fn of<T: Copy + Sync>(count: usize, f: impl Fn(usize) -> T + Sync) -> Big {
+    fn of<T: Copy + Send + Sync>(count: usize, f: impl Fn(usize) -> T + Sync) -> Big {
         let mut big = Big::new(count * size_of::<T>());
         let half = count / 2;
         let (low, high) = big.slice_mut::<T>().split_at_mut(half);
