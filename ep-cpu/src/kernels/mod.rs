@@ -33,6 +33,7 @@ mod real;
 pub mod reduce;
 mod rows;
 pub mod scatter_add;
+mod scatter_runs;
 mod sink;
 pub mod softmax;
 mod special;

@@ -199,10 +199,10 @@ impl Part<'_> {
         // SAFETY: the caller's promise; an operand in place has the destination's element size.
         unsafe {
             let to = sink.room(bytes);
-            for i in 0..3 {
-                if self.in_place[i] {
+            for (operand, in_place) in operands.iter_mut().zip(self.in_place) {
+                if in_place {
                     sink::copy(stage.at(), to, bytes);
-                    operands[i] = stage.at();
+                    *operand = stage.at();
                 }
             }
             let [cond, x, y] = operands;
@@ -217,7 +217,7 @@ impl Part<'_> {
     /// As for [`Producer::run`].
     #[inline(always)]
     unsafe fn long_rows<S: Sink>(&self, sink: &mut S) {
-        let Part { ref plan, sizes, src, in_place, far, ref elements, .. } = *self;
+        let Part { plan, sizes, src, in_place, far, ref elements, .. } = *self;
         let (inner, last) = (plan.inner(), plan.dims().len() - 1);
         let spans = [0, 1, 2].map(|i| plan.strides(i)[last] != 0);
         let block = if far { FAR_BLOCK } else { self.block() };
@@ -282,7 +282,7 @@ impl Part<'_> {
     /// As for [`Producer::run`].
     #[inline(always)]
     unsafe fn short_rows<S: Sink>(&self, sink: &mut S) {
-        let Part { ref plan, sizes, src, ref elements, .. } = *self;
+        let Part { plan, sizes, src, far, ref elements, .. } = *self;
         let (inner, last) = (plan.inner(), plan.dims().len() - 1);
         let block = self.block();
         let direct = [0, 1, 2].map(|i| plan.is_dense(i));
@@ -319,7 +319,14 @@ impl Part<'_> {
                 *stale = *stale && !step.is_multiple_of(plan.period(i));
             }
             let operands = [0, 1, 2].map(|i| {
-                if direct[i] { src[i].wrapping_add(position * sizes[i]) } else { stages[i].at().cast_const() }
+                if !direct[i] {
+                    return stages[i].at().cast_const();
+                }
+                let from = src[i].wrapping_add(position * sizes[i]);
+                if far {
+                    prefetch(from.wrapping_add(AHEAD), n * sizes[i]);
+                }
+                from
             });
             // SAFETY: stages hold `n` elements, and a dense operand has the destination's at the same offsets.
             unsafe { self.take(sink, operands, n) };

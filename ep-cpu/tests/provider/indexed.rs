@@ -195,7 +195,7 @@ fn a_wrong_index_is_named_and_the_stream_goes_on() {
     let desc = GatherDesc::new(IndexMode::ERROR, DType::I32, DType::F32);
     let gather = rig.runtime.primitive::<Gather>(rig.cpu(), desc).unwrap();
     let src = rig.cpu().upload(&[1.5f32, 2.5]).unwrap();
-    let mut launch = |list: &[i32; 3]| {
+    let launch = |list: &[i32; 3]| {
         let indices = rig.cpu().upload(list).unwrap();
         let mut dst = rig.cpu().upload(&[0f32; 3]).unwrap();
         let (outer, processed, inner, num_indices) = (1, 2, 1, 3);
