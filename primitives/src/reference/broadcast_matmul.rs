@@ -3,7 +3,7 @@
 
 use super::launch::{Launch, Outputs};
 use super::math::Wide;
-use super::number::{Data, Number, View, format_of};
+use super::number::{Data, Number, View, format_of, int_range};
 use super::shape::{broadcast, count, ravel, unravel};
 use ep_core::{DType, Result};
 
@@ -100,15 +100,19 @@ impl Batches<'_> {
 fn factor(launch: &Launch<'_>, name: &str, default: i128, dtype: DType) -> Result<Number> {
     let given = launch.get_scalar(name).unwrap_or(Number::Int(default));
     let whole = given.re().is_finite() && given.re().fract() == 0.0;
-    if dtype.is_int() && !whole || !dtype.is_complex() && given.im() != 0.0 {
-        return Err(launch.invalid(format!("{dtype} cannot hold `{name}`, {given:?}")));
-    }
-    Ok(match given {
-        Number::Real(x) if dtype.is_int() => Number::Int(x as i128),
-        Number::Complex(x, _) if dtype.is_int() => Number::Int(x as i128),
+    let held = match given {
+        Number::Real(x) | Number::Complex(x, _) if dtype.is_int() => Number::Int(x as i128),
         Number::Bool(x) => Number::Int(x.into()),
         other => other,
-    })
+    };
+    let in_range = || {
+        let (least, most) = int_range(dtype);
+        whole && (least..=most).contains(&held.int())
+    };
+    if dtype.is_int() && !in_range() || !dtype.is_complex() && given.im() != 0.0 {
+        return Err(launch.invalid(format!("{dtype} cannot hold `{name}`, {given:?}")));
+    }
+    Ok(held)
 }
 
 /// A matrix in a batch. `stride` is the length of a row as stored, plain and transposed.

@@ -19,7 +19,7 @@ use ep_core::{DType, Error, Result, Scalar};
 ///     .read("src", src.view())
 ///     .run()?;
 /// assert_eq!(out.get("dst")?.get(1), Number::Real(2.0));
-/// # ep_core::Result::Ok(())
+/// # Ok::<(), ep_core::Error>(())
 /// ```
 ///
 /// An operand that the op also reads, or of which it leaves elements as they were, is given with

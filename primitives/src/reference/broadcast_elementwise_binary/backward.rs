@@ -24,19 +24,18 @@ pub(super) const FUNCTIONS: Table<Function, 53> = [
         "elu_backward_with_dy_x",
         |dy, x, [alpha, _], _| if x > 0.0 { w(dy) } else { w(dy) * w(alpha) * exp(w(x)) },
     ),
-    (
-        "celu_backward_with_dy_y",
-        |dy, y, [alpha, _], _| {
-            if y > 0.0 { w(dy) } else { w(dy) * (w(y) / w(alpha) + ONE) }
-        },
-    ),
+    ("celu_backward_with_dy_y", |dy, y, [alpha, _], _| {
+        // y / alpha + 1, with the inexact step last.
+        if y > 0.0 { w(dy) } else { w(dy) * (w(y) + w(alpha)) / w(alpha) }
+    }),
     ("gelu_backward_with_dy_x", |dy, x, _, _| {
         let (x, two) = (w(x), w(2.0));
         let density = exp(-x.square() / two) / (two * PI).sqrt();
         w(dy) * (erfc(-x / two.sqrt()) / two + damped(x, density))
     }),
     ("hard_swish_backward_with_dy_x", |dy, x, _, _| {
-        let low = if x <= -3.0 { ZERO } else { w(dy) * (w(x) / w(3.0) + w(0.5)) };
+        // x / 3 + 1 / 2, with the inexact step last.
+        let low = if x <= -3.0 { ZERO } else { w(dy) * (w(2.0) * w(x) + w(3.0)) / w(6.0) };
         if x >= 3.0 { w(dy) } else { low }
     }),
     (

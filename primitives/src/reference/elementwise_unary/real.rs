@@ -53,7 +53,7 @@ pub(super) const FUNCTIONS: Table<Function, 60> = [
     ("soft_plus", |x, [beta, threshold]| if x * beta > threshold { x } else { soft_plus(x * beta) / beta }),
     ("tanh", |x, _| tanh(x)),
     ("threshold", |x, [threshold, value]| if x <= threshold { value } else { x }),
-    ("fast_gelu", |x, _| x * (ONE + tanh(fast_gelu_argument(x))) / w(2.0)),
+    ("fast_gelu", |x, _| x * sigmoid(w(2.0) * fast_gelu_argument(x))),
     ("quick_gelu", |x, _| x * sigmoid(w(SIGMOID_1_702) * x)),
     ("square_relu", |x, _| if x > ZERO { x.square() } else { ZERO }),
     ("abs", |x, _| x.abs()),

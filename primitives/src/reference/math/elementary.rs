@@ -117,8 +117,26 @@ pub fn pow(x: f64, y: f64) -> Wide {
         return Wide::ONE;
     }
     let odd = y.is_finite() && y.fract() == 0.0 && (y % 2.0).abs() == 1.0;
-    let magnitude = exp(Wide::from(y) * ln(Wide::from(x.abs())));
+    let base = Wide::from(x.abs());
+    // Few multiplications and roots are exact where the result is, so that one that is halfway between two
+    // numbers of a format rounds to even.
+    let root = |base: Wide, times| (0..times).fold(base, |base, _| base.sqrt());
+    let roots = (0..3).find(|n| (y * f64::from(1 << n)).fract() == 0.0);
+    let magnitude = match roots {
+        Some(n) if y.abs() <= 64.0 && x.is_finite() => whole_power(root(base, n), y * f64::from(1 << n)),
+        _ => exp(Wide::from(y) * ln(base)),
+    };
     if odd && x.is_sign_negative() { -magnitude } else { magnitude }
+}
+
+/// `x^n` for an integer n, by squaring.
+fn whole_power(x: Wide, n: f64) -> Wide {
+    let bits = n.abs() as u32;
+    let power = (0..u32::BITS).rev().fold(Wide::ONE, |power, bit| {
+        let square = power.square();
+        if bits >> bit & 1 == 1 { square * x } else { square }
+    });
+    if n < 0.0 { Wide::ONE / power } else { power }
 }
 
 /// The first 1280 bits of 2 / pi.

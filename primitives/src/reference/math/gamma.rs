@@ -53,6 +53,9 @@ pub fn lgamma(x: f64) -> Wide {
     if is_pole(x) || x.is_infinite() {
         return Wide::INFINITY;
     }
+    if x == 1.0 || x == 2.0 {
+        return Wide::ZERO;
+    }
     if x < 0.0 {
         // Reflection, DLMF 5.5.3.
         let (sin, _) = sin_cos_pi(x);
