@@ -19,6 +19,7 @@ pub mod matmul;
 pub mod memcpy;
 pub mod memset;
 mod num;
+mod operands;
 pub mod permute;
 mod raw;
 mod real;
