@@ -153,8 +153,8 @@ impl<'a, const N: usize> Odometer<'a, N> {
             let dim = plan.dims[axis].max(1);
             it.index[axis] = rest % dim;
             rest /= dim;
-            for (offset, strides) in it.offsets.iter_mut().zip(&plan.strides) {
-                *offset += it.index[axis] * strides[axis];
+            for n in 0..N {
+                it.offsets[n] += it.index[axis] * plan.strides[n][axis];
             }
         }
         it

@@ -292,3 +292,108 @@ unsafe fn run<C: Compute<N>, const N: usize>(
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::isa::Isa;
+    use crate::kernels::binary::{self, BinaryArgs};
+    use crate::kernels::stream::STREAM_BYTES;
+    use crate::kernels::testing::{Guarded, Rng, Threads};
+    use crate::kernels::unary::{self, UnaryArgs};
+    use ep_core::DType;
+
+    fn noise(n: usize) -> Vec<f32> {
+        let mut rng = Rng::new();
+        (0..n).map(|_| rng.signed() as f32).collect()
+    }
+
+    /// Past the cache, at an odd address, on threads.
+    #[test]
+    fn large_unary_launches_stream() {
+        let n = STREAM_BYTES / 4 + 777;
+        let op = unary::OPS.iter().position(|o| *o == "negative").unwrap();
+        let kernel = unary::lookup(op, DType::F32, DType::F32).unwrap();
+        let src = noise(n + 1);
+        for isa in Isa::available() {
+            let mut dst = Guarded::<f32>::new(n + 3);
+            let args = UnaryArgs {
+                count: n,
+                src: src[1..].as_ptr().cast(),
+                dst: dst.ptr().wrapping_add(3).cast(),
+                attr: [0.0; 2],
+            };
+            // SAFETY: both have `n` elements from there on.
+            unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
+            let out = &dst.written()[3..];
+            assert_eq!((0..n).find(|&i| out[i].to_bits() != (-src[i + 1]).to_bits()), None, "{isa}");
+        }
+    }
+
+    #[test]
+    fn large_binary_launches_stream() {
+        let (rows, cols) = (2903i64, 3001i64);
+        let n = (rows * cols) as usize;
+        assert!(n * 4 > STREAM_BYTES);
+        let op = binary::OPS.iter().position(|o| *o == "sub").unwrap();
+        let kernel = binary::lookup(op, DType::F32, DType::F32).unwrap();
+        let (a, b) = (noise(n), noise(n));
+        let index = |shape: &[i64], i: usize| match *shape {
+            [_, 1] => i / cols as usize,
+            [_, _] => i,
+            [_] => i % cols as usize,
+            _ => 0,
+        };
+        let all: [[&[i64]; 2]; 6] = [
+            [&[rows, cols], &[rows, cols]],
+            [&[rows, cols], &[cols]],
+            [&[rows, 1], &[rows, cols]],
+            [&[rows, 1], &[cols]],
+            [&[rows, cols], &[]],
+            [&[cols], &[rows, cols]],
+        ];
+        for [x, y] in all {
+            let mut dst = Guarded::<f32>::new(n + 1);
+            let args = BinaryArgs {
+                src0_dims: x,
+                src1_dims: y,
+                src0: a.as_ptr().cast(),
+                src1: b.as_ptr().cast(),
+                dst: dst.ptr().wrapping_add(1).cast(),
+                attr: [0.0; 2],
+            };
+            let isa = *Isa::available().last().unwrap();
+            // SAFETY: all have the elements of their shapes from there on.
+            unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
+            let out = &dst.written()[1..];
+            let wrong = (0..n).find(|&i| out[i].to_bits() != (a[index(x, i)] - b[index(y, i)]).to_bits());
+            assert_eq!(wrong, None, "{x:?} {y:?}");
+        }
+    }
+
+    /// One source, or both, may be the destination.
+    #[test]
+    fn large_launches_in_place() {
+        let n = STREAM_BYTES / 4 + 5;
+        let op = binary::OPS.iter().position(|o| *o == "sub").unwrap();
+        let kernel = binary::lookup(op, DType::F32, DType::F32).unwrap();
+        let (a, b) = (noise(n), noise(n));
+        for which in 0..3 {
+            let mut dst = Guarded::from(if which == 1 { &b } else { &a });
+            let own = dst.ptr().cast_const().cast();
+            let args = BinaryArgs {
+                src0_dims: &[n as i64],
+                src1_dims: &[n as i64],
+                src0: if which == 1 { a.as_ptr().cast() } else { own },
+                src1: if which == 0 { b.as_ptr().cast() } else { own },
+                dst: dst.ptr().cast(),
+                attr: [0.0; 2],
+            };
+            let isa = *Isa::available().last().unwrap();
+            // SAFETY: all have `n` elements.
+            unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
+            let want = |i: usize| if which == 2 { a[i] - a[i] } else { a[i] - b[i] };
+            let wrong = (0..n).find(|&i| dst.written()[i].to_bits() != want(i).to_bits());
+            assert_eq!(wrong, None, "{which}");
+        }
+    }
+}

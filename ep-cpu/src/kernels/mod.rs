@@ -1,6 +1,7 @@
 //! Kernels: pure computation on raw addresses, split over threads by the caller's
 //! [`Parallel`](ep_core::parallel::Parallel). Each module has a `lookup` and a list of its rows.
 
+pub mod add;
 pub mod batch_matmul;
 pub mod binary;
 pub mod cast;
@@ -18,6 +19,7 @@ mod math;
 pub mod matmul;
 pub mod memcpy;
 pub mod memset;
+mod narrow;
 mod num;
 mod operands;
 pub mod permute;

@@ -121,7 +121,7 @@ impl<'a, const N: usize> Operands<'a, N> {
     /// `buffers` outlives the reader and is used by it alone.
     pub(crate) unsafe fn reader<C: Compute<N>>(
         &self,
-            compute: C,
+        compute: C,
         buffers: &mut Buffers<N>,
         streaming: bool,
         count: usize,
@@ -132,8 +132,10 @@ impl<'a, const N: usize> Operands<'a, N> {
         };
         let staged = if streaming { MOST_STEP_BYTES } else { STAGE_BYTES } / self.size;
         let direct = self.kinds.iter().all(|kind| matches!(kind, Kind::Dense | Kind::Cycle(_)));
+        let dense = self.kinds.iter().all(|kind| *kind == Kind::Dense);
         let most = if direct { usize::MAX } else { staged };
-        let reader = Reader { operands: *self, compute, room, most, lane_bytes: staged * self.size + SLACK };
+        let reader =
+            Reader { operands: *self, compute, dense, room, most, lane_bytes: staged * self.size + SLACK };
         for n in 0..N {
             if let (Kind::Table(period), Some(plan)) = (self.kinds[n], self.plan) {
                 // SAFETY: the caller's promise; a table of a period and a block fits the buffer.
@@ -148,6 +150,8 @@ impl<'a, const N: usize> Operands<'a, N> {
 pub(crate) struct Reader<'a, C, const N: usize> {
     operands: Operands<'a, N>,
     compute: C,
+    /// Whether all operands are dense, so that there is nothing to prepare.
+    dense: bool,
     room: [*mut u8; N],
     /// The most elements of a call.
     most: usize,
@@ -173,15 +177,22 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
     #[inline]
     fn cursor(&self, at: usize, lane: usize) -> Cursor<'a, N> {
         let Operands { plan, kinds, .. } = self.operands;
-        let gathers = kinds.contains(&Kind::Gathered);
+        let mut gathers = false;
+        let mut phase = [0; N];
+        let mut stage = self.room;
+        for n in 0..N {
+            stage[n] = stage[n].wrapping_add(lane * self.lane_bytes);
+            match kinds[n] {
+                Kind::Cycle(period) | Kind::Table(period) => phase[n] = at % period,
+                Kind::Gathered => gathers = true,
+                Kind::Dense | Kind::InPlace => {}
+            }
+        }
         Cursor {
             at,
-            phase: kinds.map(|kind| match kind {
-                Kind::Cycle(period) | Kind::Table(period) => at % period,
-                Kind::Dense | Kind::InPlace | Kind::Gathered => 0,
-            }),
+            phase,
             row: plan.filter(|_| gathers).map(|p| (Odometer::at(p, at / p.inner()), at % p.inner())),
-            stage: self.room.map(|room| room.wrapping_add(lane * self.lane_bytes)),
+            stage,
             held: [(usize::MAX, 0); N],
         }
     }
@@ -189,6 +200,15 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
     #[inline]
     unsafe fn compute(&self, cursor: &mut Cursor<'a, N>, n: usize, out: *mut u8) {
         let Operands { size, src, kinds, .. } = self.operands;
+        if self.dense {
+            let mut from = src;
+            for start in &mut from {
+                *start = start.wrapping_add(cursor.at * size);
+            }
+            cursor.at += n;
+            // SAFETY: the caller's promise.
+            return unsafe { self.compute.compute(from, out, n) };
+        }
         let mut done = 0;
         while done < n {
             let mut run = self.most.min(n - done);
@@ -209,11 +229,16 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
                         Kind::Dense => from[i] = src[i].add(cursor.at * size),
                         Kind::InPlace => {
                             from[i] = cursor.stage[i];
-                            ptr::copy_nonoverlapping(src[i].add(cursor.at * size), cursor.stage[i], run * size);
+                            ptr::copy_nonoverlapping(
+                                src[i].add(cursor.at * size),
+                                cursor.stage[i],
+                                run * size,
+                            );
                         }
                         Kind::Cycle(period) => {
                             from[i] = src[i].add(cursor.phase[i] * size);
-                            cursor.phase[i] = if cursor.phase[i] + run == period { 0 } else { cursor.phase[i] + run };
+                            cursor.phase[i] =
+                                if cursor.phase[i] + run == period { 0 } else { cursor.phase[i] + run };
                         }
                         Kind::Table(period) => {
                             from[i] = self.room[i].add(cursor.phase[i] * size);
@@ -294,7 +319,12 @@ impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
     /// # Safety
     /// As [`Self::gather`], with elements like `T`, of which `V` are a vector.
     #[inline(never)]
-    unsafe fn gather_rows<T: Copy, const V: usize>(&self, plan: &Plan<N>, cursor: &mut Cursor<'_, N>, run: usize) {
+    unsafe fn gather_rows<T: Copy, const V: usize>(
+        &self,
+        plan: &Plan<N>,
+        cursor: &mut Cursor<'_, N>,
+        run: usize,
+    ) {
         let Operands { src, kinds, .. } = self.operands;
         let Some((odometer, col)) = &mut cursor.row else { return };
         let inner = plan.inner();
@@ -367,7 +397,11 @@ impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
 /// How much of the next `most` elements, from column `col` on, is rows of one length: its length and how many.
 #[inline]
 fn piece(inner: usize, col: usize, rows_left: usize, most: usize) -> (usize, usize) {
-    if col == 0 && most >= inner { (inner, rows_left.min(most / inner)) } else { ((inner - col).min(most), 1) }
+    if col == 0 && most >= inner {
+        (inner, rows_left.min(most / inner))
+    } else {
+        ((inner - col).min(most), 1)
+    }
 }
 
 /// Rows of elements to be written one after another; strides count elements.
@@ -421,12 +455,31 @@ unsafe fn expand_as<T: Copy, const N: usize>(rows: Rows, mut to: *mut u8) {
             }
         } else if row != 0 || rows == 1 {
             ptr::copy_nonoverlapping(source, to, bytes * rows);
-        } else if bytes <= size_of::<[Vector; 4]>() {
-            let mut whole = [Vector::of([0u8; 16]); 4];
-            ptr::copy_nonoverlapping(source, whole.as_mut_ptr().cast(), bytes);
+        } else if bytes < size_of::<Vector>() {
+            let mut start = [0u8; size_of::<Vector>()];
+            for i in 0..inner {
+                let element = source.cast::<T>().add(i).read();
+                start.as_mut_ptr().cast::<T>().add(i).write(element);
+            }
+            let start = Vector::of(start);
             for _ in 0..rows {
-                for (i, vector) in whole.iter().enumerate().take(bytes.div_ceil(size_of::<Vector>())) {
-                    vector.put(to.add(i * size_of::<Vector>()));
+                start.put(to);
+                to = to.add(bytes);
+            }
+        } else if bytes <= size_of::<[Vector; 4]>() {
+            // The last vector ends where the row does, and may repeat some of the one before.
+            let last = bytes - size_of::<Vector>();
+            let offsets = [0, 16.min(last), 32.min(last), last];
+            let mut whole = [Vector::of([0u8; 16]); 4];
+            for (vector, offset) in whole.iter_mut().zip(offsets) {
+                *vector = Vector::of(source.add(offset).cast::<[u8; 16]>().read());
+            }
+            for _ in 0..rows {
+                whole[0].put(to);
+                whole[3].put(to.add(last));
+                if bytes > 2 * size_of::<Vector>() {
+                    whole[1].put(to.add(offsets[1]));
+                    whole[2].put(to.add(offsets[2]));
                 }
                 to = to.add(bytes);
             }
@@ -442,7 +495,10 @@ unsafe fn expand_as<T: Copy, const N: usize>(rows: Rows, mut to: *mut u8) {
 /// 16 bytes that are stored at once. Loops over arrays would be made into scattered stores of single elements.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Vector(#[cfg(target_arch = "x86_64")] std::arch::x86_64::__m128i, #[cfg(not(target_arch = "x86_64"))] [u8; 16]);
+struct Vector(
+    #[cfg(target_arch = "x86_64")] std::arch::x86_64::__m128i,
+    #[cfg(not(target_arch = "x86_64"))] [u8; 16],
+);
 
 impl Vector {
     #[inline(always)]
@@ -465,6 +521,178 @@ impl Vector {
         #[cfg(not(target_arch = "x86_64"))]
         unsafe {
             to.cast::<[u8; 16]>().write(self.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::check::Buffer;
+    use crate::kernels::stream::{self, Ahead};
+    use crate::kernels::testing::Rng;
+
+    /// Writes the elements of both operands one after the other.
+    #[derive(Clone, Copy)]
+    struct Pairs(usize);
+
+    impl Compute<2> for Pairs {
+        fn dst_size(&self) -> usize {
+            2 * self.0
+        }
+
+        unsafe fn compute(&self, src: [*const u8; 2], dst: *mut u8, n: usize) {
+            for (i, from) in (0..n)
+                .flat_map(|i| src.map(|s| (i, s)))
+                .enumerate()
+                .map(|(k, (i, s))| (k, s.wrapping_add(i * self.0)))
+            {
+                // SAFETY: the contract of `compute`.
+                unsafe { ptr::copy_nonoverlapping(from, dst.add(i * self.0), self.0) };
+            }
+        }
+    }
+
+    struct Case {
+        shapes: [Vec<i64>; 2],
+        size: usize,
+        streaming: bool,
+        /// Where the range begins and ends, in parts of 1000 of all elements.
+        part: (usize, usize),
+        /// Bytes that the output is off a line, in elements.
+        shift: usize,
+    }
+
+    fn check(case: &Case, rng: &mut Rng) {
+        let Case { shapes, size, streaming, part, shift } = case;
+        let (size, dst_size) = (*size, 2 * *size);
+        let plan = Plan::new([&shapes[0][..], &shapes[1]]).unwrap();
+        let count = plan.count();
+        let sources = shapes.each_ref().map(|s| rng.bytes(s.iter().product::<i64>() as usize * size));
+        let mut buffers = sources.each_ref().map(|s| Buffer::of(s, size));
+        let [a, b] = &mut buffers;
+        let src = [a.ptr().cast_const(), b.ptr().cast_const()];
+        let range = count * part.0 / 1000..count * part.1 / 1000;
+        let mut dst = Buffer::poisoned((count + shift) * dst_size, dst_size);
+        let out = dst.ptr().wrapping_add(shift * dst_size);
+
+        let operands = Operands::broadcast(&plan, size, src, ptr::null());
+        let mut room = Buffers::new();
+        // SAFETY: the operands have their shapes' elements, and the output `count`.
+        unsafe {
+            let reader = operands.reader(Pairs(size), &mut room, *streaming, range.len());
+            if *streaming {
+                let ahead: Vec<Ahead> = operands.dense_sources().map(|start| Ahead { start, size }).collect();
+                stream::blocks(&reader, out, dst_size, range.clone(), &ahead);
+            } else {
+                let mut cursor = reader.cursor(range.start, 0);
+                // In pieces, so that cursors have to continue.
+                let mut at = range.start;
+                while at < range.end {
+                    let n = (1 + rng.next() as usize % 3000).min(range.end - at);
+                    reader.compute(&mut cursor, n, out.add(at * dst_size));
+                    at += n;
+                }
+            }
+        }
+
+        let got = dst.into_bytes();
+        let rank = shapes[0].len().max(shapes[1].len());
+        let dim = |s: &[i64], axis: usize| (axis + s.len()).checked_sub(rank).map_or(1, |i| s[i] as usize);
+        let full: Vec<usize> = (0..rank).map(|i| dim(&shapes[0], i).max(dim(&shapes[1], i))).collect();
+        let offset = |s: &[i64], flat: usize| {
+            let (mut rest, mut offset, mut stride) = (flat, 0, 1);
+            for axis in (0..rank).rev() {
+                let index = rest % full[axis];
+                rest /= full[axis];
+                if dim(s, axis) != 1 {
+                    offset += index * stride;
+                    stride *= dim(s, axis);
+                }
+            }
+            offset
+        };
+        for flat in 0..count {
+            for k in 0..2 {
+                let at = (shift + flat) * dst_size + k * size;
+                let got = &got[at..at + size];
+                if range.contains(&flat) {
+                    let from = offset(&shapes[k], flat) * size;
+                    assert!(
+                        got == &sources[k][from..from + size],
+                        "{shapes:?} {size} {streaming} [{flat}] of {k}"
+                    );
+                } else {
+                    assert!(
+                        got.iter().all(|&b| b == 0xa5),
+                        "{shapes:?} {size} [{flat}] is outside {range:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_way_of_repeating() {
+        let mut rng = Rng::new();
+        let list: [(&[i64], &[i64]); 16] = [
+            (&[20_000], &[20_000]),
+            (&[20_000], &[]),
+            (&[50, 300], &[300]),
+            (&[3, 5000], &[5000]),
+            (&[50, 300], &[50, 1]),
+            (&[900, 8], &[900, 1]),
+            (&[900, 8], &[8]),
+            (&[60, 1, 8], &[60, 9, 8]),
+            (&[7, 5, 40], &[7, 1, 40]),
+            (&[4, 3, 1100], &[4, 1, 1100]),
+            (&[90, 1], &[1, 130]),
+            (&[500, 2, 3, 4], &[500, 1, 3, 1]),
+            (&[2, 3, 1, 5, 1, 7], &[3, 4, 1, 6, 1]),
+            (&[300, 1], &[17]),
+            (&[1], &[1]),
+            (&[40, 2, 33, 3], &[2, 1, 3]),
+        ];
+        for (a, b) in list {
+            for size in [1, 2, 4, 8, 16] {
+                for streaming in [false, true] {
+                    let ends = [rng.next() as usize % 500, 500 + rng.next() as usize % 501];
+                    let part = if rng.next() % 3 == 0 { (0, 1000) } else { (ends[0], ends[1]) };
+                    let mut shapes = [a.to_vec(), b.to_vec()];
+                    if rng.next() % 2 == 0 {
+                        shapes.reverse();
+                    }
+                    let shift = rng.next() as usize % 9;
+                    check(&Case { shapes, size: size.min(8), streaming, part, shift }, &mut rng);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn random_shapes() {
+        let mut rng = Rng::new();
+        for _ in 0..150 {
+            let mut shapes = [vec![], vec![]];
+            let mut count = 1;
+            for _ in 0..rng.next() % 6 {
+                let most = if rng.next() % 5 == 0 { 200 } else { 6 };
+                let dim = 1 + (rng.next() % most) as i64;
+                if count * dim > 60_000 {
+                    break;
+                }
+                count *= dim;
+                let keep = rng.next();
+                for (k, shape) in shapes.iter_mut().enumerate() {
+                    shape.push(if keep >> k & 3 == 0 { 1 } else { dim });
+                }
+            }
+            let size = 1 << (rng.next() % 4);
+            let streaming = rng.next() % 2 == 0;
+            check(
+                &Case { shapes, size, streaming, part: (0, 1000), shift: rng.next() as usize % 5 },
+                &mut rng,
+            );
         }
     }
 }

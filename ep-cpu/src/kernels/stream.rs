@@ -138,7 +138,13 @@ struct Staged([u8; MOST_STEP_BYTES]);
 ///
 /// # Safety
 /// `dst` is writable for the elements of `range` and overlaps no source; sizes are powers of two, at most 16.
-pub(crate) unsafe fn blocks<B: Blocks>(work: &B, dst: *mut u8, size: usize, range: Range<usize>, ahead: &[Ahead]) {
+pub(crate) unsafe fn blocks<B: Blocks>(
+    work: &B,
+    dst: *mut u8,
+    size: usize,
+    range: Range<usize>,
+    ahead: &[Ahead],
+) {
     let Range { start: mut at, end } = range;
     let misaligned = to_line(dst.wrapping_add(at * size));
     // Where no element begins at a line, all are left to the end.

@@ -4,6 +4,7 @@
 //! What can be decided is decided when the primitive is created: a launch looks nothing up and takes no lock,
 //! and memory is allocated only where a kernel needs room for intermediate values.
 
+mod add;
 mod batch_matmul;
 mod broadcast_elementwise_binary;
 mod cast;
@@ -30,6 +31,7 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()>
     memcpy::register(registrar)?;
     memset::register(registrar)?;
     fill::register(registrar)?;
+    add::register(registrar)?;
     cast::register(registrar)?;
     elementwise_unary::register(registrar)?;
     broadcast_elementwise_binary::register(registrar)?;
