@@ -2,8 +2,9 @@
 
 use crate::alloc::CachingAllocator;
 use crate::isa::{Isa, Level};
+use crate::kernels::memcpy::{MemcpyArgs, memcpy};
 use ep_core::parallel::Parallel;
-use ep_core::provider::inline::{CPU_UUID, HOST_SPACE, InlineEvent, InlineStream};
+use ep_core::provider::inline::{CPU_UUID, Copier, HOST_SPACE, InlineEvent, InlineStream};
 use ep_core::provider::{
     Allocator, Attribute, Device, DeviceInfo, Host, MemoryKind, MemoryStats, StreamOptions,
 };
@@ -24,6 +25,20 @@ pub struct CpuDevice {
     host: Host,
     isa: Isa,
     allocator: Arc<CachingAllocator>,
+    copier: Arc<HostCopier>,
+}
+
+/// Copies with the kernel of `memcpy`: on the host's threads, past the cache where the data is large.
+struct HostCopier {
+    host: Host,
+    isa: Isa,
+}
+
+impl Copier for HostCopier {
+    unsafe fn copy(&self, dst: *mut u8, src: *const u8, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { memcpy(self.isa, &self.host, &MemcpyArgs { dst, src, bytes }) }
+    }
 }
 
 impl CpuDevice {
@@ -31,7 +46,8 @@ impl CpuDevice {
     pub const KIND: &'static str = "cpu";
 
     pub(crate) fn new(host: Host, isa: Isa, allocator: CachingAllocator) -> CpuDevice {
-        CpuDevice { host, isa, allocator: Arc::new(allocator) }
+        let copier = Arc::new(HostCopier { host: host.clone(), isa });
+        CpuDevice { host, isa, allocator: Arc::new(allocator), copier }
     }
 
     /// The host's threads.
@@ -78,7 +94,7 @@ impl Device for CpuDevice {
     }
 
     fn create_stream(&self, _: StreamOptions) -> Result<InlineStream> {
-        Ok(InlineStream)
+        Ok(InlineStream::with_copier(self.copier.clone()))
     }
 
     fn create_event(&self) -> Result<InlineEvent> {

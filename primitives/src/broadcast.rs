@@ -80,21 +80,25 @@ impl<const N: usize> Plan<N> {
     }
 
     /// The dimensions that are left, outermost first; at least one.
+    #[inline]
     pub fn dims(&self) -> &[usize] {
         &self.dims[..self.rank]
     }
 
     /// The strides of operand `n` in elements, `0` where it repeats.
+    #[inline]
     pub fn strides(&self, n: usize) -> &[usize] {
         &self.strides[n][..self.rank]
     }
 
     /// Elements of the result; `0` if any dimension is empty.
+    #[inline]
     pub fn count(&self) -> usize {
         self.count
     }
 
     /// Size of the innermost dimension: the length of a row.
+    #[inline]
     pub fn inner(&self) -> usize {
         self.dims[self.rank - 1]
     }
@@ -149,16 +153,40 @@ impl<'a, const N: usize> Odometer<'a, N> {
             let dim = plan.dims[axis].max(1);
             it.index[axis] = rest % dim;
             rest /= dim;
-            for (offset, strides) in it.offsets.iter_mut().zip(&plan.strides) {
-                *offset += it.index[axis] * strides[axis];
+            for n in 0..N {
+                it.offsets[n] += it.index[axis] * plan.strides[n][axis];
             }
         }
         it
     }
 
     /// For each operand the offset, in elements, of the first element of its row.
+    #[inline]
     pub fn offsets(&self) -> [usize; N] {
         self.offsets
+    }
+
+    /// How many rows from here on, at least this one, are equally spaced in every operand: as far apart as the
+    /// strides of the second innermost dimension say.
+    #[inline]
+    pub fn rows_left(&self) -> usize {
+        match self.plan.rank {
+            0 | 1 => 1,
+            rank => self.plan.dims[rank - 2] - self.index[rank - 2],
+        }
+    }
+
+    /// Steps `rows` rows on; at least 1 and at most [`Self::rows_left`].
+    #[inline]
+    pub fn advance_by(&mut self, rows: usize) {
+        if rows > 1 {
+            let axis = self.plan.rank - 2;
+            self.index[axis] += rows - 1;
+            for n in 0..N {
+                self.offsets[n] += self.plan.strides[n][axis] * (rows - 1);
+            }
+        }
+        self.advance();
     }
 
     /// Steps to the next row.
@@ -166,15 +194,15 @@ impl<'a, const N: usize> Odometer<'a, N> {
     pub fn advance(&mut self) {
         for axis in (0..self.plan.rank - 1).rev() {
             self.index[axis] += 1;
-            for (offset, strides) in self.offsets.iter_mut().zip(&self.plan.strides) {
-                *offset += strides[axis];
+            for n in 0..N {
+                self.offsets[n] += self.plan.strides[n][axis];
             }
             if self.index[axis] < self.plan.dims[axis] {
                 return;
             }
             self.index[axis] = 0;
-            for (offset, strides) in self.offsets.iter_mut().zip(&self.plan.strides) {
-                *offset -= strides[axis] * self.plan.dims[axis];
+            for n in 0..N {
+                self.offsets[n] -= self.plan.strides[n][axis] * self.plan.dims[axis];
             }
         }
     }
@@ -275,6 +303,18 @@ mod tests {
                 odometer.advance();
             }
             prop_assert_eq!(odometer.offsets(), [0; 3]);
+        }
+
+        #[test]
+        fn several_rows_are_as_many_single_ones((_, operands) in shapes(), steps in prop::collection::vec(1usize..5, 1..20)) {
+            let plan = Plan::new([&operands[0][..], &operands[1], &operands[2]]).unwrap();
+            let (mut fast, mut slow) = (Odometer::at(&plan, 0), Odometer::at(&plan, 0));
+            for step in steps {
+                let step = step.min(fast.rows_left());
+                fast.advance_by(step);
+                (0..step).for_each(|_| slow.advance());
+                prop_assert_eq!((fast.offsets(), fast.rows_left()), (slow.offsets(), slow.rows_left()));
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use super::{
 use crate::{Error, Result};
 use std::alloc::Layout;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The memory space of plain host memory.
@@ -19,8 +20,35 @@ pub const HOST_SPACE: &str = "host";
 pub const CPU_UUID: [u8; 16] = *b"ep:host-cpu\0\0\0\0\0";
 
 /// A stream on which everything is done at once.
-#[derive(Debug, Default)]
-pub struct InlineStream;
+#[derive(Default)]
+pub struct InlineStream {
+    copier: Option<Arc<dyn Copier>>,
+}
+
+/// How an [`InlineStream`] copies between addresses of host memory, if not with a plain `memcpy`.
+pub trait Copier: Send + Sync {
+    /// Copies `bytes` bytes.
+    ///
+    /// # Errors
+    /// Whatever prevents it.
+    ///
+    /// # Safety
+    /// `src` is readable and `dst` writable for `bytes` bytes, and the two are the same or do not overlap.
+    unsafe fn copy(&self, dst: *mut u8, src: *const u8, bytes: usize) -> Result<()>;
+}
+
+impl InlineStream {
+    /// A stream whose copies `copier` makes.
+    pub fn with_copier(copier: Arc<dyn Copier>) -> InlineStream {
+        InlineStream { copier: Some(copier) }
+    }
+}
+
+impl fmt::Debug for InlineStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InlineStream").field("copier", &self.copier.is_some()).finish()
+    }
+}
 
 /// The event of an [`InlineStream`]: always done.
 #[derive(Debug, Default)]
@@ -38,8 +66,13 @@ impl Stream for InlineStream {
     }
 
     unsafe fn copy(&self, copy: CopyRequest<'_>) -> Result<()> {
+        let Some(copier) = &self.copier else {
+            // SAFETY: as the caller promises.
+            return unsafe { host_copy(copy) };
+        };
+        let (src, dst) = host_addresses(copy)?;
         // SAFETY: as the caller promises.
-        unsafe { host_copy(copy) }
+        unsafe { copier.copy(dst, src, copy.bytes as usize) }
     }
 
     fn record(&self, _: &InlineEvent) -> Result<()> {
@@ -69,6 +102,14 @@ impl Event for InlineEvent {
 /// # Errors
 /// `Unsupported` when a side is not host memory.
 pub unsafe fn host_copy(copy: CopyRequest<'_>) -> Result<()> {
+    let (src, dst) = host_addresses(copy)?;
+    // SAFETY: valid as the caller promises; `copy` tolerates the overlap that it must not have.
+    unsafe { std::ptr::copy(src, dst, copy.bytes as usize) };
+    Ok(())
+}
+
+/// Source and destination of a copy within host memory.
+fn host_addresses(copy: CopyRequest<'_>) -> Result<(*const u8, *mut u8)> {
     for space in [copy.src_space, copy.dst_space] {
         if !is_host(space) {
             return Err(Error::unsupported(format!("memory space `{space}` is not reachable from the CPU")));
@@ -76,9 +117,7 @@ pub unsafe fn host_copy(copy: CopyRequest<'_>) -> Result<()> {
     }
     let src = std::ptr::with_exposed_provenance::<u8>(copy.src as usize);
     let dst = std::ptr::with_exposed_provenance_mut::<u8>(copy.dst as usize);
-    // SAFETY: valid as the caller promises; `copy` tolerates the overlap that it must not have.
-    unsafe { std::ptr::copy(src, dst, copy.bytes as usize) };
-    Ok(())
+    Ok((src, dst))
 }
 
 /// Whether the CPU can read and write a memory space: `host` and all pinned ones.
@@ -222,7 +261,7 @@ impl Device for HostDevice {
     }
 
     fn create_stream(&self, _: StreamOptions) -> Result<InlineStream> {
-        Ok(InlineStream)
+        Ok(InlineStream::default())
     }
 
     fn create_event(&self) -> Result<InlineEvent> {

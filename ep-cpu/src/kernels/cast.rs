@@ -7,11 +7,15 @@
 
 use super::elem::{Bool, Complex, Storage, f64_to_f32_odd};
 use super::engine::Cost;
+use super::narrow;
 use super::num::Number;
 use super::unary::{Op, UnaryKernel};
+use crate::isa::Isa;
 use ep_core::DType;
 use half::{bf16, f16};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::slice;
 use std::sync::OnceLock;
 
 /// The cast from `src` to `dst`; `None` for dtypes outside [`DType::ALL`].
@@ -41,9 +45,52 @@ pub fn rows() -> &'static [(DType, DType, UnaryKernel)] {
         from::<f64>(&mut rows);
         from::<Complex<f32>>(&mut rows);
         from::<Complex<f64>>(&mut rows);
+        for (src, dst, kernel) in &mut rows {
+            match (*src, *dst) {
+                (DType::F16, DType::F32) => *kernel = UnaryKernel::cheap::<f16, f32>(widen),
+                (DType::F32, DType::F16) => *kernel = UnaryKernel::cheap::<f32, f16>(round_f16),
+                (DType::F32, DType::BF16) => *kernel = UnaryKernel::cheap::<f32, bf16>(round_bf16),
+                _ => {}
+            }
+        }
         rows.sort_by_key(|r| (r.0, r.1));
         rows
     })
+}
+
+/// # Safety
+/// As [`UnaryBlock`](super::engine::UnaryBlock), with aligned elements of f16 and f32.
+unsafe fn widen(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, n: usize) {
+    // SAFETY: the caller's contract.
+    let (src, dst) = unsafe { slices(src, dst, n) };
+    narrow::widen_f16(isa, src, dst);
+}
+
+/// # Safety
+/// As [`UnaryBlock`](super::engine::UnaryBlock), with aligned elements of f32 and f16.
+unsafe fn round_f16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, n: usize) {
+    // SAFETY: the caller's contract.
+    let (src, dst) = unsafe { slices(src, dst, n) };
+    narrow::round_f16(isa, src, dst);
+}
+
+/// # Safety
+/// As [`UnaryBlock`](super::engine::UnaryBlock), with aligned elements of f32 and bf16.
+unsafe fn round_bf16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, n: usize) {
+    // SAFETY: the caller's contract.
+    let (src, dst) = unsafe { slices(src, dst, n) };
+    narrow::round_bf16(isa, src, dst);
+}
+
+/// # Safety
+/// Both are aligned and valid for `n` elements for as long as the slices are used, and do not overlap.
+unsafe fn slices<'a, S: Storage, D>(
+    src: *const u8,
+    dst: *mut u8,
+    n: usize,
+) -> (&'a [S], &'a mut [MaybeUninit<D>]) {
+    // SAFETY: the caller's promise; every bit pattern is a valid `S`.
+    unsafe { (slice::from_raw_parts(src.cast(), n), slice::from_raw_parts_mut(dst.cast(), n)) }
 }
 
 fn from<S: Storage<Value: Convert>>(rows: &mut Vec<(DType, DType, UnaryKernel)>) {
@@ -92,8 +139,63 @@ trait FromAny: Sized {
     fn from_f64(x: f64) -> Self;
 }
 
+/// What `x as $t` does, in operations that vectorise. `$high` is the largest float that is not above the type's
+/// largest value, and so is one below it where that has more digits than the float.
+macro_rules! saturate {
+    ($x:ident: $f:ident, $t:ident, $via:ident, $high:expr) => {{
+        const LOW: $f = $t::MIN as $f;
+        const HIGH: $f = $high;
+        let number = if $x.is_nan() { 0.0 } else { $x };
+        let above = if number < LOW { LOW } else { number };
+        let within = if above > HIGH { HIGH } else { above };
+        // SAFETY: a number between two that the type has.
+        let whole = unsafe { within.to_int_unchecked::<$via>() } as $t;
+        // Known when compiled: nothing is left of this where the bound is the largest value itself.
+        if HIGH as $t == $t::MAX || $x <= HIGH || $x.is_nan() { whole } else { $t::MAX }
+    }};
+}
+
+/// Rows of: type, then from f32 and f64: the type converted to first, and the largest number that fits it.
 macro_rules! from_any {
-    ($($t:ty: $from_f32:expr, $from_f64:expr;)*) => {$(
+    ($($t:ident: $via32:ident $high32:expr, $via64:ident $high64:expr;)*) => {$(
+        impl FromAny for $t {
+            #[inline(always)]
+            fn from_int(x: i64) -> $t {
+                x as $t
+            }
+
+            #[inline(always)]
+            fn from_u64(x: u64) -> $t {
+                x as $t
+            }
+
+            #[inline(always)]
+            fn from_f32(x: f32) -> $t {
+                saturate!(x: f32, $t, $via32, $high32)
+            }
+
+            #[inline(always)]
+            fn from_f64(x: f64) -> $t {
+                saturate!(x: f64, $t, $via64, $high64)
+            }
+        }
+    )*};
+}
+
+from_any! {
+    i8: i32 127.0, i32 127.0;
+    u8: i32 255.0, i32 255.0;
+    i16: i32 32767.0, i32 32767.0;
+    u16: i32 65535.0, i32 65535.0;
+    i32: i32 2_147_483_520.0, i32 2_147_483_647.0;
+    u32: u32 4_294_967_040.0, u32 4_294_967_295.0;
+    i64: i64 9_223_371_487_098_961_920.0, i64 9_223_372_036_854_774_784.0;
+    u64: u64 18_446_742_974_197_923_840.0, u64 18_446_744_073_709_549_568.0;
+}
+
+/// Rows of: type, from f32, from f64.
+macro_rules! from_any_float {
+    ($($t:ident: $from_f32:expr, $from_f64:expr;)*) => {$(
         impl FromAny for $t {
             #[inline(always)]
             fn from_int(x: i64) -> $t {
@@ -117,30 +219,9 @@ macro_rules! from_any {
         }
     )*};
 }
-from_any! {
-    i8: |x| saturate(f64::from(x), -128.0, 127.0) as i8, |x| saturate(x, -128.0, 127.0) as i8;
-    u8: |x| saturate(f64::from(x), 0.0, 255.0) as u8, |x| saturate(x, 0.0, 255.0) as u8;
-    i16: |x| saturate(f64::from(x), -32768.0, 32767.0) as i16, |x| saturate(x, -32768.0, 32767.0) as i16;
-    u16: |x| saturate(f64::from(x), 0.0, 65535.0) as u16, |x| saturate(x, 0.0, 65535.0) as u16;
-    i32: |x| saturate(f64::from(x), I32_MIN, I32_MAX), |x| saturate(x, I32_MIN, I32_MAX);
-    u32: |x| x as u32, |x| x as u32;
-    i64: |x| x as i64, |x| x as i64;
-    u64: |x| x as u64, |x| x as u64;
+from_any_float! {
     f32: std::convert::identity, |x| x as f32;
     f64: f64::from, std::convert::identity;
-}
-
-const I32_MIN: f64 = i32::MIN as f64;
-const I32_MAX: f64 = i32::MAX as f64;
-
-/// What `x as i32` would do between these bounds, which are within i32's; unlike that it vectorises.
-#[inline(always)]
-fn saturate(x: f64, low: f64, high: f64) -> i32 {
-    let x = if x.is_nan() { 0.0 } else { x };
-    let x = if x < low { low } else { x };
-    let x = if x > high { high } else { x };
-    // SAFETY: `x` is a number within the bounds.
-    unsafe { x.to_int_unchecked() }
 }
 
 macro_rules! convert {

@@ -1,7 +1,10 @@
 //! Stored elements and the values that kernels compute with.
 
+use super::narrow;
+use crate::isa::Isa;
 use ep_core::DType;
 use half::{bf16, f16};
+use std::mem::MaybeUninit;
 
 /// One stored element: its dtype, and how it becomes a value to compute with and is stored again.
 pub(crate) trait Storage: Copy + Send + Sync + 'static {
@@ -11,6 +14,25 @@ pub(crate) trait Storage: Copy + Send + Sync + 'static {
     type Value: Copy + Send + Sync + 'static;
     fn load(self) -> Self::Value;
     fn store(value: Self::Value) -> Self;
+
+    /// Whether converting many at a time, with what the level has for it, beats converting each as it is used.
+    const BULK: bool = false;
+
+    /// Loads all of `src`; both sides have the same length.
+    #[inline(always)]
+    fn load_all(_: Isa, src: &[Self], dst: &mut [MaybeUninit<Self::Value>]) {
+        for (d, s) in dst.iter_mut().zip(src) {
+            d.write(s.load());
+        }
+    }
+
+    /// Stores all of `src`; both sides have the same length.
+    #[inline(always)]
+    fn store_all(_: Isa, src: &[Self::Value], dst: &mut [MaybeUninit<Self>]) {
+        for (d, &s) in dst.iter_mut().zip(src) {
+            d.write(Self::store(s));
+        }
+    }
 }
 
 /// A stored bool. Any byte but 0 reads as true, and only 0 and 1 are written. Computes as `u8`.
@@ -66,6 +88,16 @@ impl Storage for f16 {
     #[inline(always)]
     fn store(value: f32) -> f16 {
         f16::from_bits(f32_to_f16(value))
+    }
+
+    const BULK: bool = true;
+
+    fn load_all(isa: Isa, src: &[f16], dst: &mut [MaybeUninit<f32>]) {
+        narrow::widen_f16(isa, src, dst);
+    }
+
+    fn store_all(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>]) {
+        narrow::round_f16(isa, src, dst);
     }
 }
 

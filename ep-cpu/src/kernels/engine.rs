@@ -1,16 +1,16 @@
-//! The two launch loops that all elementwise kernels share.
+//! The launches that all elementwise kernels share.
 //!
 //! A kernel is one function over contiguous elements, [`UnaryBlock`] or [`BinaryBlock`]. The engine cuts a
-//! launch into such blocks: it splits over threads, expands a repeating operand into a small buffer that
-//! stays in the first-level cache, and copies an operand there that is also the destination, so that
-//! blocks never alias.
+//! launch into such blocks: it splits over threads, has [`Operands`] bring what repeats or is written in place
+//! to where a block can read it, and sends what no cache holds past it ([`stream`]).
 
+use super::operands::{Buffers, Compute, Operands};
+use super::raw::{GRAIN_BYTES, Shared, for_ranges};
+use super::stream::{self, Ahead, Blocks};
 use crate::isa::Isa;
 use ep_core::parallel::Parallel;
 use ep_core::{Error, Result};
-use primitives::broadcast::{Odometer, Plan};
-use std::mem::MaybeUninit;
-use std::ops::Range;
+use primitives::broadcast::{MAX_DIMS, Plan};
 use std::ptr;
 
 /// Computes `n` elements: `(isa, attributes, src, dst, n)`. The two ranges must not overlap.
@@ -31,58 +31,24 @@ pub(crate) enum Cost {
 }
 
 impl Cost {
-    /// The fewest bytes, read and written, worth giving to a thread.
-    const fn grain_bytes(self) -> usize {
+    /// How many bytes of plain traffic take as long as one of this cost.
+    const fn weight(self) -> usize {
         match self {
-            Cost::Cheap => 128 << 10,
-            Cost::Elementary => 32 << 10,
-            Cost::Special => 8 << 10,
+            Cost::Cheap => 1,
+            Cost::Elementary => 4,
+            Cost::Special => 16,
         }
     }
 }
 
-/// Bytes of a staging buffer: with two of them and the destination well within a first-level cache.
-const STAGE_BYTES: usize = 4096;
-/// Rows shorter than this are gathered, several to a block, instead of being computed one by one.
-const SHORT_ROW: usize = 128;
+/// Ranges of a parallel launch begin at multiples of this, so that no two threads write one line.
+const MULTIPLE: usize = 64;
 
-#[repr(C, align(64))]
-struct Stage([MaybeUninit<u8>; STAGE_BYTES]);
-
-impl Stage {
-    const fn new() -> Stage {
-        Stage([MaybeUninit::uninit(); STAGE_BYTES])
-    }
-
-    fn start(&mut self) -> *mut u8 {
-        self.0.as_mut_ptr().cast()
-    }
-}
-
-/// Addresses that tasks on several threads compute their own parts from.
-#[derive(Clone, Copy)]
-struct Shared<T>(T);
-
-// SAFETY: the addresses are only offset here; each task reads any part of the sources, which no task
-// writes except through its own part of the destination, and the tasks' parts are disjoint.
-unsafe impl<T> Sync for Shared<T> {}
-
-impl<T: Copy> Shared<T> {
-    // A method, so that closures capture the whole `Shared` and not the address inside.
-    fn get(&self) -> T {
-        self.0
-    }
-}
-
-/// Runs `task` over `0..count`, on this thread alone when there is too little work to share.
-#[inline]
-fn split(
-    par: &dyn Parallel,
-    count: usize,
-    grain: usize,
-    task: &(dyn Fn(Range<usize>) -> Result<()> + Sync),
-) -> Result<()> {
-    if count <= grain { task(0..count) } else { par.parallel_for(count, grain, 0, task) }
+#[cold]
+fn in_place_error(why: &str) -> Error {
+    Error::invalid(format!(
+        "the destination is also a source, but {why}; compute into a separate buffer instead"
+    ))
 }
 
 /// What the engine needs to know of a unary kernel.
@@ -104,6 +70,7 @@ impl Unary {
     /// # Safety
     /// `src` is readable and `dst` writable for `count` elements, both aligned to their element. They are
     /// the same address or do not overlap.
+    #[inline]
     pub(crate) unsafe fn launch(
         self,
         isa: Isa,
@@ -117,49 +84,40 @@ impl Unary {
             return Ok(());
         }
         let in_place = ptr::eq(src, dst);
+        let bytes = self.src_size + self.dst_size;
+        if !in_place && is_small(count, self.cost, bytes) {
+            // SAFETY: the caller's contract; the two differ, so they do not overlap.
+            unsafe { (self.block)(isa, attr, src, dst, count) };
+            return Ok(());
+        }
         if in_place && self.src_size != self.dst_size {
             return Err(in_place_error("the source and destination elements differ in size"));
         }
-        let grain = self.cost.grain_bytes() / (self.src_size + self.dst_size);
-        let shared = Shared((src, dst));
-        split(par, count, grain, &|range| {
-            let (src, dst) = shared.get();
-            // SAFETY: the range is within `0..count`, for which the caller vouches.
-            unsafe {
-                let src = src.add(range.start * self.src_size);
-                let dst = dst.add(range.start * self.dst_size);
-                if in_place {
-                    self.run_in_place(isa, attr, dst, range.len());
-                } else {
-                    (self.block)(isa, attr, src, dst, range.len());
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// # Safety
-    /// `data` is readable and writable for `count` elements.
-    unsafe fn run_in_place(self, isa: Isa, attr: [f64; 2], data: *mut u8, count: usize) {
-        let mut stage = Stage::new();
-        let step = STAGE_BYTES / self.src_size;
-        for start in (0..count).step_by(step) {
-            let n = step.min(count - start);
-            // SAFETY: `start + n` is at most `count`, and the stage holds `step` elements.
-            unsafe {
-                let at = data.add(start * self.src_size);
-                ptr::copy_nonoverlapping(at, stage.start(), n * self.src_size);
-                (self.block)(isa, attr, stage.start(), at, n);
-            }
-        }
+        let compute = UnaryCompute { isa, attr, kernel: self };
+        let operands = Operands::dense(self.src_size, [src], dst);
+        // SAFETY: the caller's contract, passed on.
+        unsafe { run(par, self.cost, count, compute, &operands, dst) }
     }
 }
 
-#[cold]
-fn in_place_error(why: &str) -> Error {
-    Error::invalid(format!(
-        "the destination is also a source, but {why}; compute into a separate buffer instead"
-    ))
+#[derive(Clone, Copy)]
+struct UnaryCompute {
+    isa: Isa,
+    attr: [f64; 2],
+    kernel: Unary,
+}
+
+impl Compute<1> for UnaryCompute {
+    #[inline(always)]
+    fn dst_size(&self) -> usize {
+        self.kernel.dst_size
+    }
+
+    #[inline(always)]
+    unsafe fn compute(&self, [src]: [*const u8; 1], dst: *mut u8, n: usize) {
+        // SAFETY: the caller's contract is that of a block.
+        unsafe { (self.kernel.block)(self.isa, self.attr, src, dst, n) }
+    }
 }
 
 /// What the engine needs to know of a binary kernel.
@@ -182,6 +140,7 @@ impl Binary {
     /// Sources and destination are valid for the elements of their shapes (the broadcast one for `dst`)
     /// and aligned to their element. The destination is the same address as a source, or does not
     /// overlap it.
+    #[inline]
     pub(crate) unsafe fn launch(
         self,
         isa: Isa,
@@ -191,209 +150,250 @@ impl Binary {
         src: [*const u8; 2],
         dst: *mut u8,
     ) -> Result<()> {
+        let bytes = 2 * self.src_size + self.dst_size;
+        let in_place = src.map(|s| ptr::eq(s, dst));
+        let count = plain_count(shapes);
+        if let Some(count) = count
+            && in_place == [false; 2]
+            && is_small(count, self.cost, bytes)
+        {
+            // SAFETY: the caller's contract; no source is the destination, so none overlaps it.
+            unsafe { (self.block)(isa, attr, src[0], src[1], dst, count) };
+            return Ok(());
+        }
+        // SAFETY: the caller's contract, passed on.
+        unsafe { self.launch_any(isa, par, attr, shapes, src, dst) }
+    }
+
+    /// As [`Self::launch`], for what is not small and simple.
+    ///
+    /// # Safety
+    /// That of `launch`.
+    #[inline(never)]
+    unsafe fn launch_any(
+        self,
+        isa: Isa,
+        par: &dyn Parallel,
+        attr: [f64; 2],
+        shapes: [&[i64]; 2],
+        src: [*const u8; 2],
+        dst: *mut u8,
+    ) -> Result<()> {
+        let in_place = src.map(|s| ptr::eq(s, dst));
+        let differ = self.src_size != self.dst_size;
+        let compute = BinaryCompute { isa, attr, kernel: self };
+        if let Some(count) = plain_count(shapes) {
+            if in_place != [false; 2] && differ {
+                return Err(in_place_error("the source and destination elements differ in size"));
+            }
+            let operands = Operands::dense(self.src_size, src, dst);
+            // SAFETY: the caller's contract, passed on.
+            return unsafe { run(par, self.cost, count, compute, &operands, dst) };
+        }
         let plan = Plan::new(shapes)?;
         if plan.count() == 0 {
             return Ok(());
         }
-        let in_place = src.map(|s| ptr::eq(s, dst));
         if (0..2).any(|n| in_place[n] && !plan.is_dense(n)) {
             return Err(in_place_error("that source is broadcast"));
         }
-        if in_place != [false; 2] && self.src_size != self.dst_size {
+        if in_place != [false; 2] && differ {
             return Err(in_place_error("the source and destination elements differ in size"));
         }
-        let launch = Launch { kernel: self, isa, attr, plan: &plan, in_place };
-        let grain = self.cost.grain_bytes() / (2 * self.src_size + self.dst_size);
-        let shared = Shared((src, dst));
-        split(par, plan.count(), grain, &|range| {
-            let (src, dst) = shared.get();
-            // SAFETY: the range is within the plan's count, and the caller vouches for the addresses.
-            unsafe { launch.run(src, dst, range) };
-            Ok(())
-        })
+        let operands = Operands::broadcast(&plan, self.src_size, src, dst);
+        // SAFETY: as above.
+        unsafe { run(par, self.cost, plan.count(), compute, &operands, dst) }
     }
 }
 
-struct Launch<'a> {
-    kernel: Binary,
+/// The elements of two operands of one shape, which need no plan; `None` for others, and for what a plan refuses.
+#[inline]
+fn plain_count(shapes: [&[i64]; 2]) -> Option<usize> {
+    let [a, b] = shapes;
+    if a != b || a.len() > MAX_DIMS {
+        return None;
+    }
+    let mut count = 1isize;
+    for &dim in a {
+        // An empty dimension must not hide that others are too large, which is for the plan to say.
+        let dim = isize::try_from(dim).ok().filter(|&d| d > 0)?;
+        count = count.checked_mul(dim)?;
+    }
+    Some(count as usize)
+}
+
+#[derive(Clone, Copy)]
+struct BinaryCompute {
     isa: Isa,
     attr: [f64; 2],
-    plan: &'a Plan<2>,
-    in_place: [bool; 2],
+    kernel: Binary,
 }
 
-impl Launch<'_> {
-    /// Computes the elements `range` of the destination.
-    ///
-    /// # Safety
-    /// As [`Binary::launch`]; `range` is not empty and within the plan's count.
-    unsafe fn run(&self, src: [*const u8; 2], dst: *mut u8, range: Range<usize>) {
-        let dense = [0, 1].map(|n| self.plan.is_dense(n) && !self.in_place[n]);
-        // SAFETY: the caller's contract covers both; dense sources are read at the destination's offsets.
-        unsafe {
-            if dense == [true; 2] {
-                let [a, b] = src.map(|s| s.add(range.start * self.kernel.src_size));
-                let dst = dst.add(range.start * self.kernel.dst_size);
-                (self.kernel.block)(self.isa, self.attr, a, b, dst, range.len());
-            } else if self.plan.inner() < SHORT_ROW && self.plan.dims().len() > 1 {
-                self.run_gathered(src, dst, range);
-            } else {
-                self.run_rows(src, dst, range);
-            }
-        }
+impl Compute<2> for BinaryCompute {
+    #[inline(always)]
+    fn dst_size(&self) -> usize {
+        self.kernel.dst_size
     }
 
-    /// Row by row: each operand's part of a row is contiguous, or one element repeated.
-    ///
-    /// # Safety
-    /// As [`Self::run`].
-    unsafe fn run_rows(&self, src: [*const u8; 2], dst: *mut u8, range: Range<usize>) {
-        let Binary { block, src_size, dst_size, .. } = self.kernel;
-        let (plan, inner) = (self.plan, self.plan.inner());
-        let last = plan.dims().len() - 1;
-        let repeats = [0, 1].map(|n| plan.strides(n)[last] == 0);
-        let staged = [0, 1].map(|n| repeats[n] || self.in_place[n]);
-        let step = if staged == [false; 2] { usize::MAX } else { STAGE_BYTES / src_size };
-
-        let mut stages = [Stage::new(), Stage::new()];
-        // Offset of the element that the stage is full of, and of how many.
-        let mut filled = [(usize::MAX, 0); 2];
-        let mut odometer = Odometer::at(plan, range.start / inner);
-        let mut position = range.start;
-        while position < range.end {
-            let row_start = position - position % inner;
-            let row_end = (row_start + inner).min(range.end);
-            let offsets = odometer.offsets();
-            while position < row_end {
-                let n = step.min(row_end - position);
-                let mut operands = src;
-                for i in 0..2 {
-                    let offset = if repeats[i] { offsets[i] } else { offsets[i] + position - row_start };
-                    // SAFETY: the offset is within the operand (plan and odometer), and so are the `n`
-                    // elements from it unless it repeats; `n` elements fit the stage.
-                    unsafe {
-                        let at = src[i].add(offset * src_size);
-                        operands[i] = at;
-                        if staged[i] {
-                            let stage = stages[i].start();
-                            operands[i] = stage;
-                            if !repeats[i] {
-                                ptr::copy_nonoverlapping(at, stage, n * src_size);
-                            } else if filled[i].0 != offset || filled[i].1 < n {
-                                expand(src_size, at, 0, stage, n);
-                                filled[i] = (offset, n);
-                            }
-                        }
-                    }
-                }
-                // SAFETY: operands hold `n` elements each, apart from the destination, whose elements
-                // `position..position + n` are within the caller's range.
-                unsafe {
-                    let dst = dst.add(position * dst_size);
-                    block(self.isa, self.attr, operands[0], operands[1], dst, n);
-                }
-                position += n;
-            }
-            odometer.advance();
-        }
-    }
-
-    /// Several short rows at a time: operands that are not dense are expanded into a stage.
-    ///
-    /// # Safety
-    /// As [`Self::run`].
-    unsafe fn run_gathered(&self, src: [*const u8; 2], dst: *mut u8, range: Range<usize>) {
-        let Binary { block, src_size, dst_size, .. } = self.kernel;
-        let (plan, inner) = (self.plan, self.plan.inner());
-        let last = plan.dims().len() - 1;
-        let direct = [0, 1].map(|n| plan.is_dense(n) && !self.in_place[n]);
-        let capacity = STAGE_BYTES / src_size;
-        // An operand that repeats over the outermost dimension is periodic. Where a period fits, blocks of
-        // whole periods see the same elements of it, and one expansion serves all.
-        let repeated = (0..2).find(|&i| plan.period(i) <= capacity && plan.period(i) < plan.count());
-        let step = repeated.map_or(capacity, |i| capacity - capacity % plan.period(i));
-
-        let mut stages = [Stage::new(), Stage::new()];
-        let mut stale = direct.map(|d| !d);
-        let mut odometer = Odometer::at(plan, range.start / inner);
-        let mut col = range.start % inner;
-        for position in range.clone().step_by(step) {
-            let n = step.min(range.end - position);
-            let mut done = if stale == [false; 2] { n } else { 0 };
-            while done < n {
-                let run = (inner - col).min(n - done);
-                let offsets = odometer.offsets();
-                for i in (0..2).filter(|&i| stale[i]) {
-                    let stride = plan.strides(i)[last];
-                    // SAFETY: the offsets lie within the operand, and `done + run <= n` within the stage.
-                    unsafe {
-                        let from = src[i].add((offsets[i] + col * stride) * src_size);
-                        expand(src_size, from, stride, stages[i].start().add(done * src_size), run);
-                    }
-                }
-                done += run;
-                col += run;
-                if col == inner {
-                    col = 0;
-                    odometer.advance();
-                }
-            }
-            if let Some(i) = repeated {
-                stale[i] = false;
-            }
-            let mut operands = src;
-            for i in 0..2 {
-                operands[i] = if direct[i] {
-                    // SAFETY: a dense operand has the destination's elements at the same offsets.
-                    unsafe { src[i].add(position * src_size) }
-                } else {
-                    stages[i].start()
-                };
-            }
-            // SAFETY: as in `run_rows`.
-            unsafe {
-                let dst = dst.add(position * dst_size);
-                block(self.isa, self.attr, operands[0], operands[1], dst, n);
-            }
-        }
+    #[inline(always)]
+    unsafe fn compute(&self, [a, b]: [*const u8; 2], dst: *mut u8, n: usize) {
+        // SAFETY: the caller's contract is that of a block.
+        unsafe { (self.kernel.block)(self.isa, self.attr, a, b, dst, n) }
     }
 }
 
-/// Writes `n` elements: those at `from` (stride 1), or the one there `n` times (stride 0).
+/// Whether so much is neither worth a second thread nor past any cache.
+#[inline]
+fn is_small(count: usize, cost: Cost, element_bytes: usize) -> bool {
+    count.saturating_mul(element_bytes * cost.weight()) < 2 * GRAIN_BYTES
+}
+
+/// Computes `count` elements of what is not small.
 ///
 /// # Safety
-/// `from` is readable for `n` (or 1) elements of `size` bytes and `to` writable for `n`; no overlap.
-#[inline]
-unsafe fn expand(size: usize, from: *const u8, stride: usize, to: *mut u8, n: usize) {
-    // SAFETY: the caller's contract, passed on.
-    unsafe {
-        match size {
-            1 => expand_as::<[u8; 1]>(from, stride, to, n),
-            2 => expand_as::<[u8; 2]>(from, stride, to, n),
-            4 => expand_as::<[u8; 4]>(from, stride, to, n),
-            8 => expand_as::<[u8; 8]>(from, stride, to, n),
-            16 => expand_as::<[u8; 16]>(from, stride, to, n),
-            _ => unreachable!("no dtype has elements of {size} bytes"),
-        }
+/// The operands are readable, `dst` is writable for the elements, and it overlaps no operand but one that it is.
+#[inline(never)]
+unsafe fn run<C: Compute<N>, const N: usize>(
+    par: &dyn Parallel,
+    cost: Cost,
+    count: usize,
+    compute: C,
+    operands: &Operands<'_, N>,
+    dst: *mut u8,
+) -> Result<()> {
+    let dst_size = compute.dst_size();
+    let mut ahead = [Ahead { start: ptr::null(), size: operands.size() }; N];
+    let mut dense = 0;
+    for start in operands.dense_sources() {
+        ahead[dense].start = start;
+        dense += 1;
     }
+    // What repeats is read from a cache.
+    let read = dense * operands.size();
+    let output = count.saturating_mul(dst_size);
+    let footprint = count.saturating_mul(read + dst_size);
+    // What is written in place is in the cache by then.
+    let streaming = !operands.in_place() && stream::pays(output, footprint);
+    let shared = Shared::new(dst);
+    let bytes = (N * operands.size() + dst_size) * cost.weight();
+    for_ranges(par, count, bytes, MULTIPLE, |range| {
+        let mut buffers = Buffers::new();
+        let dst = shared.get();
+        // SAFETY: the range is within `count`, for which the caller vouches, and no other task has it.
+        unsafe {
+            let reader = operands.reader(compute, &mut buffers, streaming, range.len());
+            if streaming {
+                stream::blocks(&reader, dst, dst_size, range, &ahead[..dense]);
+            } else {
+                let mut cursor = reader.cursor(range.start, 0);
+                reader.compute(&mut cursor, range.len(), dst.add(range.start * dst_size));
+            }
+        }
+        Ok(())
+    })
 }
 
-/// # Safety
-/// As [`expand`], with elements of type `T`, which has alignment 1.
-#[inline(always)]
-unsafe fn expand_as<T: Copy>(from: *const u8, stride: usize, to: *mut u8, n: usize) {
-    let (from, to) = (from.cast::<T>(), to.cast::<T>());
-    // SAFETY: the caller's contract; `i * stride` is at most `i`.
-    unsafe {
-        if stride == 0 {
-            let value = *from;
-            for i in 0..n {
-                *to.add(i) = value;
-            }
-        } else {
-            for i in 0..n {
-                *to.add(i) = *from.add(i);
-            }
+#[cfg(test)]
+mod tests {
+    use crate::isa::Isa;
+    use crate::kernels::binary::{self, BinaryArgs};
+    use crate::kernels::stream::STREAM_BYTES;
+    use crate::kernels::testing::{Guarded, Rng, Threads};
+    use crate::kernels::unary::{self, UnaryArgs};
+    use ep_core::DType;
+
+    fn noise(n: usize) -> Vec<f32> {
+        let mut rng = Rng::new();
+        (0..n).map(|_| rng.signed() as f32).collect()
+    }
+
+    /// Past the cache, at an odd address, on threads.
+    #[test]
+    fn large_unary_launches_stream() {
+        let n = STREAM_BYTES / 4 + 777;
+        let op = unary::OPS.iter().position(|o| *o == "negative").unwrap();
+        let kernel = unary::lookup(op, DType::F32, DType::F32).unwrap();
+        let src = noise(n + 1);
+        for isa in Isa::available() {
+            let mut dst = Guarded::<f32>::new(n + 3);
+            let args = UnaryArgs {
+                count: n,
+                src: src[1..].as_ptr().cast(),
+                dst: dst.ptr().wrapping_add(3).cast(),
+                attr: [0.0; 2],
+            };
+            // SAFETY: both have `n` elements from there on.
+            unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
+            let out = &dst.written()[3..];
+            assert_eq!((0..n).find(|&i| out[i].to_bits() != (-src[i + 1]).to_bits()), None, "{isa}");
+        }
+    }
+
+    #[test]
+    fn large_binary_launches_stream() {
+        let (rows, cols) = (2903i64, 3001i64);
+        let n = (rows * cols) as usize;
+        assert!(n * 4 > STREAM_BYTES);
+        let op = binary::OPS.iter().position(|o| *o == "sub").unwrap();
+        let kernel = binary::lookup(op, DType::F32, DType::F32).unwrap();
+        let (a, b) = (noise(n), noise(n));
+        let index = |shape: &[i64], i: usize| match *shape {
+            [_, 1] => i / cols as usize,
+            [_, _] => i,
+            [_] => i % cols as usize,
+            _ => 0,
+        };
+        let all: [[&[i64]; 2]; 6] = [
+            [&[rows, cols], &[rows, cols]],
+            [&[rows, cols], &[cols]],
+            [&[rows, 1], &[rows, cols]],
+            [&[rows, 1], &[cols]],
+            [&[rows, cols], &[]],
+            [&[cols], &[rows, cols]],
+        ];
+        for [x, y] in all {
+            let mut dst = Guarded::<f32>::new(n + 1);
+            let args = BinaryArgs {
+                src0_dims: x,
+                src1_dims: y,
+                src0: a.as_ptr().cast(),
+                src1: b.as_ptr().cast(),
+                dst: dst.ptr().wrapping_add(1).cast(),
+                attr: [0.0; 2],
+            };
+            let isa = *Isa::available().last().unwrap();
+            // SAFETY: all have the elements of their shapes from there on.
+            unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
+            let out = &dst.written()[1..];
+            let wrong = (0..n).find(|&i| out[i].to_bits() != (a[index(x, i)] - b[index(y, i)]).to_bits());
+            assert_eq!(wrong, None, "{x:?} {y:?}");
+        }
+    }
+
+    /// One source, or both, may be the destination.
+    #[test]
+    fn large_launches_in_place() {
+        let n = STREAM_BYTES / 4 + 5;
+        let op = binary::OPS.iter().position(|o| *o == "sub").unwrap();
+        let kernel = binary::lookup(op, DType::F32, DType::F32).unwrap();
+        let (a, b) = (noise(n), noise(n));
+        for which in 0..3 {
+            let mut dst = Guarded::from(if which == 1 { &b } else { &a });
+            let own = dst.ptr().cast_const().cast();
+            let args = BinaryArgs {
+                src0_dims: &[n as i64],
+                src1_dims: &[n as i64],
+                src0: if which == 1 { a.as_ptr().cast() } else { own },
+                src1: if which == 0 { b.as_ptr().cast() } else { own },
+                dst: dst.ptr().cast(),
+                attr: [0.0; 2],
+            };
+            let isa = *Isa::available().last().unwrap();
+            // SAFETY: all have `n` elements.
+            unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
+            let want = |i: usize| if which == 2 { a[i] - a[i] } else { a[i] - b[i] };
+            let wrong = (0..n).find(|&i| dst.written()[i].to_bits() != want(i).to_bits());
+            assert_eq!(wrong, None, "{which}");
         }
     }
 }

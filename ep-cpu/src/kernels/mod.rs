@@ -4,6 +4,7 @@
 pub mod arange;
 pub mod arg_reduce;
 pub mod batch_gather;
+pub mod add;
 pub mod batch_matmul;
 pub mod binary;
 pub mod cast;
@@ -25,8 +26,10 @@ mod math;
 pub mod matmul;
 pub mod memcpy;
 pub mod memset;
+mod narrow;
 mod num;
 pub mod one_hot;
+mod operands;
 pub mod permute;
 mod raw;
 mod real;

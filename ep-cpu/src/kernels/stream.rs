@@ -3,15 +3,29 @@
 //! An ordinary store first reads the line that it overwrites, which costs a third of the traffic of a copy
 //! once the data no longer fits. Streaming stores skip that, but lose while the data would have stayed cached.
 
+use std::ops::Range;
+
 /// Bytes written from which streaming pays: below, the output is likelier to be read again from the cache.
 pub(crate) const STREAM_BYTES: usize = 32 << 20;
+/// Bytes read and written from which streaming pays, however little of it is written.
+const STREAM_FOOTPRINT: usize = 64 << 20;
 
 const LINE: usize = 64;
-#[cfg(target_arch = "x86_64")]
 const PAGE: usize = 4096;
-/// Pages copied side by side, so that several memory channels and prefetchers work at once.
-#[cfg(target_arch = "x86_64")]
-const PAGES: usize = 4;
+/// Pages worked on in turns, so that several memory channels and prefetchers work at once. What is read is fetched
+/// ahead by as many.
+pub(crate) const LANES: usize = 4;
+/// Bytes copied of one page before the next has its turn.
+const PIECE: usize = 256;
+/// Bytes computed of one page, of the widest operand, before the next has its turn.
+const STEP_BYTES: usize = 512;
+/// The most bytes of one operand computed at a time.
+pub(crate) const MOST_STEP_BYTES: usize = 1024;
+
+/// Whether streaming pays for a launch that writes `output` bytes and touches `footprint` in all.
+pub(crate) fn pays(output: usize, footprint: usize) -> bool {
+    output >= STREAM_BYTES || footprint >= STREAM_FOOTPRINT
+}
 
 /// Bytes from `address` to the next line.
 fn to_line(address: *const u8) -> usize {
@@ -36,31 +50,25 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
     // SAFETY: `head` is at most `bytes`; the caller vouches for both sides.
     unsafe { dst.copy_from_nonoverlapping(src, head) };
     let mut done = head;
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::*;
-        while bytes - done >= PAGES * PAGE {
-            for line in (0..PAGE).step_by(LINE) {
-                for page in 0..PAGES {
-                    let at = done + page * PAGE + line;
-                    // SAFETY: `at + LINE` is at most `done + PAGES * PAGE`, within `bytes`; `dst + at` is
-                    // aligned to a line. The prefetch may reach past the end, where it does nothing.
-                    unsafe {
-                        _mm_prefetch::<_MM_HINT_T0>(src.wrapping_add(at + PAGES * PAGE).cast());
-                        let (from, to) = (src.add(at).cast::<__m128i>(), dst.add(at).cast::<__m128i>());
-                        let quarters = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
-                        for (i, quarter) in quarters.into_iter().enumerate() {
-                            _mm_stream_si128(to.add(i), quarter);
-                        }
-                    }
-                }
+    while bytes - done >= LANES * PAGE {
+        for piece in (0..PAGE).step_by(PIECE) {
+            for page in 0..LANES {
+                let at = done + page * PAGE + piece;
+                prefetch(src.wrapping_add(at + LANES * PAGE), PIECE);
+                // SAFETY: `at + PIECE` is at most `done + LANES * PAGE`, within `bytes`; `dst + at` is at a line.
+                unsafe { copy_lines(dst.add(at), src.add(at), PIECE) };
             }
-            done += PAGES * PAGE;
         }
-        fence();
+        done += LANES * PAGE;
     }
-    // SAFETY: what is left, from `done` to `bytes`.
-    unsafe { dst.add(done).copy_from_nonoverlapping(src.add(done), bytes - done) };
+    let lines = (bytes - done) / LINE * LINE;
+    // SAFETY: what is left, from `done` to `bytes`; `dst + done` is at a line.
+    unsafe {
+        copy_lines(dst.add(done), src.add(done), lines);
+        done += lines;
+        dst.add(done).copy_from_nonoverlapping(src.add(done), bytes - done);
+    }
+    fence();
 }
 
 /// Repeats `pattern` over `bytes` bytes with streaming stores; ends with [`fence`].
@@ -74,23 +82,151 @@ pub(crate) unsafe fn fill(dst: *mut u8, mut pattern: [u8; 16], bytes: usize) {
         unsafe { dst.add(i).write(pattern[i % 16]) };
     }
     pattern.rotate_left(head % 16);
-    let mut done = head;
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::*;
-        // SAFETY: the load reads the 16 bytes of `pattern`.
-        let vector = unsafe { _mm_loadu_si128(pattern.as_ptr().cast()) };
-        while bytes - done >= LINE {
-            for i in 0..LINE / 16 {
-                // SAFETY: a whole line is left, and `dst + done` is aligned to one.
-                unsafe { _mm_stream_si128(dst.add(done).cast::<__m128i>().add(i), vector) };
-            }
-            done += LINE;
-        }
-        fence();
+    let mut line = Line([0; LINE]);
+    for (i, byte) in line.0.iter_mut().enumerate() {
+        *byte = pattern[i % 16];
     }
-    for i in 0..bytes - done {
-        // SAFETY: `done + i < bytes`; what was written in between is a multiple of the pattern's length.
-        unsafe { dst.add(done + i).write(pattern[i % 16]) };
+    let mut done = head;
+    while bytes - done >= LINE {
+        // SAFETY: a whole line is left, and `dst + done` is at one.
+        unsafe { copy_lines(dst.add(done), line.0.as_ptr(), LINE) };
+        done += LINE;
+    }
+    // SAFETY: less than a line is left; what was written in between is a multiple of the pattern's length.
+    unsafe { dst.add(done).copy_from_nonoverlapping(line.0.as_ptr(), bytes - done) };
+    fence();
+}
+
+/// What fits a line of the cache.
+#[repr(C, align(64))]
+struct Line([u8; LINE]);
+
+/// A computation of consecutive elements, which [`blocks`] cuts into pieces.
+pub(crate) trait Blocks {
+    /// Where a piece continues.
+    type Cursor;
+
+    /// A cursor at element `at`. Of all that are in use at once each has another `lane`, below [`LANES`].
+    fn cursor(&self, at: usize, lane: usize) -> Self::Cursor;
+
+    /// Computes the next `n` elements into `out` and moves the cursor past them.
+    ///
+    /// # Safety
+    /// The elements exist, and `out` is writable for them and overlaps nothing that they are computed from.
+    unsafe fn compute(&self, cursor: &mut Self::Cursor, n: usize, out: *mut u8);
+}
+
+/// A source that is read in step with the output, to be fetched ahead of its use.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    /// The element that belongs to the output's first.
+    pub(crate) start: *const u8,
+    /// Bytes of an element; a power of two, at most 16.
+    pub(crate) size: usize,
+}
+
+// SAFETY: what lies there is never read, only fetched into the cache.
+unsafe impl Sync for Ahead {}
+
+/// One block of output on its way to memory.
+#[repr(C, align(64))]
+struct Staged([u8; MOST_STEP_BYTES]);
+
+/// Computes the elements `range` of an output at `dst` with streaming stores; ends with [`fence`].
+///
+/// `size` is that of an element of the output, and `ahead` are the sources as long as the output.
+///
+/// # Safety
+/// `dst` is writable for the elements of `range` and overlaps no source; sizes are powers of two, at most 16.
+pub(crate) unsafe fn blocks<B: Blocks>(
+    work: &B,
+    dst: *mut u8,
+    size: usize,
+    range: Range<usize>,
+    ahead: &[Ahead],
+) {
+    let Range { start: mut at, end } = range;
+    let misaligned = to_line(dst.wrapping_add(at * size));
+    // Where no element begins at a line, all are left to the end.
+    let head = if misaligned % size == 0 { misaligned / size } else { end - at };
+    let head = head.min(end - at);
+    let mut cursor = work.cursor(at, 0);
+    // SAFETY: `head` elements from `at` are within the range.
+    unsafe { work.compute(&mut cursor, head, dst.add(at * size)) };
+    at += head;
+
+    let widest = ahead.iter().fold(size, |w, a| w.max(a.size));
+    let step = (STEP_BYTES / widest).max(LINE / size);
+    let lane = PAGE / widest;
+    let mut stage = Staged([0; MOST_STEP_BYTES]);
+    let stage = stage.0.as_mut_ptr();
+    let block = |cursor: &mut B::Cursor, at: usize| {
+        // SAFETY: the callers below have `step` elements left at `at`, which is at a line; they are whole lines
+        // and fit the stage.
+        unsafe {
+            work.compute(cursor, step, stage);
+            for a in ahead {
+                prefetch(a.start.wrapping_add((at + LANES * lane) * a.size), step * a.size);
+            }
+            copy_lines(dst.add(at * size), stage, step * size);
+        }
+    };
+    while end - at >= LANES * lane {
+        let start = |i| work.cursor(at + i * lane, i);
+        let mut cursors: [B::Cursor; LANES] = [start(0), start(1), start(2), start(3)];
+        for done in (0..lane).step_by(step) {
+            for (i, cursor) in cursors.iter_mut().enumerate() {
+                block(cursor, at + i * lane + done);
+            }
+        }
+        at += LANES * lane;
+    }
+    let mut cursor = work.cursor(at, 0);
+    while end - at >= step {
+        block(&mut cursor, at);
+        at += step;
+    }
+    // SAFETY: what is left of the range.
+    unsafe { work.compute(&mut cursor, end - at, dst.add(at * size)) };
+    fence();
+}
+
+/// Asks for the lines of `bytes` bytes from `start`, which need not exist.
+#[inline(always)]
+fn prefetch(start: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(LINE) {
+        use std::arch::x86_64::*;
+        // SAFETY: a prefetch of an address that cannot be read does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, bytes);
+}
+
+/// Copies whole lines with streaming stores where there are any; without [`fence`].
+///
+/// # Safety
+/// `from` is readable and `to`, at a line, writable for `bytes` bytes, a multiple of a line.
+#[inline(always)]
+unsafe fn copy_lines(to: *mut u8, from: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(LINE) {
+        use std::arch::x86_64::*;
+        // SAFETY: the caller's promise; SSE2 is part of x86-64.
+        unsafe {
+            let (from, to) = (from.add(line).cast::<__m128i>(), to.add(line).cast::<__m128i>());
+            let (a, b) = (_mm_loadu_si128(from), _mm_loadu_si128(from.add(1)));
+            let (c, d) = (_mm_loadu_si128(from.add(2)), _mm_loadu_si128(from.add(3)));
+            _mm_stream_si128(to, a);
+            _mm_stream_si128(to.add(1), b);
+            _mm_stream_si128(to.add(2), c);
+            _mm_stream_si128(to.add(3), d);
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        to.copy_from_nonoverlapping(from, bytes);
     }
 }

@@ -7,6 +7,7 @@
 mod arange;
 mod arg_reduce;
 mod batch_gather;
+mod add;
 mod batch_matmul;
 mod broadcast_elementwise_binary;
 mod cast;
@@ -41,6 +42,7 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()>
     memcpy::register(registrar)?;
     memset::register(registrar)?;
     fill::register(registrar)?;
+    add::register(registrar)?;
     cast::register(registrar)?;
     elementwise_unary::register(registrar)?;
     broadcast_elementwise_binary::register(registrar)?;

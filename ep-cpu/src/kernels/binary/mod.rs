@@ -116,8 +116,11 @@ impl<O: Op<S, D>, S: Storage, D: Storage> Body for Map<'_, O, S, D> {
 // Slices as parameters of their own tell the compiler that they do not alias; inside a struct they do not.
 #[inline(always)]
 fn map<O: Op<S, D>, S: Storage, D: Storage>(a: &[S], b: &[S], dst: &mut [MaybeUninit<D>], attr: [f64; 2]) {
-    for ((d, &a), &b) in dst.iter_mut().zip(a).zip(b) {
-        d.write(D::store(O::apply(a.load(), b.load(), attr)));
+    // By index, because setting up zipped iterators is a call that is not inlined, and blocks are short.
+    let n = dst.len();
+    let (a, b) = (&a[..n], &b[..n]);
+    for i in 0..n {
+        dst[i].write(D::store(O::apply(a[i].load(), b[i].load(), attr)));
     }
 }
 
@@ -133,13 +136,77 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
 ) {
     // SAFETY: `n` valid elements each by the caller's contract, which also excludes overlap with `dst`;
     // every bit pattern is a valid `S`.
-    let map = unsafe {
-        Map::<O, S, D> {
-            src: [slice::from_raw_parts(a.cast(), n), slice::from_raw_parts(b.cast(), n)],
-            dst: slice::from_raw_parts_mut(dst.cast(), n),
-            attr,
-            op: PhantomData,
-        }
+    let (src, dst) = unsafe {
+        let src: [&[S]; 2] = [slice::from_raw_parts(a.cast(), n), slice::from_raw_parts(b.cast(), n)];
+        (src, slice::from_raw_parts_mut(dst.cast(), n))
     };
+    if S::BULK || D::BULK {
+        return bulk::<O, S, D>(isa, attr, src, dst);
+    }
+    let map = Map::<O, S, D> { src, dst, attr, op: PhantomData };
     if O::VECTOR { isa.dispatch(map) } else { map.run() }
+}
+
+/// Elements converted at a time by [`bulk`].
+const CHUNK: usize = 256;
+
+/// [`Map`] with the conversions before and after it done for many elements at a time.
+fn bulk<O: Op<S, D>, S: Storage, D: Storage>(
+    isa: Isa,
+    attr: [f64; 2],
+    src: [&[S]; 2],
+    dst: &mut [MaybeUninit<D>],
+) {
+    let mut values = [const { [const { MaybeUninit::<S::Value>::uninit() }; CHUNK] }; 2];
+    let mut results = [const { MaybeUninit::<D::Value>::uninit() }; CHUNK];
+    for (i, dst) in dst.chunks_mut(CHUNK).enumerate() {
+        let n = dst.len();
+        for (values, src) in values.iter_mut().zip(src) {
+            S::load_all(isa, &src[i * CHUNK..][..n], &mut values[..n]);
+        }
+        // SAFETY: the first `n` values of both have just been written.
+        let loaded = |k: usize| unsafe { slice::from_raw_parts(values[k].as_ptr().cast::<S::Value>(), n) };
+        let src = [loaded(0), loaded(1)];
+        let map = Values::<O, S, D> { src, dst: &mut results[..n], attr, op: PhantomData };
+        if O::VECTOR {
+            isa.dispatch(map)
+        } else {
+            map.run()
+        }
+        // SAFETY: and now the first `n` results.
+        let results = unsafe { slice::from_raw_parts(results.as_ptr().cast::<D::Value>(), n) };
+        D::store_all(isa, results, dst);
+    }
+}
+
+/// An op on values that are already loaded.
+struct Values<'a, O, S: Storage, D: Storage> {
+    src: [&'a [S::Value]; 2],
+    dst: &'a mut [MaybeUninit<D::Value>],
+    attr: [f64; 2],
+    op: PhantomData<O>,
+}
+
+impl<O: Op<S, D>, S: Storage, D: Storage> Body for Values<'_, O, S, D> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        apply::<O, S, D>(self.src[0], self.src[1], self.dst, self.attr);
+    }
+}
+
+// Parameters of their own, as for `map`.
+#[inline(always)]
+fn apply<O: Op<S, D>, S: Storage, D: Storage>(
+    a: &[S::Value],
+    b: &[S::Value],
+    dst: &mut [MaybeUninit<D::Value>],
+    attr: [f64; 2],
+) {
+    let n = dst.len();
+    let (a, b) = (&a[..n], &b[..n]);
+    for i in 0..n {
+        dst[i].write(O::apply(a[i], b[i], attr));
+    }
 }

@@ -13,7 +13,7 @@ mod table;
 pub(super) mod tests;
 
 use super::elem::Storage;
-use super::engine::{Cost, Unary};
+use super::engine::{Cost, Unary, UnaryBlock};
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Result};
@@ -66,6 +66,11 @@ impl UnaryKernel {
             cost: O::COST,
         })
     }
+
+    /// A kernel that is not an [`Op`]: `block` computes elements of `S` to elements of `D`, few instructions each.
+    pub(super) fn cheap<S: Storage, D: Storage>(block: UnaryBlock) -> UnaryKernel {
+        UnaryKernel(Unary { block, src_size: size_of::<S>(), dst_size: size_of::<D>(), cost: Cost::Cheap })
+    }
 }
 
 /// One supported combination.
@@ -108,8 +113,11 @@ impl<O: Op<S, D>, S: Storage, D: Storage> Body for Map<'_, O, S, D> {
 // Slices as parameters of their own tell the compiler that they do not alias; inside a struct they do not.
 #[inline(always)]
 fn map<O: Op<S, D>, S: Storage, D: Storage>(src: &[S], dst: &mut [MaybeUninit<D>], attr: [f64; 2]) {
-    for (d, &s) in dst.iter_mut().zip(src) {
-        d.write(D::store(O::apply(s.load(), attr)));
+    // By index, because setting up zipped iterators is a call that is not inlined, and blocks are short.
+    let n = dst.len();
+    let src = &src[..n];
+    for i in 0..n {
+        dst[i].write(D::store(O::apply(src[i].load(), attr)));
     }
 }
 
@@ -124,13 +132,71 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
 ) {
     // SAFETY: `n` valid elements each by the caller's contract, which also excludes overlap; every bit
     // pattern is a valid `S`.
-    let map = unsafe {
-        Map::<O, S, D> {
-            src: slice::from_raw_parts(src.cast(), n),
-            dst: slice::from_raw_parts_mut(dst.cast(), n),
-            attr,
-            op: PhantomData,
-        }
-    };
+    let (src, dst) =
+        unsafe { (slice::from_raw_parts(src.cast(), n), slice::from_raw_parts_mut(dst.cast(), n)) };
+    if S::BULK || D::BULK {
+        return bulk::<O, S, D>(isa, attr, src, dst);
+    }
+    let map = Map::<O, S, D> { src, dst, attr, op: PhantomData };
     if O::VECTOR { isa.dispatch(map) } else { map.run() }
+}
+
+/// Elements converted at a time by [`bulk`].
+const CHUNK: usize = 256;
+
+/// [`Map`] with the conversions before and after it done for many elements at a time.
+fn bulk<O: Op<S, D>, S: Storage, D: Storage>(
+    isa: Isa,
+    attr: [f64; 2],
+    src: &[S],
+    dst: &mut [MaybeUninit<D>],
+) {
+    let mut values = [const { MaybeUninit::<S::Value>::uninit() }; CHUNK];
+    let mut results = [const { MaybeUninit::<D::Value>::uninit() }; CHUNK];
+    for (src, dst) in src.chunks(CHUNK).zip(dst.chunks_mut(CHUNK)) {
+        let n = src.len();
+        S::load_all(isa, src, &mut values[..n]);
+        // SAFETY: the first `n` values have just been written.
+        let values = unsafe { slice::from_raw_parts(values.as_ptr().cast::<S::Value>(), n) };
+        let map = Values::<O, S, D> { src: values, dst: &mut results[..n], attr, op: PhantomData };
+        if O::VECTOR {
+            isa.dispatch(map)
+        } else {
+            map.run()
+        }
+        // SAFETY: and now the first `n` results.
+        let results = unsafe { slice::from_raw_parts(results.as_ptr().cast::<D::Value>(), n) };
+        D::store_all(isa, results, dst);
+    }
+}
+
+/// An op on values that are already loaded.
+struct Values<'a, O, S: Storage, D: Storage> {
+    src: &'a [S::Value],
+    dst: &'a mut [MaybeUninit<D::Value>],
+    attr: [f64; 2],
+    op: PhantomData<O>,
+}
+
+impl<O: Op<S, D>, S: Storage, D: Storage> Body for Values<'_, O, S, D> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        apply::<O, S, D>(self.src, self.dst, self.attr);
+    }
+}
+
+// Parameters of their own, as for `map`.
+#[inline(always)]
+fn apply<O: Op<S, D>, S: Storage, D: Storage>(
+    src: &[S::Value],
+    dst: &mut [MaybeUninit<D::Value>],
+    attr: [f64; 2],
+) {
+    let n = dst.len();
+    let src = &src[..n];
+    for i in 0..n {
+        dst[i].write(O::apply(src[i], attr));
+    }
 }

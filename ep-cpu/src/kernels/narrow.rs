@@ -1,0 +1,272 @@
+//! f16 and bf16 to and from f32, many at a time.
+//!
+//! The conversions of [`elem`](super::elem) are integer code that any CPU runs; f16 costs it ten operations where
+//! the CPU has one. The results are the same but for the payloads of NaNs, which each keeps its own part of.
+
+use super::elem::{f16_to_f32, f32_to_bf16, f32_to_f16};
+use crate::isa::{Isa, Level};
+use half::{bf16, f16};
+use std::mem::MaybeUninit;
+
+/// Converts to f32. Both sides have the same length.
+pub(crate) fn widen_f16(isa: Isa, src: &[f16], dst: &mut [MaybeUninit<f32>]) {
+    assert_eq!(src.len(), dst.len());
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: an `Isa` of a level exists only where the CPU has its features.
+    match isa.level() {
+        Level::Baseline => {}
+        Level::Avx2 => return unsafe { x86::widen_avx2(src, dst) },
+        Level::Avx512 | Level::Amx => return unsafe { x86::widen_avx512(src, dst) },
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = isa;
+    widen_each(src, dst);
+}
+
+/// Rounds to nearest, ties to even. Both sides have the same length.
+pub(crate) fn round_f16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>]) {
+    assert_eq!(src.len(), dst.len());
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `widen_f16`.
+    match isa.level() {
+        Level::Baseline => {}
+        Level::Avx2 => return unsafe { x86::round_f16_avx2(src, dst) },
+        Level::Avx512 | Level::Amx => return unsafe { x86::round_f16_avx512(src, dst) },
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = isa;
+    round_each(src, dst, |x| f16::from_bits(f32_to_f16(x)));
+}
+
+/// Rounds to nearest, ties to even. Both sides have the same length.
+pub(crate) fn round_bf16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
+    assert_eq!(src.len(), dst.len());
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `widen_f16`.
+    match isa.level() {
+        Level::Baseline => {}
+        Level::Avx2 => return unsafe { x86::round_bf16_avx2(src, dst) },
+        Level::Avx512 | Level::Amx => return unsafe { x86::round_bf16_avx512(src, dst) },
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = isa;
+    round_each(src, dst, |x| bf16::from_bits(f32_to_bf16(x)));
+}
+
+#[inline(always)]
+fn widen_each(src: &[f16], dst: &mut [MaybeUninit<f32>]) {
+    for (d, s) in dst.iter_mut().zip(src) {
+        d.write(f16_to_f32(s.to_bits()));
+    }
+}
+
+#[inline(always)]
+fn round_each<D>(src: &[f32], dst: &mut [MaybeUninit<D>], round: impl Fn(f32) -> D) {
+    for (d, &s) in dst.iter_mut().zip(src) {
+        d.write(round(s));
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{round_each, widen_each};
+    use crate::kernels::elem::{f32_to_bf16, f32_to_f16};
+    use half::{bf16, f16};
+    use std::arch::x86_64::*;
+    use std::mem::MaybeUninit;
+
+    const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+
+    #[target_feature(enable = "avx2,f16c")]
+    pub(super) fn widen_avx2(src: &[f16], dst: &mut [MaybeUninit<f32>]) {
+        let whole = src.len() / 8 * 8;
+        for i in (0..whole).step_by(8) {
+            // SAFETY: eight elements from `i` on are there in both, which have one length.
+            unsafe {
+                let bits = _mm_loadu_si128(src.as_ptr().add(i).cast());
+                _mm256_storeu_ps(dst.as_mut_ptr().add(i).cast(), _mm256_cvtph_ps(bits));
+            }
+        }
+        widen_each(&src[whole..], &mut dst[whole..]);
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) fn widen_avx512(src: &[f16], dst: &mut [MaybeUninit<f32>]) {
+        let whole = src.len() / 16 * 16;
+        for i in (0..whole).step_by(16) {
+            // SAFETY: sixteen elements from `i` on are there in both, which have one length.
+            unsafe {
+                let bits = _mm256_loadu_si256(src.as_ptr().add(i).cast());
+                _mm512_storeu_ps(dst.as_mut_ptr().add(i).cast(), _mm512_cvtph_ps(bits));
+            }
+        }
+        let rest = mask(src.len() - whole);
+        // SAFETY: only the elements of the mask are touched, which are there.
+        unsafe {
+            let bits = _mm256_maskz_loadu_epi16(rest, src.as_ptr().add(whole).cast());
+            _mm512_mask_storeu_ps(dst.as_mut_ptr().add(whole).cast(), rest, _mm512_cvtph_ps(bits));
+        }
+    }
+
+    #[target_feature(enable = "avx2,f16c")]
+    pub(super) fn round_f16_avx2(src: &[f32], dst: &mut [MaybeUninit<f16>]) {
+        let whole = src.len() / 8 * 8;
+        for i in (0..whole).step_by(8) {
+            // SAFETY: as in `widen_avx2`.
+            unsafe {
+                let bits = _mm256_cvtps_ph::<NEAREST>(_mm256_loadu_ps(src.as_ptr().add(i)));
+                _mm_storeu_si128(dst.as_mut_ptr().add(i).cast(), bits);
+            }
+        }
+        round_each(&src[whole..], &mut dst[whole..], |x| f16::from_bits(f32_to_f16(x)));
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) fn round_f16_avx512(src: &[f32], dst: &mut [MaybeUninit<f16>]) {
+        let whole = src.len() / 32 * 32;
+        for i in (0..whole).step_by(32) {
+            // SAFETY: 32 elements from `i` on are there in both, which have one length.
+            unsafe {
+                let low = _mm512_cvtps_ph::<NEAREST>(_mm512_loadu_ps(src.as_ptr().add(i)));
+                let high = _mm512_cvtps_ph::<NEAREST>(_mm512_loadu_ps(src.as_ptr().add(i + 16)));
+                let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+                _mm512_storeu_si512(dst.as_mut_ptr().add(i).cast(), both);
+            }
+        }
+        let mut done = whole;
+        while done < src.len() {
+            let rest = mask(src.len() - done);
+            // SAFETY: only the elements of the mask are touched, which are there.
+            unsafe {
+                let bits = _mm512_cvtps_ph::<NEAREST>(_mm512_maskz_loadu_ps(rest, src.as_ptr().add(done)));
+                _mm256_mask_storeu_epi16(dst.as_mut_ptr().add(done).cast(), rest, bits);
+            }
+            done += 16;
+        }
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn round_bf16_avx2(src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
+        round_each(src, dst, |x| bf16::from_bits(f32_to_bf16(x)));
+    }
+
+    /// The instruction for this takes subnormal numbers for zero, so that integer arithmetic has to do it.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    pub(super) fn round_bf16_avx512(src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
+        /// The upper halves of 32 numbers.
+        const UPPER: [u16; 32] = {
+            let (mut index, mut i) = ([0; 32], 0);
+            while i < 32 {
+                index[i] = 2 * i as u16 + 1;
+                i += 1;
+            }
+            index
+        };
+        // SAFETY: the array has the size of a vector.
+        let upper = unsafe { _mm512_loadu_si512(UPPER.as_ptr().cast()) };
+        let whole = src.len() / 32 * 32;
+        for i in (0..whole).step_by(32) {
+            // SAFETY: 32 elements from `i` on are there in both, which have one length.
+            unsafe {
+                let low = rounded_up(_mm512_loadu_ps(src.as_ptr().add(i)));
+                let high = rounded_up(_mm512_loadu_ps(src.as_ptr().add(i + 16)));
+                let both = _mm512_permutex2var_epi16(low, upper, high);
+                _mm512_storeu_si512(dst.as_mut_ptr().add(i).cast(), both);
+            }
+        }
+        let mut done = whole;
+        while done < src.len() {
+            let rest = mask(src.len() - done);
+            // SAFETY: only the elements of the mask are touched, which are there.
+            unsafe {
+                let bits = rounded_up(_mm512_maskz_loadu_ps(rest, src.as_ptr().add(done)));
+                let bits = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(bits));
+                _mm256_mask_storeu_epi16(dst.as_mut_ptr().add(done).cast(), rest, bits);
+            }
+            done += 16;
+        }
+    }
+
+    /// Numbers whose upper halves are those of `x` rounded.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn rounded_up(x: __m512) -> __m512i {
+        let bits = _mm512_castps_si512(x);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+        _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000))
+    }
+
+    /// The first `n` of sixteen, or all.
+    fn mask(n: usize) -> __mmask16 {
+        ((1u32 << n.min(16)) - 1) as __mmask16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::testing::{Guarded, Rng};
+
+    /// Applies `convert` at odd addresses and lengths, and returns what it wrote.
+    fn run<S: Copy, D: Copy>(src: &[S], convert: impl Fn(&[S], &mut [MaybeUninit<D>])) -> Vec<D> {
+        let mut dst = Guarded::<D>::new(src.len());
+        // SAFETY: `Guarded` has that many elements, which are plain numbers.
+        convert(src, unsafe { std::slice::from_raw_parts_mut(dst.ptr().cast(), src.len()) });
+        dst.written().to_vec()
+    }
+
+    #[test]
+    fn every_f16_widens_and_comes_back() {
+        let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        for isa in Isa::available() {
+            for (start, end) in [(0, 65536), (1, 65500), (3, 3), (5, 12), (7, 40), (1, 64)] {
+                let src = &all[start..end];
+                let wide = run(src, |s, d| widen_f16(isa, s, d));
+                let back = run(&wide, |s, d| round_f16(isa, s, d));
+                for ((s, w), b) in src.iter().zip(&wide).zip(back) {
+                    let want = s.to_f32_const();
+                    assert!(
+                        w.to_bits() == want.to_bits() || w.is_nan() && s.is_nan(),
+                        "{isa} {:#x}",
+                        s.to_bits()
+                    );
+                    assert!(
+                        b.to_bits() == s.to_bits() || b.is_nan() && s.is_nan(),
+                        "{isa} {:#x}",
+                        s.to_bits()
+                    );
+                }
+            }
+        }
+    }
+
+    /// Around every boundary between two values of the narrow types, and anywhere.
+    #[test]
+    fn levels_round_as_the_portable_code() {
+        let mut rng = Rng::new();
+        let mut src: Vec<f32> = (0..40_000).map(|_| f32::from_bits(rng.next() as u32)).collect();
+        for bits in 0..0x7f81u32 {
+            let tie = (bits << 16) + 0x8000;
+            src.extend([tie - 1, tie, tie + 1].map(|b| f32::from_bits(b | (bits & 1) << 31)));
+        }
+        for bits in 0..0x7c00u16 {
+            let low = f16::from_bits(bits).to_f32_const().to_bits();
+            let high = f16::from_bits(bits + 1).to_f32_const().to_bits();
+            let tie = if bits == 0x7bff { 65520f32.to_bits() } else { low + (high - low) / 2 };
+            src.extend([low, tie - 1, tie, tie + 1].map(f32::from_bits));
+        }
+        for isa in Isa::available() {
+            for src in [&src[..], &src[1..], &src[..17], &src[..33], &src[3..34], &[]] {
+                let (halves, brains) =
+                    (run(src, |s, d| round_f16(isa, s, d)), run(src, |s, d| round_bf16(isa, s, d)));
+                for ((x, h), b) in src.iter().zip(halves).zip(brains) {
+                    let same = h.to_bits() == f32_to_f16(*x);
+                    assert!(same || h.is_nan() && x.is_nan(), "{isa} {x:e}: {h:?}");
+                    assert_eq!(b.to_bits(), f32_to_bf16(*x), "{isa} {x:e}");
+                }
+            }
+        }
+    }
+}
