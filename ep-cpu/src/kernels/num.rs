@@ -1,7 +1,6 @@
 //! The values that arithmetic is done in: integers, `f32` and `f64`.
 
 use super::elem::{Storage, f64_to_f32_odd};
-use super::math::{Fast, Math, Precise};
 
 /// An integer or floating-point value. Integers wrap on overflow, and dividing one by zero gives 0.
 pub(crate) trait Number: Copy + PartialOrd + Send + Sync + 'static {
@@ -41,8 +40,6 @@ pub(crate) trait Number: Copy + PartialOrd + Send + Sync + 'static {
 
 /// `f32` or `f64`.
 pub(crate) trait Float: Number {
-    /// The functions that formulas over this type are computed with.
-    type Math: Math;
     /// Rounds to nearest.
     fn of(x: f64) -> Self;
     fn sqrt(self) -> Self;
@@ -232,7 +229,7 @@ fn floor_div(a: f64, b: f64) -> f64 {
 }
 
 macro_rules! floats {
-    ($($t:ident, $math:ident;)*) => {$(
+    ($($t:ident),*) => {$(
         impl Number for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
@@ -331,8 +328,6 @@ macro_rules! floats {
         }
 
         impl Float for $t {
-            type Math = $math;
-
             #[inline(always)]
             fn of(x: f64) -> $t {
                 x as $t
@@ -365,7 +360,4 @@ macro_rules! floats {
         }
     )*};
 }
-floats! {
-    f32, Fast;
-    f64, Precise;
-}
+floats!(f32, f64);

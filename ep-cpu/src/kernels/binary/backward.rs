@@ -3,11 +3,12 @@
 use super::Op;
 use crate::kernels::elem::Storage;
 use crate::kernels::engine::Cost;
+use crate::kernels::formula::{Formula, wide};
 use crate::kernels::math::Math;
-use crate::kernels::num::{Float, Number, round_to};
-use crate::kernels::special;
-use crate::kernels::unary::{MISH_END, fast_gelu_argument, mish_quotient};
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LN_10};
+use crate::kernels::num::{Float, Number};
+use crate::kernels::simd::Vector;
+use crate::kernels::unary::{fast_gelu_argument, product, quick_gelu_argument};
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LOG2_E, LOG10_E};
 
 /// Rows of: name, formula over the dtype's own value type.
 macro_rules! arithmetic {
@@ -49,111 +50,163 @@ arithmetic! {
     SquareRelu = |dy, x, _| if x > S::Value::ZERO { dy.mul(x.add(x)) } else { S::Value::ZERO };
 }
 
-/// Rows of: name, cost, formula over `f64`; `M` is the [`Math`] of the dtype.
+/// Rows of: name, formula over lanes; `M` is the [`Math`] of the dtype, or with `wide`, of f64 even where the
+/// dtype is narrower.
 macro_rules! formulas {
-    ($($name:ident: $cost:ident = |$dy:ident, $x:ident, $p:pat_param| $body:expr;)*) => {$(
+    ($($name:ident$(: $wide:ident)? = |$dy:ident, $x:ident, $p:pat_param| $body:expr;)*) => {$(
         pub(super) struct $name;
 
-        impl $name {
+        impl Formula<2> for $name {
+            const WIDE: bool = wide!($($wide)?);
+
             #[inline(always)]
-            fn formula<M: Math>($dy: f64, $x: f64, $p: [f64; 2]) -> f64 {
+            fn apply<M: Math>([$dy, $x]: [M::V; 2], $p: [M::V; 2]) -> M::V {
                 $body
-            }
-        }
-
-        impl<S: Storage<Value: Float>> Op<S, S> for $name {
-            const COST: Cost = Cost::$cost;
-            const VECTOR: bool = <S::Value as Float>::Math::VECTOR && !matches!(Cost::$cost, Cost::Special);
-
-            #[inline(always)]
-            fn apply(dy: S::Value, x: S::Value, p: [f64; 2]) -> S::Value {
-                round_to::<S>(Self::formula::<<S::Value as Float>::Math>(dy.to_f64(), x.to_f64(), p))
             }
         }
     )*};
 }
 
 formulas! {
-    Elu: Elementary = |dy, x, [alpha, _]| if x > 0.0 { dy } else { dy * (alpha * M::exp(x)) };
-    Celu: Elementary = |dy, y, [alpha, _]| if y > 0.0 { dy } else { dy * (y / alpha + 1.0) };
-    Selu: Elementary = |dy, x, _| {
+    Elu = |dy, x, [alpha, _]| above_zero(x, dy, dy * (alpha * M::exp(x)));
+    Celu = |dy, y, [alpha, _]| above_zero(y, dy, dy * (y / alpha + 1.0));
+    Selu = |dy, x, _| {
         const SCALE: f64 = 1.050_700_987_355_480_5;
         const ALPHA: f64 = 1.673_263_242_354_377_2;
-        dy * SCALE * if x > 0.0 { 1.0 } else { ALPHA * M::exp(x) }
+        dy * above_zero(x, M::V::splat(SCALE), M::exp(x) * (SCALE * ALPHA))
     };
-    Gelu: Elementary = |dy, x, _| {
-        let density = 0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * M::exp(-0.5 * x * x);
-        dy * (0.5 * M::erfc(-x * FRAC_1_SQRT_2) + damped(x, density))
+    Gelu = |dy, x, _| {
+        // Beyond, the density is 0, which must outweigh infinity.
+        let t = x.at_most(50.0).at_least(-50.0);
+        let square = t * t;
+        let low = t.product_error(t, square) * -0.5;
+        let density = M::exp_sum(square * -0.5, low) * (0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
+        dy * t.mul_add(density, M::normal_cdf(t))
     };
-    FastGelu: Elementary = |dy, x, _| {
-        let slope = 0.797_884_560_802_865_4 * (1.0 + 3.0 * 0.044714998453855515 * x * x);
-        dy * gated_slope::<M>(x, 2.0 * fast_gelu_argument(x), 2.0 * slope)
+    FastGelu = |dy, x, _| {
+        const SLOPE: f64 = 2.0 * 0.797_884_560_802_865_4;
+        let t = x.at_most(24.0).at_least(-24.0);
+        let slope = (t * t).mul_add(M::V::splat(SLOPE * 3.0 * 0.044714998453855515), M::V::splat(SLOPE));
+        let (high, low) = fast_gelu_argument(x);
+        dy * gated_slope::<M>(t * slope, high, low)
     };
-    QuickGelu: Elementary = |dy, x, _| dy * gated_slope::<M>(x, 1.702 * x, 1.702);
-    Silu: Elementary = |dy, x, _| dy * gated_slope::<M>(x, x, 1.0);
-    Mish: Elementary = |dy, x, _| {
-        let q = mish_quotient::<M>(x);
-        // The derivative of the tanh; where `q` stops growing it is below all that matters.
-        let slope = if x > MISH_END { 0.0 } else { 4.0 * (q + 1.0) / ((q + 2.0) * (q + 2.0)) };
-        dy * (q / (q + 2.0) + damped(x, M::sigmoid(x) * slope))
+    QuickGelu = |dy, x, _| {
+        let t = x.at_most(1000.0).at_least(-1000.0);
+        let (high, low) = quick_gelu_argument(t);
+        dy * gated_slope::<M>(t * 1.702, high, low)
     };
-    HardSwish: Elementary = |dy, x, _| {
-        let low = if x <= -3.0 { 0.0 } else { dy * (x / 3.0 + 0.5) };
-        if x >= 3.0 { dy } else { low }
+    Silu = |dy, x, _| {
+        let t = x.at_most(1000.0).at_least(-1000.0);
+        dy * gated_slope::<M>(t, t, M::V::splat(0.0))
     };
-    SoftSign: Elementary = |dy, x, _| {
-        let d = 1.0 + x.abs();
-        dy / (d * d)
+    Mish = |dy, x, _| {
+        // x tanh(s(x)) with s the softplus: tanh(s) + x (1 - tanh(s)^2) sigmoid(x), all in e = exp(-|x|).
+        let (one, two) = (M::V::splat(1.0), M::V::splat(2.0));
+        let t = x.at_most(1000.0).at_least(-1000.0);
+        let negative = t.lt(M::V::splat(0.0));
+        let e = M::exp(-t.abs());
+        let top = M::V::select(negative, e * (e + 2.0), two.mul_add(e, one));
+        let rest = M::V::select(negative, two, e * e * 2.0);
+        let inverse = one / (top + rest);
+        let sigmoid = M::V::select(negative, e, one) / (e + 1.0);
+        let slope = (top + top + rest) * inverse * (rest * inverse) * sigmoid;
+        dy * t.mul_add(slope, top * inverse)
     };
-    SoftPlus: Elementary = |dy, x, [beta, threshold]| {
-        let z = x * beta;
-        if z > threshold { dy } else { dy * M::sigmoid(z) }
+    HardSwish = |dy, x, _| {
+        let three = M::V::splat(3.0);
+        let middle = M::V::select(x.le(-three), M::V::splat(0.0), dy * (x / three + 0.5));
+        M::V::select(three.le(x), dy, middle)
     };
-    Tanh: Elementary = |dy, y, _| dy * ((1.0 - y) * (1.0 + y));
-    SigmoidY: Elementary = |dy, y, _| dy * (y * (1.0 - y));
-    SigmoidX: Elementary = |dy, x, _| dy * (M::sigmoid(x) * M::sigmoid(-x));
+    SoftSign = |dy, x, _| {
+        let d = x.abs() + 1.0;
+        dy / d / d
+    };
+    SoftPlus = |dy, x, [beta, threshold]| {
+        let (high, low) = product(x, beta);
+        M::V::select(threshold.lt(high), dy, dy * M::sigmoid_sum(high, low))
+    };
+    Tanh = |dy, y, _| dy * ((M::V::splat(1.0) - y) * (y + 1.0));
+    SigmoidY = |dy, y, _| dy * (y * (M::V::splat(1.0) - y));
+    SigmoidX = |dy, x, _| {
+        let e = M::exp(-x.abs());
+        let d = e + 1.0;
+        dy * (e / (d * d))
+    };
 
-    Acos: Elementary = |dy, x, _| -dy / ((1.0 - x) * (1.0 + x)).sqrt();
-    Acosh: Elementary = |dy, x, _| dy / ((x - 1.0) * (x + 1.0)).sqrt();
-    Asin: Elementary = |dy, x, _| dy / ((1.0 - x) * (1.0 + x)).sqrt();
-    Asinh: Elementary = |dy, x, _| dy / (1.0 + x * x).sqrt();
-    Atan: Elementary = |dy, x, _| dy / (1.0 + x * x);
-    Atanh: Elementary = |dy, x, _| dy / ((1.0 - x) * (1.0 + x));
-    Cosh: Elementary = |dy, x, _| dy * M::sinh(x);
-    Sinh: Elementary = |dy, x, _| dy * M::cosh(x);
-    Erf: Elementary = |dy, x, _| dy * (FRAC_2_SQRT_PI * M::exp(-x * x));
-    Erfc: Elementary = |dy, x, _| dy * (-FRAC_2_SQRT_PI * M::exp(-x * x));
-    Exp: Elementary = |dy, x, _| dy * M::exp(x);
-    Exp2: Elementary = |dy, x, _| dy * (LN_2 * M::exp2(x));
-    Log: Elementary = |dy, x, _| dy / x;
-    Log2: Elementary = |dy, x, _| dy / (x * LN_2);
-    Log10: Elementary = |dy, x, _| dy / (x * LN_10);
-    Log1p: Elementary = |dy, x, _| dy / (x + 1.0);
-    LogSigmoid: Elementary = |dy, x, _| dy * M::sigmoid(-x);
-    Reciprocal: Elementary = |dy, x, _| -dy / (x * x);
-    ReciprocalNoNan: Elementary = |dy, x, _| if x == 0.0 { 0.0 } else { -dy / (x * x) };
-    Rsqrt: Elementary = |dy, x, _| -0.5 * dy / (x * x.sqrt());
-    Sqrt: Elementary = |dy, x, _| 0.5 * dy / x.sqrt();
+    Acos = |dy, x, _| -dy / ((M::V::splat(1.0) - x) * (x + 1.0)).sqrt();
+    Acosh = |dy, x, _| {
+        let size = x.abs();
+        dy / M::V::select(size.lt(M::V::splat(LARGE)), ((x - 1.0) * (x + 1.0)).sqrt(), size)
+    };
+    Asin = |dy, x, _| dy / ((M::V::splat(1.0) - x) * (x + 1.0)).sqrt();
+    Asinh = |dy, x, _| {
+        let size = x.abs();
+        dy / M::V::select(size.lt(M::V::splat(LARGE)), x.mul_add(x, M::V::splat(1.0)).sqrt(), size)
+    };
+    Atan = |dy, x, _| over_square(dy, x, x.mul_add(x, M::V::splat(1.0)));
+    Atanh = |dy, x, _| {
+        let one = M::V::splat(1.0);
+        let sign = M::V::select(x.abs().lt(M::V::splat(LARGE)), one, -one);
+        over_square(dy * sign, x, (one - x) * (one + x))
+    };
+    Cosh = |dy, x, _| dy * M::sinh(x);
+    Sinh = |dy, x, _| dy * M::cosh(x);
+    Erf = |dy, x, _| dy * (gauss::<M>(x) * FRAC_2_SQRT_PI);
+    Erfc = |dy, x, _| dy * (gauss::<M>(x) * -FRAC_2_SQRT_PI);
+    Exp = |dy, x, _| dy * M::exp(x);
+    Exp2 = |dy, x, _| dy * (M::exp2(x) * LN_2);
+    Log = |dy, x, _| dy / x;
+    Log2 = |dy, x, _| dy * (M::V::splat(LOG2_E) / x);
+    Log10 = |dy, x, _| dy * (M::V::splat(LOG10_E) / x);
+    Log1p = |dy, x, _| dy / (x + 1.0);
+    LogSigmoid = |dy, x, _| dy * M::sigmoid(-x);
+    Reciprocal = |dy, x, _| -dy / x / x;
+    ReciprocalNoNan = |dy, x, _| {
+        let zero = M::V::splat(0.0);
+        M::V::select(x.equals(zero), zero, -dy / x / x)
+    };
+    Rsqrt = |dy, x, _| dy * -0.5 / x / x.sqrt();
+    Sqrt = |dy, x, _| dy * 0.5 / x.sqrt();
 
-    Cos: Special = |dy, x, _| dy * -x.sin();
-    Sin: Special = |dy, x, _| dy * x.cos();
-    Tan: Special = |dy, x, _| {
-        let c = x.cos();
+    Cos = |dy, x, _| dy * -M::sin(x);
+    Sin = |dy, x, _| dy * M::cos(x);
+    Tan: wide = |dy, x, _| {
+        let c = M::cos(x);
         dy / (c * c)
     };
-    Lgamma: Special = |dy, x, _| dy * special::digamma(x);
-    Digamma: Special = |dy, x, _| dy * special::trigamma(x);
+    Lgamma = |dy, x, _| dy * M::digamma(x);
+    Digamma = |dy, x, _| dy * M::trigamma(x);
 }
 
-/// `x factor`, where a factor of 0 outweighs any `x`: it decays faster than `x` grows.
+/// Above this, 1 is nothing beside a square, which may overflow.
+const LARGE: f64 = 1e18;
+
+/// `a` where `x` is above zero, else `b`.
 #[inline(always)]
-fn damped(x: f64, factor: f64) -> f64 {
-    if factor == 0.0 { 0.0 } else { x * factor }
+fn above_zero<V: Vector>(x: V, a: V, b: V) -> V {
+    V::select(V::splat(0.0).lt(x), a, b)
 }
 
-/// Derivative of `x sigmoid(u(x))`, given `u` and its derivative.
+
+/// `dy / square`, where `square` is about `x^2`.
 #[inline(always)]
-fn gated_slope<M: Math>(x: f64, u: f64, slope: f64) -> f64 {
-    let s = M::sigmoid(u);
-    s + damped(x * slope, s * M::sigmoid(-u))
+fn over_square<V: Vector>(dy: V, x: V, square: V) -> V {
+    let large = V::splat(LARGE).lt(x.abs());
+    V::select(large, dy / x, dy) / V::select(large, x, square)
+}
+
+/// `exp(-x^2)`.
+#[inline(always)]
+fn gauss<M: Math>(x: M::V) -> M::V {
+    let t = x.at_most(50.0).at_least(-50.0);
+    let square = t * t;
+    M::exp_sum(-square, -t.product_error(t, square))
+}
+
+/// Derivative of `x sigmoid(u(x))` with `u = high + low`, given `x` times the derivative of `u`.
+#[inline(always)]
+fn gated_slope<M: Math>(moved: M::V, high: M::V, low: M::V) -> M::V {
+    let (inverse, t, n, negative) = M::sigmoid_parts(high, low);
+    let other = inverse.mul_add(t, inverse).scale(n);
+    (moved * other).mul_add(inverse, M::V::select(negative, other, inverse))
 }

@@ -17,6 +17,7 @@ mod tests;
 
 use super::elem::Storage;
 use super::engine::{Binary, Cost};
+use super::formula::{Cell, Formula};
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Result};
@@ -72,6 +73,15 @@ impl BinaryKernel {
             src_size: size_of::<S>(),
             dst_size: size_of::<D>(),
             cost: O::COST,
+        })
+    }
+
+    fn formula<F: Formula<2>, S: Cell>() -> BinaryKernel {
+        BinaryKernel(Binary {
+            block: formula_block::<F, S>,
+            src_size: size_of::<S>(),
+            dst_size: size_of::<S>(),
+            cost: Cost::Elementary,
         })
     }
 }
@@ -209,4 +219,18 @@ fn apply<O: Op<S, D>, S: Storage, D: Storage>(
     for i in 0..n {
         dst[i].write(O::apply(a[i], b[i], attr));
     }
+}
+
+/// # Safety
+/// As [`super::engine::BinaryBlock`], with aligned elements of `S`.
+unsafe fn formula_block<F: Formula<2>, S: Cell>(
+    isa: Isa,
+    attr: [f64; 2],
+    a: *const u8,
+    b: *const u8,
+    dst: *mut u8,
+    n: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe { S::run::<F, 2>(isa, attr, [a, b], dst, n) }
 }

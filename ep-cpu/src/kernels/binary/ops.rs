@@ -3,7 +3,10 @@
 use super::Op;
 use crate::kernels::elem::{Bool, Complex, Storage};
 use crate::kernels::engine::Cost;
-use crate::kernels::num::{Float, Int, Number, round_to};
+use crate::kernels::formula::Formula;
+use crate::kernels::math::Math;
+use crate::kernels::num::{Int, Number};
+use crate::kernels::simd::Vector;
 use crate::kernels::special;
 
 type C = Complex<f64>;
@@ -37,17 +40,32 @@ arithmetic! {
     TruncDiv: Number Cheap = |a, b, _| a.trunc_div(b);
     FloorMod: Number Special = |a, b, _| a.floor_mod(b);
 
-    ScalarBasePowerGrad: Float Special = |x, dy, [base, _]| {
-        round_to::<S>(base.powf(x.to_f64()) * base.ln() * dy.to_f64())
-    };
-    ScalarExpPowerGrad: Float Special = |x, dy, [exponent, _]| {
-        round_to::<S>(exponent * x.to_f64().powf(exponent - 1.0) * dy.to_f64())
-    };
-    Zeta: Float Special = |x, q, _| round_to::<S>(special::zeta(x.to_f64(), q.to_f64()));
-
     BitwiseAnd: Int Cheap = |a, b, _| a.and(b);
     BitwiseOr: Int Cheap = |a, b, _| a.or(b);
     BitwiseXor: Int Cheap = |a, b, _| a.xor(b);
+}
+
+/// Rows of: name, formula over f64 lanes.
+macro_rules! formulas {
+    ($($name:ident = |$a:ident, $b:ident, $p:pat_param| $body:expr;)*) => {$(
+        pub(super) struct $name;
+
+        impl Formula<2> for $name {
+            const WIDE: bool = true;
+
+            #[inline(always)]
+            fn apply<M: Math>([$a, $b]: [M::V; 2], $p: [M::V; 2]) -> M::V {
+                $body
+            }
+        }
+    )*};
+}
+
+formulas! {
+    PowFloat = |a, b, _| M::pow(a, b);
+    ScalarBasePowerGrad = |x, dy, [base, _]| M::pow(base, x) * M::ln(base) * dy;
+    ScalarExpPowerGrad = |x, dy, [exponent, _]| exponent * M::pow(x, exponent - 1.0) * dy;
+    Zeta = |x, q, _| x.zip(q, special::zeta);
 }
 
 /// Rows of: name, bound on the value type, formula of a truth value.

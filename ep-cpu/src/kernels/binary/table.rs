@@ -3,6 +3,7 @@
 use super::ops::*;
 use super::{BinaryKernel, BinaryRow, Op, backward};
 use crate::kernels::elem::{Bool, Complex, Storage};
+use crate::kernels::formula::Formula;
 use ep_core::DType;
 use ep_core::primitive::BinaryOp;
 use half::{bf16, f16};
@@ -40,14 +41,14 @@ fn table() -> Vec<BinaryRow> {
     t.real::<Div>("div");
     t.real::<Max>("max");
     t.real::<Min>("min");
-    t.real::<Pow>("pow");
+    t.row::<Pow, Bool, Bool>("pow").int::<Pow>("pow").formula::<PowFloat>("pow");
     t.real::<Fmod>("fmod");
     t.real::<FloorDiv>("floor_div");
     t.real::<TruncDiv>("trunc_div");
     t.real::<FloorMod>("floor_mod");
-    t.float::<ScalarBasePowerGrad>("scalar_base_power_grad");
-    t.float::<ScalarExpPowerGrad>("scalar_exp_power_grad");
-    t.float::<Zeta>("zeta");
+    t.formula::<ScalarBasePowerGrad>("scalar_base_power_grad");
+    t.formula::<ScalarExpPowerGrad>("scalar_exp_power_grad");
+    t.formula::<Zeta>("zeta");
     t.complex::<ComplexAdd>("add");
     t.complex::<ComplexSub>("sub");
     t.complex::<ComplexMul>("mul");
@@ -71,58 +72,58 @@ fn table() -> Vec<BinaryRow> {
     t.int::<BitwiseXor>("bitwise_xor").row::<BitwiseXor, Bool, Bool>("bitwise_xor");
 
     t.float::<backward::Identity>("identity_backward_with_dy_x");
-    t.float::<backward::Elu>("elu_backward_with_dy_x");
-    t.float::<backward::Celu>("celu_backward_with_dy_y");
-    t.float::<backward::Gelu>("gelu_backward_with_dy_x");
-    t.float::<backward::HardSwish>("hard_swish_backward_with_dy_x");
+    t.formula::<backward::Elu>("elu_backward_with_dy_x");
+    t.formula::<backward::Celu>("celu_backward_with_dy_y");
+    t.formula::<backward::Gelu>("gelu_backward_with_dy_x");
+    t.formula::<backward::HardSwish>("hard_swish_backward_with_dy_x");
     t.float::<backward::HardSigmoid>("hard_sigmoid_backward_with_dy_x");
     t.float::<backward::HardShrink>("hard_shrink_backward_with_dy_y");
     t.float::<backward::HardTanh>("hard_tanh_backward_with_dy_y");
     t.float::<backward::LeakyRelu>("leaky_relu_backward_with_dy_x");
-    t.float::<backward::Mish>("mish_backward_with_dy_x");
+    t.formula::<backward::Mish>("mish_backward_with_dy_x");
     t.float::<backward::Relu>("relu_backward_with_dy_y");
     t.float::<backward::Relu>("relu_backward_with_dy_x");
-    t.float::<backward::Selu>("selu_backward_with_dy_x");
-    t.float::<backward::Silu>("silu_backward_with_dy_x");
-    t.float::<backward::SoftSign>("soft_sign_backward_with_dy_x");
-    t.float::<backward::SoftPlus>("soft_plus_backward_with_dy_x");
+    t.formula::<backward::Selu>("selu_backward_with_dy_x");
+    t.formula::<backward::Silu>("silu_backward_with_dy_x");
+    t.formula::<backward::SoftSign>("soft_sign_backward_with_dy_x");
+    t.formula::<backward::SoftPlus>("soft_plus_backward_with_dy_x");
     t.float::<backward::SoftShrink>("soft_shrink_backward_with_dy_y");
-    t.float::<backward::Tanh>("tanh_backward_with_dy_y");
+    t.formula::<backward::Tanh>("tanh_backward_with_dy_y");
     t.float::<backward::Threshold>("threshold_backward_with_dy_x");
-    t.float::<backward::SigmoidY>("sigmoid_backward_with_dy_y");
-    t.float::<backward::SigmoidX>("sigmoid_backward_with_dy_x");
+    t.formula::<backward::SigmoidY>("sigmoid_backward_with_dy_y");
+    t.formula::<backward::SigmoidX>("sigmoid_backward_with_dy_x");
     t.float::<backward::Abs>("abs_backward_with_dy_x");
-    t.float::<backward::Acos>("acos_backward_with_dy_x");
-    t.float::<backward::Acosh>("acosh_backward_with_dy_x");
-    t.float::<backward::Asin>("asin_backward_with_dy_x");
-    t.float::<backward::Asinh>("asinh_backward_with_dy_x");
-    t.float::<backward::Atan>("atan_backward_with_dy_x");
-    t.float::<backward::Atanh>("atanh_backward_with_dy_x");
-    t.float::<backward::Cos>("cos_backward_with_dy_x");
-    t.float::<backward::Cosh>("cosh_backward_with_dy_x");
-    t.float::<backward::Erf>("erf_backward_with_dy_x");
-    t.float::<backward::Erfc>("erfc_backward_with_dy_x");
-    t.float::<backward::Exp>("exp_backward_with_dy_x");
-    t.float::<backward::Exp2>("exp2_backward_with_dy_x");
-    t.float::<backward::Exp>("expm1_backward_with_dy_x");
-    t.float::<backward::Lgamma>("lgamma_backward_with_dy_x");
-    t.float::<backward::Digamma>("digamma_backward_with_dy_x");
-    t.float::<backward::Log>("log_backward_with_dy_x");
-    t.float::<backward::Log2>("log2_backward_with_dy_x");
-    t.float::<backward::Log10>("log10_backward_with_dy_x");
-    t.float::<backward::Log1p>("log1p_backward_with_dy_x");
-    t.float::<backward::LogSigmoid>("log_sigmoid_backward_with_dy_x");
-    t.float::<backward::Reciprocal>("reciprocal_backward_with_dy_x");
-    t.float::<backward::ReciprocalNoNan>("reciprocal_no_nan_backward_with_dy_x");
-    t.float::<backward::Rsqrt>("rsqrt_backward_with_dy_x");
-    t.float::<backward::Sin>("sin_backward_with_dy_x");
-    t.float::<backward::Sinh>("sinh_backward_with_dy_x");
-    t.float::<backward::Sqrt>("sqrt_backward_with_dy_x");
+    t.formula::<backward::Acos>("acos_backward_with_dy_x");
+    t.formula::<backward::Acosh>("acosh_backward_with_dy_x");
+    t.formula::<backward::Asin>("asin_backward_with_dy_x");
+    t.formula::<backward::Asinh>("asinh_backward_with_dy_x");
+    t.formula::<backward::Atan>("atan_backward_with_dy_x");
+    t.formula::<backward::Atanh>("atanh_backward_with_dy_x");
+    t.formula::<backward::Cos>("cos_backward_with_dy_x");
+    t.formula::<backward::Cosh>("cosh_backward_with_dy_x");
+    t.formula::<backward::Erf>("erf_backward_with_dy_x");
+    t.formula::<backward::Erfc>("erfc_backward_with_dy_x");
+    t.formula::<backward::Exp>("exp_backward_with_dy_x");
+    t.formula::<backward::Exp2>("exp2_backward_with_dy_x");
+    t.formula::<backward::Exp>("expm1_backward_with_dy_x");
+    t.formula::<backward::Lgamma>("lgamma_backward_with_dy_x");
+    t.formula::<backward::Digamma>("digamma_backward_with_dy_x");
+    t.formula::<backward::Log>("log_backward_with_dy_x");
+    t.formula::<backward::Log2>("log2_backward_with_dy_x");
+    t.formula::<backward::Log10>("log10_backward_with_dy_x");
+    t.formula::<backward::Log1p>("log1p_backward_with_dy_x");
+    t.formula::<backward::LogSigmoid>("log_sigmoid_backward_with_dy_x");
+    t.formula::<backward::Reciprocal>("reciprocal_backward_with_dy_x");
+    t.formula::<backward::ReciprocalNoNan>("reciprocal_no_nan_backward_with_dy_x");
+    t.formula::<backward::Rsqrt>("rsqrt_backward_with_dy_x");
+    t.formula::<backward::Sin>("sin_backward_with_dy_x");
+    t.formula::<backward::Sinh>("sinh_backward_with_dy_x");
+    t.formula::<backward::Sqrt>("sqrt_backward_with_dy_x");
     t.complex::<ComplexSqrtBackward>("sqrt_backward_with_dy_x");
     t.float::<backward::Square>("square_backward_with_dy_x");
-    t.float::<backward::Tan>("tan_backward_with_dy_x");
-    t.float::<backward::FastGelu>("fast_gelu_backward_with_dy_x");
-    t.float::<backward::QuickGelu>("quick_gelu_backward_with_dy_x");
+    t.formula::<backward::Tan>("tan_backward_with_dy_x");
+    t.formula::<backward::FastGelu>("fast_gelu_backward_with_dy_x");
+    t.formula::<backward::QuickGelu>("quick_gelu_backward_with_dy_x");
     t.float::<backward::SquareRelu>("square_relu_backward_with_dy_x");
     t.0
 }
@@ -131,9 +132,13 @@ fn table() -> Vec<BinaryRow> {
 struct Table(Vec<BinaryRow>);
 
 impl Table {
-    fn row<O: Op<S, D>, S: Storage, D: Storage>(&mut self, name: &str) -> &mut Self {
+    fn push(&mut self, name: &str, src: DType, dst: DType, kernel: BinaryKernel) {
         let op = OPS.iter().position(|&n| n == name).expect("every row names an op of OPS");
-        self.0.push(BinaryRow { op, src: S::DTYPE, dst: D::DTYPE, kernel: BinaryKernel::of::<O, S, D>() });
+        self.0.push(BinaryRow { op, src, dst, kernel });
+    }
+
+    fn row<O: Op<S, D>, S: Storage, D: Storage>(&mut self, name: &str) -> &mut Self {
+        self.push(name, S::DTYPE, D::DTYPE, BinaryKernel::of::<O, S, D>());
         self
     }
 
@@ -157,6 +162,13 @@ impl Table {
             .row::<O, bf16, bf16>(name)
             .row::<O, f32, f32>(name)
             .row::<O, f64, f64>(name)
+    }
+
+    fn formula<F: Formula<2>>(&mut self, name: &str) {
+        self.push(name, DType::F16, DType::F16, BinaryKernel::formula::<F, f16>());
+        self.push(name, DType::BF16, DType::BF16, BinaryKernel::formula::<F, bf16>());
+        self.push(name, DType::F32, DType::F32, BinaryKernel::formula::<F, f32>());
+        self.push(name, DType::F64, DType::F64, BinaryKernel::formula::<F, f64>());
     }
 
     fn real<O>(&mut self, name: &str)

@@ -14,6 +14,7 @@ pub(super) mod tests;
 
 use super::elem::Storage;
 use super::engine::{Cost, Unary, UnaryBlock};
+use super::formula::{Cell, Formula};
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Result};
@@ -21,7 +22,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::slice;
 
-pub(super) use ops::{MISH_END, fast_gelu_argument, mish_quotient};
+pub(super) use ops::{fast_gelu_argument, product, quick_gelu_argument};
 pub use table::{OPS, lookup, rows};
 
 /// The arguments of one launch.
@@ -70,6 +71,15 @@ impl UnaryKernel {
     /// A kernel that is not an [`Op`]: `block` computes elements of `S` to elements of `D`, few instructions each.
     pub(super) fn cheap<S: Storage, D: Storage>(block: UnaryBlock) -> UnaryKernel {
         UnaryKernel(Unary { block, src_size: size_of::<S>(), dst_size: size_of::<D>(), cost: Cost::Cheap })
+    }
+
+    fn formula<F: Formula<1>, S: Cell>() -> UnaryKernel {
+        UnaryKernel(Unary {
+            block: formula_block::<F, S>,
+            src_size: size_of::<S>(),
+            dst_size: size_of::<S>(),
+            cost: Cost::Elementary,
+        })
     }
 }
 
@@ -199,4 +209,17 @@ fn apply<O: Op<S, D>, S: Storage, D: Storage>(
     for i in 0..n {
         dst[i].write(O::apply(src[i], attr));
     }
+}
+
+/// # Safety
+/// As [`super::engine::UnaryBlock`], with aligned elements of `S`.
+unsafe fn formula_block<F: Formula<1>, S: Cell>(
+    isa: Isa,
+    attr: [f64; 2],
+    src: *const u8,
+    dst: *mut u8,
+    n: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe { S::run::<F, 1>(isa, attr, [src], dst, n) }
 }

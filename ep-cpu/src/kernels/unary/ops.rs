@@ -3,10 +3,10 @@
 use super::Op;
 use crate::kernels::elem::{Bool, Complex, Storage};
 use crate::kernels::engine::Cost;
+use crate::kernels::formula::{Formula, wide};
 use crate::kernels::math::Math;
 use crate::kernels::num::{Float, Int, Number, round_to};
-use crate::kernels::special;
-use std::f64::consts::FRAC_1_SQRT_2;
+use crate::kernels::simd::Vector;
 
 type C = Complex<f64>;
 
@@ -48,7 +48,6 @@ arithmetic! {
     Trunc: Float = |x, _| x.trunc();
     Rint: Float = |x, _| x.rint();
     Sqrt: Float = |x, _| x.sqrt();
-    Rsqrt: Float = |x, _| S::Value::ONE.div(x.sqrt());
     Reciprocal: Float = |x, _| S::Value::ONE.div(x);
     ReciprocalNoNan: Float = |x, _| if x.truth() { S::Value::ONE.div(x) } else { S::Value::ZERO };
     SoftSign: Float = |x, _| x.div(S::Value::ONE.add(x.abs()));
@@ -81,102 +80,116 @@ arithmetic! {
     };
 }
 
-/// Rows of: name, cost, formula over an `f64` and the attributes; `M` is the [`Math`] of the dtype.
+/// Rows of: name, formula over lanes and the attributes; `M` is the [`Math`] of the dtype, or with `wide`, of
+/// f64 even where the dtype is narrower.
 macro_rules! formulas {
-    ($($(#[$doc:meta])* $name:ident: $cost:ident = |$x:ident, $p:pat_param| $body:expr;)*) => {$(
-        $(#[$doc])*
+    ($($name:ident$(: $wide:ident)? = |$x:pat_param, $p:pat_param| $body:expr;)*) => {$(
         pub(super) struct $name;
 
-        impl $name {
+        impl Formula<1> for $name {
+            const WIDE: bool = wide!($($wide)?);
+
             #[inline(always)]
-            fn formula<M: Math>($x: f64, $p: [f64; 2]) -> f64 {
+            fn apply<M: Math>([$x]: [M::V; 1], $p: [M::V; 2]) -> M::V {
                 $body
-            }
-        }
-
-        impl<S: Storage<Value: Float>> Op<S, S> for $name {
-            const COST: Cost = Cost::$cost;
-            const VECTOR: bool = <S::Value as Float>::Math::VECTOR && !matches!(Cost::$cost, Cost::Special);
-
-            #[inline(always)]
-            fn apply(x: S::Value, p: [f64; 2]) -> S::Value {
-                round_to::<S>(Self::formula::<<S::Value as Float>::Math>(x.to_f64(), p))
             }
         }
     )*};
 }
 
 formulas! {
-    Elu: Elementary = |x, [alpha, _]| if x > 0.0 { x } else { alpha * M::exp_m1(x) };
-    Celu: Elementary = |x, [alpha, _]| if x > 0.0 { x } else { alpha * M::exp_m1(x / alpha) };
-    Selu: Elementary = |x, _| {
+    Elu = |x, [alpha, _]| above_zero(x, x, alpha * M::exp_m1(x));
+    Celu = |x, [alpha, _]| above_zero(x, x, alpha * M::exp_m1(x / alpha));
+    Selu = |x, _| {
         const SCALE: f64 = 1.050_700_987_355_480_5;
         const ALPHA: f64 = 1.673_263_242_354_377_2;
-        SCALE * if x > 0.0 { x } else { ALPHA * M::exp_m1(x) }
+        above_zero(x, x * SCALE, M::exp_m1(x) * (SCALE * ALPHA))
     };
-    Gelu: Elementary = |x, _| 0.5 * x * M::erfc(-x * FRAC_1_SQRT_2);
-    FastGelu: Elementary = |x, _| x * M::sigmoid(2.0 * fast_gelu_argument(x));
-    QuickGelu: Elementary = |x, _| x * M::sigmoid(1.702 * x);
-    /// `x tanh(softplus(x))`, with the tanh as a quotient of polynomials in `e^x`.
-    Mish: Elementary = |x, _| {
-        let q = mish_quotient::<M>(x);
-        x * (q / (q + 2.0))
+    Gelu = |x, _| M::gelu(x);
+    FastGelu = |x, _| {
+        let (high, low) = fast_gelu_argument(x);
+        M::gated(x, high, low)
     };
-    Silu: Elementary = |x, _| x * M::sigmoid(x);
-    SoftPlus: Elementary = |x, [beta, threshold]| {
-        let z = x * beta;
-        if z > threshold { x } else { soft_plus::<M>(z) / beta }
+    QuickGelu = |x, _| {
+        let (high, low) = quick_gelu_argument(x);
+        M::gated(x, high, low)
     };
-    Tanh: Elementary = |x, _| M::tanh(x);
-    Erf: Elementary = |x, _| M::erf(x);
-    Erfc: Elementary = |x, _| M::erfc(x);
-    Exp: Elementary = |x, _| M::exp(x);
-    Exp2: Elementary = |x, _| M::exp2(x);
-    Expm1: Elementary = |x, _| M::exp_m1(x);
-    Log: Elementary = |x, _| M::ln(x);
-    Log2: Elementary = |x, _| M::log2(x);
-    Log10: Elementary = |x, _| M::log10(x);
-    Log1p: Elementary = |x, _| M::ln_1p(x);
-    LogSigmoid: Elementary = |x, _| -soft_plus::<M>(-x);
-    Sigmoid: Elementary = |x, _| M::sigmoid(x);
-    Sinh: Elementary = |x, _| M::sinh(x);
-    Cosh: Elementary = |x, _| M::cosh(x);
-
-    Acos: Special = |x, _| x.acos();
-    Acosh: Special = |x, _| if x < 1.0 { f64::NAN } else { libm::acosh(x) };
-    Asin: Special = |x, _| x.asin();
-    Asinh: Special = |x, _| libm::asinh(x);
-    Atan: Special = |x, _| x.atan();
-    Atanh: Special = |x, _| libm::atanh(x);
-    Cos: Special = |x, _| x.cos();
-    Sin: Special = |x, _| x.sin();
-    Tan: Special = |x, _| x.tan();
-    Digamma: Special = |x, _| special::digamma(x);
-    Trigamma: Special = |x, _| special::trigamma(x);
-    Lgamma: Special = |x, _| special::lgamma(x);
+    Mish: wide = |x, _| M::mish(x);
+    Silu = |x, _| M::gated(x, x, M::V::splat(0.0));
+    SoftPlus = |x, [beta, threshold]| {
+        let (high, low) = product(x, beta);
+        M::V::select(threshold.lt(high), x, M::soft_plus(high, low) / beta)
+    };
+    Tanh = |x, _| M::tanh(x);
+    Erf = |x, _| M::erf(x);
+    Erfc = |x, _| M::erfc(x);
+    Exp = |x, _| M::exp(x);
+    Exp2 = |x, _| M::exp2(x);
+    Expm1 = |x, _| M::exp_m1(x);
+    Log = |x, _| M::ln(x);
+    Log2 = |x, _| M::log2(x);
+    Log10 = |x, _| M::log10(x);
+    Log1p = |x, _| M::ln_1p(x);
+    LogSigmoid = |x, _| -M::soft_plus(-x, M::V::splat(0.0));
+    Rsqrt = |x, _| x.rsqrt();
+    Sigmoid = |x, _| M::sigmoid(x);
+    Sinh = |x, _| M::sinh(x);
+    Cosh = |x, _| M::cosh(x);
+    Acos = |x, _| M::acos(x);
+    Acosh = |x, _| M::acosh(x);
+    Asin = |x, _| M::asin(x);
+    Asinh = |x, _| M::asinh(x);
+    Atan = |x, _| M::atan(x);
+    Atanh = |x, _| M::atanh(x);
+    Cos = |x, _| M::cos(x);
+    Sin = |x, _| M::sin(x);
+    Tan = |x, _| M::tan(x);
+    Digamma = |x, _| M::digamma(x);
+    Trigamma = |x, _| M::trigamma(x);
+    Lgamma = |x, _| M::lgamma(x);
 }
 
-/// The argument of the tanh in the tanh form of GELU.
+/// `a` where `x` is above zero, else `b`.
 #[inline(always)]
-pub(crate) fn fast_gelu_argument(x: f64) -> f64 {
-    0.797_884_560_802_865_4 * (x + 0.044714998453855515 * x * x * x)
+fn above_zero<V: Vector>(x: V, a: V, b: V) -> V {
+    V::select(V::splat(0.0).lt(x), a, b)
 }
 
-/// `ln(1 + e^x)` without overflow.
+/// `a b` and its rounding error; none where the product is so large that an exponential of it is 0 or
+/// infinity.
 #[inline(always)]
-fn soft_plus<M: Math>(x: f64) -> f64 {
-    let positive = if x < 0.0 { 0.0 } else { x };
-    positive + M::ln_1p(M::exp(-x.abs()))
+pub(crate) fn product<V: Vector>(a: V, b: V) -> (V, V) {
+    let high = a * b;
+    let usual = high.abs().lt(V::splat(1024.0));
+    (high, V::select(usual, a.product_error(b, high), V::splat(0.0)))
 }
 
-/// From here up, `tanh(softplus(x))` is 1 to the last bit.
-pub(crate) const MISH_END: f64 = 40.0;
-
-/// `q` such that `tanh(softplus(x)) = q / (q + 2)`; it stays the same from [`MISH_END`] up.
+/// In two parts, twice the argument of the tanh in the tanh form of GELU:
+/// `2 c (x + d x^3)` with c = 0.7978845608028654 and d = 0.044714998453855515.
 #[inline(always)]
-pub(crate) fn mish_quotient<M: Math>(x: f64) -> f64 {
-    let w = M::exp(if x > MISH_END { MISH_END } else { x });
-    w * (w + 2.0)
+pub(crate) fn fast_gelu_argument<V: Vector>(x: V) -> (V, V) {
+    // 2 c and 2 c d, each as a number of few digits and the rest.
+    const LINEAR: (f64, f64) = (1.5957679748535156, 1.1467522151864529e-06);
+    const CUBIC: (f64, f64) = (0.07135481387376785, -6.84572270088916e-11);
+    // Beyond, the sigmoid has its limits; and no power overflows.
+    let x = x.at_most(24.0).at_least(-24.0);
+    let square = x * x;
+    let cubic = square * CUBIC.0;
+    let factor = cubic + LINEAR.0;
+    let lost = (V::splat(LINEAR.0) - factor) + cubic + square.product_error(V::splat(CUBIC.0), cubic);
+    let lost = x.product_error(x, square).mul_add(V::splat(CUBIC.0), lost);
+    let lost = square.mul_add(V::splat(CUBIC.1), lost + LINEAR.1);
+    let high = x * factor;
+    (high, x.mul_add(lost, x.product_error(factor, high)))
+}
+
+/// `1.702 x` in two parts.
+#[inline(always)]
+pub(crate) fn quick_gelu_argument<V: Vector>(x: V) -> (V, V) {
+    const FACTOR: (f64, f64) = (1.7020000219345093, -2.1934509319976314e-08);
+    let (high, low) = product(x, V::splat(FACTOR.0));
+    let clamped = x.at_most(1000.0).at_least(-1000.0);
+    (high, clamped.mul_add(V::splat(FACTOR.1), low))
 }
 
 macro_rules! tests {

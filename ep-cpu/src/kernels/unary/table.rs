@@ -4,6 +4,7 @@ use super::ops::*;
 use super::{Op, UnaryKernel, UnaryRow};
 use crate::kernels::cast;
 use crate::kernels::elem::{Bool, Complex, Storage};
+use crate::kernels::formula::Formula;
 use ep_core::DType;
 use ep_core::primitive::UnaryOp;
 use half::{bf16, f16};
@@ -32,54 +33,54 @@ pub fn rows() -> &'static [UnaryRow] {
 fn table() -> Vec<UnaryRow> {
     let mut t = Table(Vec::new());
 
-    t.float::<Elu>("elu");
-    t.float::<Celu>("celu");
-    t.float::<Gelu>("gelu");
+    t.formula::<Elu>("elu");
+    t.formula::<Celu>("celu");
+    t.formula::<Gelu>("gelu");
     t.float::<HardSwish>("hard_swish");
     t.float::<HardSigmoid>("hard_sigmoid");
     t.float::<HardShrink>("hard_shrink");
     t.float::<HardTanh>("hard_tanh");
     t.float::<LeakyRelu>("leaky_relu");
-    t.float::<Mish>("mish");
-    t.float::<Selu>("selu");
-    t.float::<Silu>("silu");
+    t.formula::<Mish>("mish");
+    t.formula::<Selu>("selu");
+    t.formula::<Silu>("silu");
     t.float::<SoftShrink>("soft_shrink");
     t.float::<SoftSign>("soft_sign");
-    t.float::<SoftPlus>("soft_plus");
-    t.float::<Tanh>("tanh");
+    t.formula::<SoftPlus>("soft_plus");
+    t.formula::<Tanh>("tanh");
     t.float::<Threshold>("threshold");
-    t.float::<FastGelu>("fast_gelu");
-    t.float::<QuickGelu>("quick_gelu");
+    t.formula::<FastGelu>("fast_gelu");
+    t.formula::<QuickGelu>("quick_gelu");
 
-    t.float::<Acos>("acos");
-    t.float::<Acosh>("acosh");
-    t.float::<Asin>("asin");
-    t.float::<Asinh>("asinh");
-    t.float::<Atan>("atan");
-    t.float::<Atanh>("atanh");
-    t.float::<Cos>("cos");
-    t.float::<Cosh>("cosh");
-    t.float::<Digamma>("digamma");
-    t.float::<Trigamma>("trigamma");
-    t.float::<Erf>("erf");
-    t.float::<Erfc>("erfc");
-    t.float::<Exp>("exp");
-    t.float::<Exp2>("exp2");
-    t.float::<Expm1>("expm1");
-    t.float::<Lgamma>("lgamma");
-    t.float::<Log>("log");
-    t.float::<Log2>("log2");
-    t.float::<Log10>("log10");
-    t.float::<Log1p>("log1p");
-    t.float::<LogSigmoid>("log_sigmoid");
+    t.formula::<Acos>("acos");
+    t.formula::<Acosh>("acosh");
+    t.formula::<Asin>("asin");
+    t.formula::<Asinh>("asinh");
+    t.formula::<Atan>("atan");
+    t.formula::<Atanh>("atanh");
+    t.formula::<Cos>("cos");
+    t.formula::<Cosh>("cosh");
+    t.formula::<Digamma>("digamma");
+    t.formula::<Trigamma>("trigamma");
+    t.formula::<Erf>("erf");
+    t.formula::<Erfc>("erfc");
+    t.formula::<Exp>("exp");
+    t.formula::<Exp2>("exp2");
+    t.formula::<Expm1>("expm1");
+    t.formula::<Lgamma>("lgamma");
+    t.formula::<Log>("log");
+    t.formula::<Log2>("log2");
+    t.formula::<Log10>("log10");
+    t.formula::<Log1p>("log1p");
+    t.formula::<LogSigmoid>("log_sigmoid");
     t.float::<Reciprocal>("reciprocal");
     t.float::<ReciprocalNoNan>("reciprocal_no_nan");
-    t.float::<Rsqrt>("rsqrt");
-    t.float::<Sigmoid>("sigmoid");
-    t.float::<Sin>("sin");
-    t.float::<Sinh>("sinh");
+    t.formula::<Rsqrt>("rsqrt");
+    t.formula::<Sigmoid>("sigmoid");
+    t.formula::<Sin>("sin");
+    t.formula::<Sinh>("sinh");
     t.float::<Sqrt>("sqrt");
-    t.float::<Tan>("tan");
+    t.formula::<Tan>("tan");
 
     t.bool::<Relu>("relu").int::<Relu>("relu").float::<Relu>("relu");
     t.bool::<SquareRelu>("square_relu").int::<SquareRelu>("square_relu").float::<SquareRelu>("square_relu");
@@ -166,6 +167,13 @@ impl Table {
             .row::<O, bf16, bf16>(name)
             .row::<O, f32, f32>(name)
             .row::<O, f64, f64>(name)
+    }
+
+    fn formula<F: Formula<1>>(&mut self, name: &str) {
+        self.push(name, DType::F16, DType::F16, UnaryKernel::formula::<F, f16>());
+        self.push(name, DType::BF16, DType::BF16, UnaryKernel::formula::<F, bf16>());
+        self.push(name, DType::F32, DType::F32, UnaryKernel::formula::<F, f32>());
+        self.push(name, DType::F64, DType::F64, UnaryKernel::formula::<F, f64>());
     }
 
     fn complex<O: Op<C64, C64> + Op<C128, C128>>(&mut self, name: &str) -> &mut Self {

@@ -1,0 +1,298 @@
+//! Formulas over the functions of [`Math`], run on the elements of a launch.
+
+use super::elem::Storage;
+use super::math::{Double, Math, Single};
+use super::simd::{self, Kernel, Lanes, Vector};
+use crate::isa::Isa;
+use half::{bf16, f16};
+use simd::Single as _;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+/// A function of `N` floating-point operands and the attributes, which are rounded to the type computed in.
+pub(super) trait Formula<const N: usize>: 'static {
+    /// Whether f32 and narrower elements are computed in f64.
+    const WIDE: bool;
+    fn apply<M: Math>(x: [M::V; N], attr: [M::V; 2]) -> M::V;
+}
+
+/// Whether the word `wide` is there: [`Formula::WIDE`] of a row.
+macro_rules! wide {
+    () => {
+        false
+    };
+    (wide) => {
+        true
+    };
+}
+pub(super) use wide;
+
+/// A floating-point element that a formula runs on.
+pub(super) trait Cell: Storage {
+    /// Computes `n` elements.
+    ///
+    /// # Safety
+    /// The sources are readable and `dst` is writable for `n` aligned elements of `Self`, and `dst`
+    /// overlaps no source.
+    unsafe fn run<F: Formula<N>, const N: usize>(
+        isa: Isa,
+        attr: [f64; 2],
+        src: [*const u8; N],
+        dst: *mut u8,
+        n: usize,
+    );
+}
+
+/// A loop over vectors of elements, written once for every level. What it calls must be inlined, hence no
+/// closures and iterators over vectors: they would be functions of their own, compiled for the baseline.
+trait Step<const N: usize> {
+    type From: Copy;
+    type To: Copy;
+    fn lanes<L: Lanes>() -> usize;
+    /// Computes as many elements as there are lanes.
+    ///
+    /// # Safety
+    /// The sources are readable and `dst` is writable for that many.
+    unsafe fn step<L: Lanes>(&self, src: [*const Self::From; N], dst: *mut Self::To);
+}
+
+/// The most lanes that any level has of any type.
+const MAX_LANES: usize = 64;
+
+/// `n` elements of a [`Step`], of which there is at least one.
+struct Each<S: Step<N>, const N: usize> {
+    step: S,
+    src: [*const S::From; N],
+    dst: *mut S::To,
+    n: usize,
+}
+
+impl<S: Step<N>, const N: usize> Kernel for Each<S, N> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let lanes = S::lanes::<L>();
+        let (mut src, mut dst, mut n) = (self.src, self.dst, self.n);
+        let mut buffers = [[const { MaybeUninit::<S::From>::uninit() }; MAX_LANES]; N];
+        let mut out = [const { MaybeUninit::<S::To>::uninit() }; MAX_LANES];
+        if n < lanes {
+            for k in 0..N {
+                let start = buffers[k].as_mut_ptr().cast::<S::From>();
+                // SAFETY: the first of `n` elements, more than none, is readable, and then all of them; the
+                // buffer has room for more.
+                unsafe {
+                    buffers[k].fill(MaybeUninit::new(src[k].read()));
+                    src[k].copy_to_nonoverlapping(start, n);
+                }
+                src[k] = start;
+            }
+            dst = out.as_mut_ptr().cast();
+            n = lanes;
+        }
+        let last = n - lanes;
+        // The second vector is the first whose address in the destination is aligned, and the last ends where
+        // the elements do: either may compute results of its neighbour again.
+        let next = lanes - dst.addr() / size_of::<S::To>() % lanes;
+        let mut i = 0;
+        loop {
+            let mut at = src;
+            // SAFETY: `i + lanes` is at most `n`: the elements that `each` was promised, or the buffers,
+            // which hold `MAX_LANES`.
+            unsafe {
+                for k in 0..N {
+                    at[k] = src[k].add(i);
+                }
+                self.step.step::<L>(at, dst.add(i));
+            }
+            if i == last {
+                break;
+            }
+            i = (if i == 0 { next } else { i + lanes }).min(last);
+        }
+        if self.n < lanes {
+            // SAFETY: the loop has written `lanes` values, and `self.dst` has `self.n` elements, which are
+            // fewer.
+            unsafe { out.as_ptr().cast::<S::To>().copy_to_nonoverlapping(self.dst, self.n) };
+        }
+    }
+}
+
+/// Computes `n` elements.
+///
+/// # Safety
+/// The sources are readable and `dst` is writable for `n` elements, and `dst` overlaps no source.
+#[inline]
+unsafe fn each<S: Step<N>, const N: usize>(
+    isa: Isa,
+    step: S,
+    src: [*const S::From; N],
+    dst: *mut S::To,
+    n: usize,
+) {
+    if n > 0 {
+        simd::dispatch(isa, Each { step, src, dst, n });
+    }
+}
+
+/// A formula on f32 elements.
+struct OnF32<F>([f64; 2], PhantomData<F>);
+
+impl<F: Formula<N>, const N: usize> Step<N> for OnF32<F> {
+    type From = f32;
+    type To = f32;
+
+    #[inline(always)]
+    fn lanes<L: Lanes>() -> usize {
+        L::F32::LANES
+    }
+
+    #[inline(always)]
+    unsafe fn step<L: Lanes>(&self, src: [*const f32; N], dst: *mut f32) {
+        let [a0, a1] = self.0;
+        let y = if F::WIDE {
+            type Wide<L> = <<L as Lanes>::F32 as simd::Single>::Wide;
+            let mut x = [Wide::<L>::splat(0.0); N];
+            for i in 0..N {
+                // SAFETY: the caller's contract.
+                x[i] = unsafe { L::F32::load(src[i]) }.widen();
+            }
+            L::F32::narrow(F::apply::<Double<Wide<L>>>(x, [Wide::<L>::splat(a0), Wide::<L>::splat(a1)]))
+        } else {
+            let mut x = [L::F32::splat(0.0); N];
+            for i in 0..N {
+                // SAFETY: the caller's contract.
+                x[i] = unsafe { L::F32::load(src[i]) };
+            }
+            F::apply::<Single<L::F32>>(x, [L::F32::splat(a0), L::F32::splat(a1)])
+        };
+        // SAFETY: as above.
+        unsafe { y.store(dst) }
+    }
+}
+
+/// A formula on f64 elements.
+struct OnF64<F>([f64; 2], PhantomData<F>);
+
+impl<F: Formula<N>, const N: usize> Step<N> for OnF64<F> {
+    type From = f64;
+    type To = f64;
+
+    #[inline(always)]
+    fn lanes<L: Lanes>() -> usize {
+        L::F64::LANES
+    }
+
+    #[inline(always)]
+    unsafe fn step<L: Lanes>(&self, src: [*const f64; N], dst: *mut f64) {
+        let [a0, a1] = self.0;
+        let mut x = [L::F64::splat(0.0); N];
+        for i in 0..N {
+            // SAFETY: the caller's contract.
+            x[i] = unsafe { L::F64::load(src[i]) };
+        }
+        let y = F::apply::<Double<L::F64>>(x, [L::F64::splat(a0), L::F64::splat(a1)]);
+        // SAFETY: as above.
+        unsafe { y.store(dst) }
+    }
+}
+
+impl Cell for f32 {
+    unsafe fn run<F: Formula<N>, const N: usize>(
+        isa: Isa,
+        attr: [f64; 2],
+        src: [*const u8; N],
+        dst: *mut u8,
+        n: usize,
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe { each(isa, OnF32(attr, PhantomData::<F>), src.map(<*const u8>::cast), dst.cast(), n) }
+    }
+}
+
+impl Cell for f64 {
+    unsafe fn run<F: Formula<N>, const N: usize>(
+        isa: Isa,
+        attr: [f64; 2],
+        src: [*const u8; N],
+        dst: *mut u8,
+        n: usize,
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe { each(isa, OnF64(attr, PhantomData::<F>), src.map(<*const u8>::cast), dst.cast(), n) }
+    }
+}
+
+/// Elements of f16 or bf16 that are converted at a time: with their f32 copies well within a first-level
+/// cache.
+const CHUNK: usize = 1024;
+
+/// f16 and bf16 share the code of f32, between two conversions.
+macro_rules! narrow {
+    ($($t:ty, $load:ident, $store:ident, $widen:ident, $narrow:ident;)*) => {$(
+        struct $widen;
+
+        impl Step<1> for $widen {
+            type From = $t;
+            type To = f32;
+
+            #[inline(always)]
+            fn lanes<L: Lanes>() -> usize {
+                L::F32::LANES
+            }
+
+            #[inline(always)]
+            unsafe fn step<L: Lanes>(&self, [src]: [*const $t; 1], dst: *mut f32) {
+                // SAFETY: the caller's contract.
+                unsafe { L::F32::$load(src).store(dst) }
+            }
+        }
+
+        struct $narrow;
+
+        impl Step<1> for $narrow {
+            type From = f32;
+            type To = $t;
+
+            #[inline(always)]
+            fn lanes<L: Lanes>() -> usize {
+                L::F32::LANES
+            }
+
+            #[inline(always)]
+            unsafe fn step<L: Lanes>(&self, [src]: [*const f32; 1], dst: *mut $t) {
+                // SAFETY: the caller's contract.
+                unsafe { L::F32::load(src).$store(dst) }
+            }
+        }
+
+        impl Cell for $t {
+            unsafe fn run<F: Formula<N>, const N: usize>(
+                isa: Isa,
+                attr: [f64; 2],
+                src: [*const u8; N],
+                dst: *mut u8,
+                n: usize,
+            ) {
+                let mut wide = [[const { MaybeUninit::<f32>::uninit() }; CHUNK]; N];
+                let mut out = [const { MaybeUninit::<f32>::uninit() }; CHUNK];
+                for start in (0..n).step_by(CHUNK) {
+                    let len = CHUNK.min(n - start);
+                    // SAFETY: `start + len` is at most `n`, and `len` at most what the buffers hold; each
+                    // call writes `len` elements of the buffer that the next one reads.
+                    unsafe {
+                        for (to, from) in wide.iter_mut().zip(src) {
+                            let from = from.cast::<$t>().add(start);
+                            each(isa, $widen, [from], to.as_mut_ptr().cast(), len);
+                        }
+                        let src = wide.each_ref().map(|buffer| buffer.as_ptr().cast());
+                        f32::run::<F, N>(isa, attr, src, out.as_mut_ptr().cast(), len);
+                        each(isa, $narrow, [out.as_ptr().cast()], dst.cast::<$t>().add(start), len);
+                    }
+                }
+            }
+        }
+    )*};
+}
+narrow! {
+    f16, load_f16, store_f16, WidenF16, NarrowF16;
+    bf16, load_bf16, store_bf16, WidenBf16, NarrowBf16;
+}

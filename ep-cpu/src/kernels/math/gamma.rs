@@ -1,0 +1,115 @@
+//! The gamma family in f64 arithmetic, by recurrence and asymptotic series.
+
+use super::{Double, Math, polynomial};
+use crate::kernels::simd::Vector;
+use std::f64::consts::PI;
+
+/// From here up the series below have converged to the last bits.
+const ASYMPTOTIC: f64 = STEPS as f64;
+const STEPS: u32 = 12;
+
+/// Bernoulli numbers B(2k), k = 1..=8.
+const BERNOULLI: [f64; 8] = [
+    1.0 / 6.0,
+    -1.0 / 30.0,
+    1.0 / 42.0,
+    -1.0 / 30.0,
+    5.0 / 66.0,
+    -691.0 / 2730.0,
+    7.0 / 6.0,
+    -3617.0 / 510.0,
+];
+
+/// `B(2k) / (2k)` and `B(2k) / (2k (2k - 1))`.
+const fn divided(by_two_factors: bool) -> [f64; 8] {
+    let mut c = BERNOULLI;
+    let mut k = 0;
+    while k < c.len() {
+        let n = 2.0 * (k + 1) as f64;
+        c[k] /= if by_two_factors { n * (n - 1.0) } else { n };
+        k += 1;
+    }
+    c
+}
+const OVER_N: [f64; 8] = divided(false);
+const OVER_N_N_LESS_1: [f64; 8] = divided(true);
+
+/// `x` less its nearest integer, for the finite.
+#[inline(always)]
+fn fraction<V: Vector<Elem = f64>>(x: V) -> V {
+    x - (x + 0.5).floor()
+}
+
+/// Whether `x` is below the asymptotic range, and `x` moved there if it is.
+#[inline(always)]
+fn moved_up<V: Vector<Elem = f64>>(x: V) -> (V::Mask, V) {
+    let low = x.lt(V::splat(ASYMPTOTIC));
+    (low, V::select(low, x + ASYMPTOTIC, x))
+}
+
+/// See [`Math::lgamma`]; right to 1e-14 or 1e-14 relative.
+#[inline(always)]
+pub(super) fn lgamma<V: Vector<Elem = f64>>(x: V) -> V {
+    const HALF_LN_2_PI: f64 = 0.918_938_533_204_672_7;
+    let half = V::splat(0.5);
+    let mirrored = x.lt(half);
+    let z = V::select(mirrored, V::splat(1.0) - x, x);
+    let (low, y) = moved_up(z);
+    let mut product = z;
+    for k in 1..STEPS {
+        product = product * (z + f64::from(k));
+    }
+    let inverse = V::splat(1.0) / y;
+    let series = polynomial(inverse * inverse, &OVER_N_N_LESS_1).mul_add(inverse, V::splat(HALF_LN_2_PI));
+    let ln = Double::ln(y);
+    let far = (y - 0.5).mul_add(ln, series - y);
+    let up = far - V::select(low, Double::ln(product), V::splat(0.0));
+    // gamma(x) gamma(1 - x) = pi / sin(pi x)
+    let sine = Double::sin(fraction(x) * PI).abs();
+    let result = V::select(mirrored, Double::ln(V::splat(PI) / sine) - up, up);
+    V::select(x.abs().equals(V::splat(f64::INFINITY)), V::splat(f64::INFINITY), result)
+}
+
+/// See [`Math::digamma`].
+#[inline(always)]
+pub(super) fn digamma<V: Vector<Elem = f64>>(x: V) -> V {
+    let (zero, one) = (V::splat(0.0), V::splat(1.0));
+    let mirrored = x.lt(zero);
+    let z = V::select(mirrored, one - x, x);
+    let (low, y) = moved_up(z);
+    // The sum of the reciprocals, as one fraction.
+    let (mut top, mut bottom) = (one, z);
+    for k in 1..STEPS {
+        let t = z + f64::from(k);
+        (top, bottom) = (top.mul_add(t, bottom), bottom * t);
+    }
+    let inverse = one / y;
+    let square = inverse * inverse;
+    let far = Double::ln(y) - polynomial(square, &OVER_N).mul_add(square, inverse * 0.5);
+    let far = V::select(y.lt(V::splat(f64::INFINITY)), far, y);
+    let up = far - V::select(low, top / bottom, zero);
+    let r = fraction(x);
+    let down = V::select(r.equals(zero), V::splat(f64::NAN), up - V::splat(PI) / Double::tan(r * PI));
+    V::select(mirrored, down, up)
+}
+
+/// See [`Math::trigamma`].
+#[inline(always)]
+pub(super) fn trigamma<V: Vector<Elem = f64>>(x: V) -> V {
+    let (zero, one) = (V::splat(0.0), V::splat(1.0));
+    let mirrored = x.lt(V::splat(0.5));
+    let z = V::select(mirrored, one - x, x);
+    let (low, y) = moved_up(z);
+    let (mut top, mut bottom) = (one, z * z);
+    for k in 1..STEPS {
+        let t = z + f64::from(k);
+        let square = t * t;
+        (top, bottom) = (top.mul_add(square, bottom), bottom * square);
+    }
+    let inverse = one / y;
+    let square = inverse * inverse;
+    let series = polynomial(square, &BERNOULLI).mul_add(square * inverse, square * 0.5);
+    let up = inverse + series + V::select(low, top / bottom, zero);
+    let cosecant = V::splat(PI) / Double::sin(fraction(x) * PI);
+    V::select(mirrored, cosecant * cosecant - up, up)
+}

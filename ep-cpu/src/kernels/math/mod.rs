@@ -1,0 +1,211 @@
+//! The mathematical functions of elementwise kernels, over the vectors of any level.
+//!
+//! [`Math`] is what formulas are generic over. [`Single`] computes in f32 what f16, bf16 and f32 kernels
+//! need often, and the rest in f64 on as many lanes; [`Double`] computes in f64. Their polynomials are
+//! minimax fits to the function named beside each; the accuracy program of the benchmarks measures what
+//! comes of them at each level.
+//!
+//! Where a function multiplies the rounding error of its argument, as an exponential does, the argument
+//! comes in two parts: `high + low` with `low` at most an ulp of `high`.
+
+mod double;
+mod gamma;
+mod single;
+
+use super::simd::{Mask, Vector};
+use std::marker::PhantomData;
+
+/// Functions on f32 lanes: within 2 ulps of the true value except where noted.
+pub(crate) struct Single<V>(PhantomData<V>);
+
+/// Functions on f64 lanes: within 4 ulps of the true value except where noted.
+pub(crate) struct Double<V>(PhantomData<V>);
+
+/// The functions that formulas are generic over, lane by lane. Outside a function's domain: NaN.
+pub(crate) trait Math: 'static {
+    type V: Vector;
+
+    /// `(t, n)` with `exp(high + low) = 2^n (1 + t)` and |t| below 1/2; where even the product of that with
+    /// its argument is 0 or infinity, any such pair with that result.
+    fn exp_parts(high: Self::V, low: Self::V) -> (Self::V, Self::V);
+    /// `exp(x + log_2(scale))` for a power of two `2^shift`: no overflow before the product has it.
+    fn exp_shifted(x: Self::V, shift: f64) -> Self::V;
+    fn exp2(x: Self::V) -> Self::V;
+    fn exp_m1(x: Self::V) -> Self::V;
+    /// `x` times the normal distribution function of `x`.
+    fn gelu(x: Self::V) -> Self::V;
+    fn ln(x: Self::V) -> Self::V;
+    fn log2(x: Self::V) -> Self::V;
+    fn log10(x: Self::V) -> Self::V;
+    fn ln_1p(x: Self::V) -> Self::V;
+    /// `ln(1 + x + low)` for x in 0..=1 and `low` at most an ulp of it.
+    fn ln_1p_unit(x: Self::V, low: Self::V) -> Self::V;
+    fn sinh(x: Self::V) -> Self::V;
+    fn erf(x: Self::V) -> Self::V;
+    /// Within 4 ulps on f32 lanes, 16 on f64 lanes.
+    fn erfc(x: Self::V) -> Self::V;
+    /// The normal distribution: half of `erfc(-x / sqrt(2))`.
+    fn normal_cdf(x: Self::V) -> Self::V;
+    fn sin(x: Self::V) -> Self::V;
+    fn cos(x: Self::V) -> Self::V;
+    /// Within 4 ulps on f32 lanes, 16 on f64 lanes.
+    fn tan(x: Self::V) -> Self::V;
+    fn asin(x: Self::V) -> Self::V;
+    fn acos(x: Self::V) -> Self::V;
+    fn atan(x: Self::V) -> Self::V;
+    fn asinh(x: Self::V) -> Self::V;
+    fn acosh(x: Self::V) -> Self::V;
+    fn atanh(x: Self::V) -> Self::V;
+    /// `ln |gamma(x)|`; infinity at 0 and the negative integers. Near a root, right to 1e-6; elsewhere
+    /// within 4 ulps on f32 lanes, 16 on f64 lanes.
+    fn lgamma(x: Self::V) -> Self::V;
+    /// Logarithmic derivative of gamma: -inf at +0, inf at -0, NaN at the negative integers and -inf.
+    /// Limits as [`Self::lgamma`].
+    fn digamma(x: Self::V) -> Self::V;
+    /// Derivative of [`Self::digamma`]: inf at 0 and the negative integers, NaN at -inf. Limits as
+    /// [`Self::lgamma`].
+    fn trigamma(x: Self::V) -> Self::V;
+    /// C's `pow`. Within 4 ulps on f32 lanes, 16 on f64 lanes.
+    fn pow(x: Self::V, y: Self::V) -> Self::V;
+
+    #[inline(always)]
+    fn exp(x: Self::V) -> Self::V {
+        Self::exp_shifted(x, 0.0)
+    }
+
+    #[inline(always)]
+    fn cosh(x: Self::V) -> Self::V {
+        let half = Self::exp_shifted(x.abs(), -1.0);
+        // Where this is infinite or large, the other exponential no longer matters.
+        half + Self::V::splat(0.25) / half
+    }
+
+    #[inline(always)]
+    fn tanh(x: Self::V) -> Self::V {
+        // With e = exp(-2|x|), tanh|x| = (1 - e) / (1 + e); from 20 on it is 1 in both types.
+        let (t, n) = Self::exp_parts(x.abs().at_most(20.0) * -2.0, Self::V::splat(-0.0));
+        let (one, power) = (Self::V::splat(1.0), Self::V::splat(1.0).scale(n));
+        let top = power.neg_mul_add(t, one - power);
+        let bottom = power.mul_add(t, one + power);
+        top.quotient(bottom).copysign(x)
+    }
+
+    /// `exp(high + low)`.
+    #[inline(always)]
+    fn exp_sum(high: Self::V, low: Self::V) -> Self::V {
+        let (t, n) = Self::exp_parts(high, low);
+        (t + 1.0).scale(n)
+    }
+
+    #[inline(always)]
+    fn sigmoid(x: Self::V) -> Self::V {
+        Self::sigmoid_sum(x, Self::V::splat(-0.0))
+    }
+
+    /// Sigmoid of `high + low`.
+    #[inline(always)]
+    fn sigmoid_sum(high: Self::V, low: Self::V) -> Self::V {
+        let (inverse, t, n, negative) = Self::sigmoid_parts(high, low);
+        Self::V::select(negative, inverse.mul_add(t, inverse).scale(n), inverse)
+    }
+
+    /// `(1 / (1 + e), t, n, x < 0)` with `x = high + low` and `e = exp(-|x|) = 2^n (1 + t)`.
+    #[inline(always)]
+    fn sigmoid_parts(
+        high: Self::V,
+        low: Self::V,
+    ) -> (Self::V, Self::V, Self::V, <Self::V as Vector>::Mask) {
+        let negative = high.lt(Self::V::splat(0.0));
+        let (t, n) = Self::exp_parts(-high.abs(), Self::V::select(negative, low, -low));
+        ((t + 1.0).scale(n).one_over_one_plus(), t, n, negative)
+    }
+
+    /// `x sigmoid(high + low)`, for `x` of the sign of `high`; NaN for -inf.
+    #[inline(always)]
+    fn gated(x: Self::V, high: Self::V, low: Self::V) -> Self::V {
+        let (inverse, t, n, negative) = Self::sigmoid_parts(high, low);
+        // Below the bound, the exponential is 0 by far.
+        let bounded = x.at_least(-1000.0);
+        let product = bounded * inverse;
+        let rest = product.mul_add(t, bounded.product_error(inverse, product));
+        // Scaled last, which may leave few digits. Adding 0 x, zero but for infinite x.
+        let left = x.mul_add(Self::V::splat(0.0), (product + rest).scale(n));
+        Self::V::select(negative, left, x * inverse)
+    }
+
+    /// `ln(1 + exp(high + low))`.
+    #[inline(always)]
+    fn soft_plus(high: Self::V, low: Self::V) -> Self::V {
+        let negative = high.lt(Self::V::splat(0.0));
+        let (t, n) = Self::exp_parts(-high.abs(), Self::V::select(negative, low, -low));
+        let m = t + 1.0;
+        let lost = t - (m - 1.0);
+        high.at_least(0.0) + Self::ln_1p_unit(m.scale(n), lost.scale(n))
+    }
+
+    /// `x tanh(ln(1 + exp(x)))`, within 3 ulps.
+    #[inline(always)]
+    fn mish(x: Self::V) -> Self::V {
+        // With e = exp(-|x|) and tanh(ln(y)) = (y^2 - 1) / (y^2 + 1), over e^2 for positive x.
+        let (one, two) = (Self::V::splat(1.0), Self::V::splat(2.0));
+        let negative = x.lt(Self::V::splat(0.0));
+        let bounded = x.at_least(-1000.0);
+        let (t, n) = Self::exp_parts(-x.abs(), Self::V::splat(-0.0));
+        let e = (t + 1.0).scale(n);
+        let top = Self::V::select(negative, e + 2.0, two.mul_add(e, one));
+        let bottom = Self::V::select(negative, e.mul_add(e + 2.0, two), e.mul_add(e * 2.0, top));
+        let ratio = top.quotient(bottom);
+        let product = bounded * ratio;
+        let left = x.mul_add(Self::V::splat(0.0), product.mul_add(t, product).scale(n));
+        Self::V::select(negative, left, x * ratio)
+    }
+}
+
+/// `c[0] + c[1] x + ...`
+#[inline(always)]
+fn polynomial<V: Vector, const N: usize>(x: V, c: &[f64; N]) -> V {
+    let mut sum = V::splat(c[N - 1]);
+    for k in (0..N - 1).rev() {
+        sum = sum.mul_add(x, V::splat(c[k]));
+    }
+    sum
+}
+
+/// `result` where a logarithm of `x` is finite, and its limit or NaN elsewhere.
+#[inline(always)]
+fn ln_limits<V: Vector>(x: V, result: V) -> V {
+    let zero = V::splat(0.0);
+    let finite = V::select(x.lt(V::splat(f64::INFINITY)), result, x);
+    let nonzero = V::select(x.equals(zero), V::splat(f64::NEG_INFINITY), finite);
+    V::select(x.lt(zero), V::splat(f64::NAN), nonzero)
+}
+
+/// The integer nearest to `x c`, and that added to the rounder.
+#[inline(always)]
+fn nearest<V: Vector>(x: V, c: f64) -> (V, V) {
+    let rounder = V::splat(V::ROUNDER);
+    let rounded = x.mul_add(V::splat(c), rounder);
+    (rounded - rounder, rounded)
+}
+
+/// `pi / 2` in four parts, of which all but the last have so few bits that their products with the
+/// quadrants of arguments up to the second field are exact.
+struct HalfPi([f64; 4], f64);
+
+impl HalfPi {
+    /// `x` less its nearest multiple of pi / 2, and which multiple, as a sum with the rounder. `None` if a
+    /// lane is too large.
+    #[inline(always)]
+    fn reduce<V: Vector>(&self, x: V) -> Option<(V, V)> {
+        let size = x.abs();
+        if (V::splat(self.1).lt(size) & size.lt(V::splat(f64::INFINITY))).any() {
+            return None;
+        }
+        let (n, rounded) = nearest(x, std::f64::consts::FRAC_2_PI);
+        let mut r = x;
+        for part in self.0 {
+            r = n.neg_mul_add(V::splat(part), r);
+        }
+        Some((r, rounded))
+    }
+}

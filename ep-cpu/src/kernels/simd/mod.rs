@@ -1,0 +1,279 @@
+//! Vectors of f32 and f64, one pair of types per instruction-set level, for kernels that are written once.
+//!
+//! Plain loops over elements vectorise well while they are arithmetic. The mathematical functions need
+//! instructions that the compiler does not choose by itself (scaling by a power of two, exponent and
+//! mantissa, approximate reciprocals) and fused multiply-add, so they are written over [`Vector`].
+//! [`dispatch`] runs such a kernel at the level of an [`Isa`].
+//!
+//! Levels differ in [`Vector::mul_add`]: it rounds once from AVX2 up, and twice at the baseline, where
+//! fusing would be a function call. Results therefore differ between levels, within the limits stated for
+//! each function. At one level a result depends on its operands only, not on its place or the thread.
+
+/// The operators of a vector type, from its methods.
+macro_rules! operators {
+    ($t:ty $(where $v:ident)?) => {
+        impl$(<$v: Vector>)? std::ops::Add for $t {
+            type Output = Self;
+
+            #[inline(always)]
+            fn add(self, b: Self) -> Self {
+                self.plus(b)
+            }
+        }
+
+        impl$(<$v: Vector>)? std::ops::Sub for $t {
+            type Output = Self;
+
+            #[inline(always)]
+            fn sub(self, b: Self) -> Self {
+                self.minus(b)
+            }
+        }
+
+        impl$(<$v: Vector>)? std::ops::Mul for $t {
+            type Output = Self;
+
+            #[inline(always)]
+            fn mul(self, b: Self) -> Self {
+                self.times(b)
+            }
+        }
+
+        impl$(<$v: Vector>)? std::ops::Div for $t {
+            type Output = Self;
+
+            #[inline(always)]
+            fn div(self, b: Self) -> Self {
+                self.over(b)
+            }
+        }
+
+        impl$(<$v: Vector>)? std::ops::Neg for $t {
+            type Output = Self;
+
+            #[inline(always)]
+            fn neg(self) -> Self {
+                self.negated()
+            }
+        }
+
+        impl$(<$v: Vector>)? std::ops::Add<f64> for $t {
+            type Output = Self;
+
+            #[inline(always)]
+            fn add(self, b: f64) -> Self {
+                self.plus(Self::splat(b))
+            }
+        }
+
+        impl$(<$v: Vector>)? std::ops::Sub<f64> for $t {
+            type Output = Self;
+
+            #[inline(always)]
+            fn sub(self, b: f64) -> Self {
+                self.minus(Self::splat(b))
+            }
+        }
+
+        impl$(<$v: Vector>)? std::ops::Mul<f64> for $t {
+            type Output = Self;
+
+            #[inline(always)]
+            fn mul(self, b: f64) -> Self {
+                self.times(Self::splat(b))
+            }
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod pair;
+mod scalar;
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
+use half::{bf16, f16};
+use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Sub};
+
+/// One truth value per lane.
+pub(crate) trait Mask: Copy + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> {
+    /// Whether any lane is true.
+    fn any(self) -> bool;
+}
+
+/// Lanes of one floating-point type. An `f64` as an operand stands for that constant in every lane.
+///
+/// Comparisons are false where a lane is NaN. Methods are only sound to call inside [`dispatch`], which
+/// proves that the CPU has the instructions; nothing else names the implementing types.
+pub(crate) trait Vector:
+    Copy
+    + 'static
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + Add<f64, Output = Self>
+    + Sub<f64, Output = Self>
+    + Mul<f64, Output = Self>
+{
+    type Mask: Mask;
+    /// What a lane is in memory.
+    type Elem: Copy;
+    const LANES: usize;
+    /// Added to a number of magnitude below a quarter of it, leaves the nearest integer in the low bits.
+    const ROUNDER: f64;
+    /// Whether [`Self::mul_add`] rounds once.
+    const FUSED: bool;
+
+    /// `x` in every lane, rounded to the lane's type.
+    fn splat(x: f64) -> Self;
+    /// `self * b + c`.
+    fn mul_add(self, b: Self, c: Self) -> Self;
+    fn abs(self) -> Self;
+    /// The magnitude of `self` with the sign of `sign`.
+    fn copysign(self, sign: Self) -> Self;
+    fn sqrt(self) -> Self;
+    fn floor(self) -> Self;
+    fn lt(self, other: Self) -> Self::Mask;
+    fn le(self, other: Self) -> Self::Mask;
+    fn equals(self, other: Self) -> Self::Mask;
+    fn is_nan(self) -> Self::Mask;
+    /// `a` where the mask is true, `b` elsewhere.
+    fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
+    /// The smaller; `self` if either is NaN.
+    fn at_most(self, bound: f64) -> Self;
+    /// The greater; `self` if either is NaN.
+    fn at_least(self, bound: f64) -> Self;
+    /// `self * 2^n` rounded once, for an integral `n` within twice the exponent range.
+    fn scale(self, n: Self) -> Self;
+    /// For a sum with [`Self::ROUNDER`]: 2 to the integer in its low bits, within the range of normal numbers.
+    fn power_of_two(self) -> Self;
+    /// `(k, m)` with `self = 2^k m` and m in 0.75..1.5, for positive finite numbers; else unspecified.
+    fn split(self) -> (Self, Self);
+    /// For a sum with [`Self::ROUNDER`]: whether bit `bit` of the integer in its low bits is set.
+    fn low_bit(self, bit: u32) -> Self::Mask;
+    /// `self` negated where bit `bit` of `rounded`, as of [`Self::low_bit`], is set.
+    fn flip_if_bit(self, rounded: Self, bit: u32) -> Self;
+    /// `self / d` within an ulp, for finite operands, `d` and the quotient in 2^-60..2^60 or the
+    /// quotient less.
+    #[inline(always)]
+    fn quotient(self, d: Self) -> Self {
+        self / d
+    }
+    /// `1 / (1 + self)` within an ulp, where `self` in 0..=1 counts with all its digits.
+    #[inline(always)]
+    fn one_over_one_plus(self) -> Self {
+        let one = Self::splat(1.0);
+        let r = one / (self + 1.0);
+        // The error is taken from `self`, since the sum has lost some of its digits; 1 - r has all.
+        r.mul_add(self.neg_mul_add(r, one - r), r)
+    }
+    /// About `1 / self` to 2^-21 at least, under the conditions of [`Self::quotient`].
+    #[inline(always)]
+    fn rough_reciprocal(self) -> Self {
+        Self::splat(1.0) / self
+    }
+    /// `1 / sqrt(self)` within two ulps; the limits at zero, infinity and below zero.
+    #[inline(always)]
+    fn rsqrt(self) -> Self {
+        Self::splat(1.0) / self.sqrt()
+    }
+    /// `f` of each lane.
+    fn map(self, f: impl Fn(f64) -> f64) -> Self;
+    /// `f` of each pair of lanes.
+    fn zip(self, other: Self, f: impl Fn(f64, f64) -> f64) -> Self;
+
+    /// # Safety
+    /// `p` is readable for [`Self::LANES`] elements.
+    unsafe fn load(p: *const Self::Elem) -> Self;
+    /// # Safety
+    /// `p` is writable for [`Self::LANES`] elements.
+    unsafe fn store(self, p: *mut Self::Elem);
+
+    /// `c - self * b`.
+    #[inline(always)]
+    fn neg_mul_add(self, b: Self, c: Self) -> Self {
+        (-self).mul_add(b, c)
+    }
+
+    #[inline(always)]
+    fn gt(self, other: Self) -> Self::Mask {
+        other.lt(self)
+    }
+
+    /// The rounding error of `self * b`, given the rounded product. Without a fused multiply-add the
+    /// operands must be far from overflow.
+    #[inline(always)]
+    fn product_error(self, b: Self, product: Self) -> Self {
+        if Self::FUSED {
+            return self.mul_add(b, -product);
+        }
+        let (ah, al) = self.halves();
+        let (bh, bl) = b.halves();
+        al * bl - (((product - ah * bh) - al * bh) - ah * bl)
+    }
+
+    /// `self` as a sum of two numbers of half the digits.
+    #[inline(always)]
+    fn halves(self) -> (Self, Self) {
+        // Twice the rounder is 2^(digits - 1) times 1.5 times 2; its square root is near 2^(digits / 2).
+        let factor = if size_of::<Self::Elem>() == 4 { 4097.0 } else { 134_217_729.0 };
+        let big = self * factor;
+        let high = big - (big - self);
+        (high, self - high)
+    }
+}
+
+/// Lanes of f32.
+pub(crate) trait Single: Vector<Elem = f32> {
+    /// As many lanes of f64.
+    type Wide: Vector<Elem = f64>;
+    fn widen(self) -> Self::Wide;
+    /// Rounds to nearest.
+    fn narrow(wide: Self::Wide) -> Self;
+    /// # Safety
+    /// `p` is readable for [`Vector::LANES`] elements.
+    unsafe fn load_f16(p: *const f16) -> Self;
+    /// # Safety
+    /// `p` is writable for [`Vector::LANES`] elements.
+    unsafe fn store_f16(self, p: *mut f16);
+    /// # Safety
+    /// `p` is readable for [`Vector::LANES`] elements.
+    unsafe fn load_bf16(p: *const bf16) -> Self;
+    /// # Safety
+    /// `p` is writable for [`Vector::LANES`] elements.
+    unsafe fn store_bf16(self, p: *mut bf16);
+}
+
+/// The vectors of one level.
+pub(crate) trait Lanes: 'static {
+    type F32: Single;
+    type F64: Vector<Elem = f64>;
+}
+
+/// A computation written over any [`Lanes`]. All of it must be `#[inline(always)]`, and
+/// vectors must not pass through closures or iterators: what is not inlined is compiled for the baseline.
+pub(crate) trait Kernel {
+    fn run<L: Lanes>(self);
+}
+
+/// Runs `kernel` with the vectors of a level.
+#[inline]
+pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) {
+    #[cfg(target_arch = "x86_64")]
+    match isa.level() {
+        Level::Baseline => kernel.run::<scalar::Scalar>(),
+        // SAFETY: the `Isa` is the proof that the CPU has the level.
+        Level::Avx2 => unsafe { avx2::run(kernel) },
+        // SAFETY: as above.
+        Level::Avx512 | Level::Amx => unsafe { avx512::run(kernel) },
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = isa;
+        kernel.run::<scalar::Scalar>();
+    }
+}
