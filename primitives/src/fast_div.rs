@@ -135,6 +135,53 @@ mod tests {
         }
     }
 
+    /// Around every kind of multiple: the first ones, the middle, the last below 2^32.
+    fn check_multiples_u32(d: u32) {
+        let f = FastDivU32::new(d).unwrap();
+        let last = u32::MAX / d;
+        for q in [0, 1, 2, 3, last / 3, last / 2, last / 2 + 1, last - 1, last].map(|q| q.min(last)) {
+            for n in [(q * d).saturating_sub(1), q * d, (q * d).saturating_add(1)] {
+                assert_eq!(f.div_rem(n), (n / d, n % d), "{n} / {d}");
+            }
+        }
+    }
+
+    fn check_multiples_u64(d: u64) {
+        let f = FastDivU64::new(d).unwrap();
+        let last = u64::MAX / d;
+        for q in [0, 1, 2, 3, last / 3, last / 2, last / 2 + 1, last - 1, last].map(|q| q.min(last)) {
+            for n in [(q * d).saturating_sub(1), q * d, (q * d).saturating_add(1)] {
+                assert_eq!(f.div_rem(n), (n / d, n % d), "{n} / {d}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_divisors_of_16_bits_and_powers_of_two() {
+        let around = |bit: u32| (-1i64..=1).map(move |d| (1u64 << bit).wrapping_add_signed(d));
+        for d in (1..=1 << 16).chain((17..64).flat_map(around)).chain([u64::MAX - 1, u64::MAX]) {
+            check_multiples_u64(d);
+            if let Ok(d) = u32::try_from(d) {
+                check_multiples_u32(d);
+            }
+        }
+        for d in [u32::MAX - 1, u32::MAX] {
+            check_multiples_u32(d);
+        }
+    }
+
+    /// All multiples of small divisors, and both their neighbours, over all of 16 bits.
+    #[test]
+    fn all_multiples_below_16_bits() {
+        for d in 1..=1u32 << 16 {
+            let (f, g) = (FastDivU32::new(d).unwrap(), FastDivU64::new(d.into()).unwrap());
+            for n in (0..1u32 << 16).step_by(d as usize).flat_map(|m| [m.saturating_sub(1), m, m + 1]) {
+                assert_eq!(f.quotient(n), n / d, "{n} / {d}");
+                assert_eq!(g.quotient(n.into()), u64::from(n / d), "{n} / {d}");
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
         #[test]

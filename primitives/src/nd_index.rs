@@ -185,4 +185,36 @@ mod tests {
         assert!(NdIndex::<u64, 2>::new(&[1, 1, 1]).is_err());
         assert_eq!(NdIndex::<u32, 3>::new(&[4, 0, 5]).unwrap().strides(), [5, 5, 1]);
     }
+
+    /// Gather along dimension 1 of [2, 5, 2] with six indices: from an element of the output to the one that
+    /// it is copied from.
+    #[test]
+    fn gather_goes_from_offset_to_index_and_back() {
+        let (params, output) =
+            (NdIndex::<i32, 3>::new(&[2, 5, 2]).unwrap(), NdIndex::<i32, 3>::new(&[2, 6, 2]).unwrap());
+        let mut index = [0; 3];
+        output.index_of(18, &mut index);
+        assert_eq!(index, [1, 3, 0]);
+        // The index list holds 0 at place 3.
+        index[1] = 0;
+        assert_eq!(params.offset_of(&index), 10);
+    }
+
+    /// Batch gather of [2, 5, 2, 3] along dimension 2 with two batch dimensions and six indices per batch.
+    #[test]
+    fn batch_gather_counts_within_a_batch() {
+        let (batch_in, batch_out) =
+            (NdIndex::<u64, 3>::new(&[1, 2, 3]).unwrap(), NdIndex::<u64, 3>::new(&[1, 6, 3]).unwrap());
+        let batches = NdIndex::<u64, 2>::new(&[10, 18]).unwrap();
+        let (mut place, mut index) = ([0; 2], [0; 3]);
+        batches.index_of(58, &mut place);
+        let [batch, within] = place;
+        assert_eq!((batch, within), (3, 4));
+        batch_out.index_of(within, &mut index);
+        assert_eq!(index, [0, 1, 1]);
+        assert_eq!(batch * 6 + index[1], 19);
+        // The index list holds 1 at place 19.
+        index[1] = 1;
+        assert_eq!(batch * 6 + batch_in.offset_of(&index), 22);
+    }
 }

@@ -3,7 +3,7 @@
 use crate::isa::{Body, Isa};
 use crate::kernels::elem::Storage;
 use crate::kernels::gemv::gemv;
-use crate::kernels::transpose::{self, Matrix, transpose};
+use crate::kernels::transpose::{self, Matrix, Mode};
 use ep_core::{Error, Result};
 use half::{bf16, f16};
 use std::cell::Cell;
@@ -87,7 +87,7 @@ unsafe fn gemm_crate<T: 'static>(t: &Tile<T>, alpha: T, beta: T, read_c: bool) {
 }
 
 macro_rules! real_elements {
-    ($($t:ident: $bits:ident),*) => {
+    ($($t:ident),*) => {
         $(impl Element for $t {
             type Scalar = $t;
 
@@ -100,13 +100,13 @@ macro_rules! real_elements {
             }
 
             unsafe fn tile(_: Isa, tile: &Tile<Self>, alpha: $t, beta: $t) -> Result<()> {
-                // SAFETY: the caller's promise; the bits are as large as the number.
-                unsafe { turned::<$t, $bits>(tile, alpha, beta, 1.0, beta != 0.0) }
+                // SAFETY: the caller's promise.
+                unsafe { turned::<$t>(tile, alpha, beta, 1.0, beta != 0.0) }
             }
         })*
     };
 }
-real_elements!(f32: u32, f64: u64);
+real_elements!(f32, f64);
 
 macro_rules! complex_elements {
     ($($t:path: $part:ident),*) => {
@@ -190,18 +190,22 @@ unsafe fn with_room<T: Copy, R>(len: usize, f: impl FnOnce(&mut [T]) -> R) -> Re
 /// How often each element of `b` must be used for turning it to pay.
 const USES: usize = 64;
 
+/// A matrix of elements of `T` with rows `stride` apart, to be turned into rows without gaps.
+fn turn_of<T>(rows: usize, cols: usize, stride: usize) -> Matrix {
+    let bytes = |n: usize| (n * size_of::<T>()) as isize;
+    Matrix { rows, cols, src_stride: bytes(stride), dst_stride: bytes(rows) }
+}
+
+fn turn<T>() -> transpose::Transpose {
+    transpose::lookup(Isa::BASELINE, size_of::<T>(), Mode::Cached)
+}
+
 /// Multiplies. A `b` that is stored transposed is first turned, a panel at a time: the crate would pack it one
 /// element at a time, for every tile anew.
 ///
 /// # Safety
-/// As for [`Element::tile`]; `Bits` has the size of `T`, which the `gemm` crate knows.
-unsafe fn turned<T: Copy + 'static, Bits: transpose::Element>(
-    t: &Tile<T>,
-    alpha: T,
-    beta: T,
-    one: T,
-    read_c: bool,
-) -> Result<()> {
+/// As for [`Element::tile`]; the `gemm` crate knows `T`.
+unsafe fn turned<T: Copy + 'static>(t: &Tile<T>, alpha: T, beta: T, one: T, read_c: bool) -> Result<()> {
     if t.k == 0 || t.b_cs == 1 || t.m < USES {
         // SAFETY: the caller's promise.
         unsafe { gemm_crate(t, alpha, beta, read_c) };
@@ -211,11 +215,11 @@ unsafe fn turned<T: Copy + 'static, Bits: transpose::Element>(
     let multiply = |room: &mut [T]| {
         for p in (0..t.k).step_by(depth) {
             let k = depth.min(t.k - p);
-            let panel = Matrix { rows: t.n, cols: k, src_stride: t.b_cs, dst_stride: t.n };
+            let panel = turn_of::<T>(t.n, k, t.b_cs);
             let first = p == 0;
             // SAFETY: the panel lies inside the tile, and has room.
             unsafe {
-                transpose::<Bits>(panel, t.b.add(p * t.b_rs).cast(), room.as_mut_ptr().cast(), false);
+                turn::<T>()(panel, t.b.add(p * t.b_rs).cast(), room.as_mut_ptr().cast());
                 let (a, b) = (t.a.add(p * t.a_cs), room.as_ptr());
                 let part = Tile { k, a, b, b_rs: t.n, b_cs: 1, ..*t };
                 gemm_crate(&part, alpha, if first { beta } else { one }, read_c || !first);
@@ -248,9 +252,9 @@ unsafe fn through_f32<T: Storage<Value = f32>>(isa: Isa, t: &Tile<T>, alpha: f32
             let (a, b) = unsafe {
                 let mut b = (t.b.add(p * t.b_rs), t.b_rs, t.b_cs);
                 if turn_b {
-                    let panel = Matrix { rows: t.n, cols: k, src_stride: t.b_cs, dst_stride: t.n };
+                    let panel = turn_of::<T>(t.n, k, t.b_cs);
                     let turned = turned.as_mut_ptr();
-                    transpose::<u16>(panel, b.0.cast(), turned.cast(), false);
+                    turn::<T>()(panel, b.0.cast(), turned.cast());
                     b = (turned.cast::<T>().cast_const(), t.n, 1);
                 }
                 (

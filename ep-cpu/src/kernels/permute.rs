@@ -1,22 +1,11 @@
 //! Permute: reorder the dimensions of a dense tensor, `dst_dims[i] = src_dims[permutation[i]]`.
-//!
-//! After simplification there are three cases. An identity is a copy. Where the innermost dimension stays,
-//! rows are copied whole. Otherwise the source's innermost dimension lands elsewhere, and together with the
-//! destination's innermost one it spans a matrix to transpose, once for each index of the other dimensions.
-//!
-//! A matrix is walked along several source rows at once, as sequential streams, and written in whole lines
-//! of the destination: transposes by square cache blocks lose to power-of-two strides, where the lines of a
-//! block fall into few cache sets.
 
 use crate::isa::Isa;
-use crate::kernels::memcpy::{MemcpyArgs, memcpy};
-use crate::kernels::raw::{Shared, for_ranges};
-use crate::kernels::stream;
-use crate::kernels::transpose::{Element, LINE, Matrix, transpose};
+use crate::kernels::movement;
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Result};
 use primitives::permute::{MAX_DIMS, Permutation};
-use std::ops::Range;
+use primitives::tensor_iterator::TensorIterator;
 
 /// Arguments of a [`PermuteFn`].
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +23,8 @@ pub struct PermuteArgs<'a> {
 /// Permutes a tensor.
 ///
 /// # Errors
-/// Those of [`Permutation::simplify`], of [`memcpy`] where the permutation changes nothing, and of `par`.
+/// Those of [`Permutation::simplify`], `InvalidArgument` where source and destination overlap and that is noticed,
+/// and those of `par`.
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for all elements, with no other access until this returns; they do
@@ -59,206 +49,29 @@ pub fn rows() -> impl Iterator<Item = DType> {
 }
 
 unsafe fn permute<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &PermuteArgs<'_>) -> Result<()> {
-    let simple = Permutation::simplify(args.src_dims, args.permutation, SIZE)?.fold(16);
-    if simple.is_identity() {
-        let bytes = simple.count() * simple.movement_size();
-        // SAFETY: the caller's promise.
-        return unsafe { memcpy(isa, par, &MemcpyArgs { dst: args.dst, src: args.src, bytes }) };
+    let simple = Permutation::simplify(args.src_dims, args.permutation, SIZE)?;
+    let dims = simple.src_dims();
+    let mut src_strides = [SIZE as isize; MAX_DIMS];
+    for i in (1..dims.len()).rev() {
+        src_strides[i - 1] = src_strides[i] * dims[i] as isize;
     }
-    let plan = Plan::new(&simple);
-    let (src, dst) = (Shared::new(args.src.cast_mut()), Shared::new(args.dst));
-    let last = simple.num_dims() - 1;
-    let size = simple.movement_size();
-    let kernel: Kernel = match size {
-        _ if simple.permutation()[last] == last => copy_rows,
-        1 => transpose_all::<u8>,
-        2 => transpose_all::<u16>,
-        4 => transpose_all::<u32>,
-        8 => transpose_all::<u64>,
-        _ => transpose_all::<[u64; 2]>,
-    };
-    // SAFETY: the plan covers the caller's tensors, in elements of the size that the kernel moves.
-    unsafe { kernel(par, &plan, size, src, dst) }
-}
-
-type Kernel = unsafe fn(&dyn Parallel, &Plan, usize, Shared<u8>, Shared<u8>) -> Result<()>;
-
-/// One destination dimension: its size, and the strides, in elements, on both sides.
-#[derive(Clone, Copy, Debug, Default)]
-struct Axis {
-    size: usize,
-    src_stride: usize,
-    dst_stride: usize,
-}
-
-/// A permutation with strides, in destination order.
-struct Plan {
-    axes: [Axis; MAX_DIMS],
-    num_dims: usize,
-}
-
-impl Plan {
-    fn new(simple: &Permutation) -> Self {
-        let dims = simple.src_dims();
-        let num_dims = dims.len();
-        let mut src_strides = [1; MAX_DIMS];
-        for i in (0..num_dims - 1).rev() {
-            src_strides[i] = src_strides[i + 1] * dims[i + 1];
-        }
-        let mut axes = [Axis::default(); MAX_DIMS];
-        let mut dst_stride = 1;
-        for (axis, &from) in axes.iter_mut().zip(simple.permutation()).rev() {
-            *axis = Axis { size: dims[from], src_stride: src_strides[from], dst_stride };
-            dst_stride *= dims[from];
-        }
-        Self { axes, num_dims }
+    let (dst_dims, mut dst_strides, mut reordered) = (simple.dst_dims(), [0; MAX_DIMS], [0; MAX_DIMS]);
+    let mut stride = SIZE as isize;
+    for (i, &axis) in simple.permutation().iter().enumerate().rev() {
+        reordered[i] = src_strides[axis];
+        dst_strides[i] = stride;
+        stride *= dims[axis] as isize;
     }
-
-    fn axes(&self) -> &[Axis] {
-        &self.axes[..self.num_dims]
-    }
-
-    fn last(&self) -> Axis {
-        self.axes[self.num_dims - 1]
-    }
-}
-
-/// Counts through some axes in row-major order, keeping the offsets on both sides.
-struct Odometer<'a> {
-    axes: &'a [Axis],
-    index: [usize; MAX_DIMS],
-    src: usize,
-    dst: usize,
-}
-
-impl<'a> Odometer<'a> {
-    fn at(axes: &'a [Axis], mut position: usize) -> Self {
-        let mut new = Self { axes, index: [0; MAX_DIMS], src: 0, dst: 0 };
-        for (i, axis) in axes.iter().enumerate().rev() {
-            new.index[i] = position % axis.size;
-            position /= axis.size;
-            new.src += new.index[i] * axis.src_stride;
-            new.dst += new.index[i] * axis.dst_stride;
-        }
-        new
-    }
-
-    fn advance(&mut self) {
-        for (i, axis) in self.axes.iter().enumerate().rev() {
-            self.src += axis.src_stride;
-            self.dst += axis.dst_stride;
-            self.index[i] += 1;
-            if self.index[i] < axis.size {
-                return;
-            }
-            self.src -= axis.size * axis.src_stride;
-            self.dst -= axis.size * axis.dst_stride;
-            self.index[i] = 0;
-        }
-    }
-}
-
-/// Copies the innermost dimension, of elements of `size` bytes, for every index of the others; it stays
-/// innermost.
-///
-/// # Safety
-/// `src` is readable and `dst` writable for the whole plan, and they do not overlap.
-unsafe fn copy_rows(
-    par: &dyn Parallel,
-    plan: &Plan,
-    size: usize,
-    src: Shared<u8>,
-    dst: Shared<u8>,
-) -> Result<()> {
-    let outer = &plan.axes()[..plan.num_dims - 1];
-    let row = plan.last().size * size;
-    let rows = outer.iter().map(|a| a.size).product();
-    for_ranges(par, rows, 2 * row, 1, |range| {
-        let mut at = Odometer::at(outer, range.start);
-        for _ in range {
-            // SAFETY: the offsets are those of a row of the plan, in the destination of this row only.
-            unsafe {
-                let (from, to) = (src.get().add(at.src * size), dst.get().add(at.dst * size));
-                to.copy_from_nonoverlapping(from, row);
-            }
-            at.advance();
-        }
-        Ok(())
-    })
-}
-
-/// Transposes the matrices that the two innermost dimensions span.
-///
-/// # Safety
-/// As for [`copy_rows`], with `size` that of `T`.
-unsafe fn transpose_all<T: Element>(
-    par: &dyn Parallel,
-    plan: &Plan,
-    size: usize,
-    src: Shared<u8>,
-    dst: Shared<u8>,
-) -> Result<()> {
-    /// Columns of one unit of work: long enough to stream, short enough to share a flat matrix out.
-    const COLS: usize = 2048;
-    // Rows run along the destination's innermost dimension, columns along the source's.
-    let rows = plan.last();
-    let cols =
-        plan.axes().iter().copied().find(|a| a.src_stride == 1).expect("one source dimension is innermost");
-    let mut outer = [Axis::default(); MAX_DIMS];
-    let mut batch_dims = 0;
-    for axis in &plan.axes()[..plan.num_dims - 1] {
-        if axis.src_stride != 1 {
-            outer[batch_dims] = *axis;
-            batch_dims += 1;
-        }
-    }
-    let batches = &outer[..batch_dims];
-    let batch: usize = batches.iter().map(|a| a.size).product();
-
-    let band = LINE / size;
-    let bands = rows.size.div_ceil(band);
-    let pieces = cols.size.div_ceil(COLS);
-    let whole_bytes = batch * rows.size * cols.size * size;
-    let streaming = whole_bytes >= stream::STREAM_BYTES / 8
-        && (cols.dst_stride * size).is_multiple_of(LINE)
-        && dst.get().addr().is_multiple_of(LINE)
-        && batches.iter().all(|a| (a.dst_stride * size).is_multiple_of(LINE));
-    let unit_bytes = 2 * size * band.min(rows.size) * cols.size.min(COLS);
-    for_ranges(par, batch * bands * pieces, unit_bytes, 1, |units: Range<usize>| {
-        let mut unit = units.start;
-        while unit < units.end {
-            // Neighbouring pieces of one band are done in one go.
-            let (batch_band, piece) = (unit / pieces, unit % pieces);
-            let run = (pieces - piece).min(units.end - unit);
-            let at = Odometer::at(batches, batch_band / bands);
-            let row = batch_band % bands * band;
-            let col = piece * COLS;
-            let matrix = Matrix {
-                rows: band.min(rows.size - row),
-                cols: (run * COLS).min(cols.size - col),
-                src_stride: rows.src_stride,
-                dst_stride: cols.dst_stride,
-            };
-            // SAFETY: the offsets and sizes stay inside the plan's two innermost dimensions at one index of
-            // the others; no other unit writes there. Streaming was checked to write whole aligned lines:
-            // all offsets are multiples of a line.
-            unsafe {
-                let from = src.get().cast::<T>().wrapping_add(at.src + row * rows.src_stride + col);
-                let to = dst.get().cast::<T>().wrapping_add(at.dst + row + col * cols.dst_stride);
-                transpose(matrix, from.cast_const(), to, streaming);
-            }
-            unit += run;
-        }
-        if streaming {
-            stream::fence();
-        }
-        Ok(())
-    })
+    let rank = dims.len();
+    let walk = TensorIterator::new(&dst_dims[..rank], [&dst_strides[..rank], &reordered[..rank]])?;
+    // SAFETY: the caller's promise; the walk covers both tensors.
+    unsafe { movement::copy(isa, par, &walk, SIZE, args.src, args.dst) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::lines::LINE;
     use crate::kernels::testing::{Guarded, Rng, Threads};
     use ep_core::Code;
     use ep_core::parallel::Serial;

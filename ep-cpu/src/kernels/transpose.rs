@@ -1,176 +1,616 @@
-//! Transposing a band of rows: what [`permute`](super::permute) is made of.
+//! Transposing matrices: what [`movement`](super::movement) is made of.
+//!
+//! Tiles of 16 bytes by as many rows are transposed in registers, a vector's worth of them side by side. How
+//! the result is written depends on its size and on where its rows lie:
+//!
+//! - [`Mode::Cached`]: straight to the destination, with ordinary stores.
+//! - [`Mode::Lines`]: the same past the cache, a whole line at a time. Needs rows that start at lines.
+//! - [`Mode::Panels`]: through a buffer in which a few lines of many destination rows are collected; what is
+//!   written past the cache are the whole lines in it, and the rest waits there for its other part. Serves
+//!   rows that start anywhere.
+//! - [`Mode::Block`]: the same for rows that are short but follow each other without gaps, as one long row.
+//!
+//! The source is walked along several rows at once, as sequential streams. Transposing square cache blocks
+//! loses to power-of-two strides, where the lines of a block fall into few cache sets.
 
-/// Bytes of a cache line; a band of rows is as high as a line has elements.
-pub(super) const LINE: usize = 64;
+use super::groups;
+use super::lanes::{LANE, Vector, prefetch};
+use super::lines::{LINE, flush_by};
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
+use std::mem::MaybeUninit;
 
-/// `dst[c * dst_stride + r] = src[r * src_stride + c]`, in elements.
+/// `dst[c * dst_stride + r * SIZE] = src[r * src_stride + c * SIZE]`, strides in bytes and of any sign.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matrix {
     pub(super) rows: usize,
     pub(super) cols: usize,
-    pub(super) src_stride: usize,
-    pub(super) dst_stride: usize,
+    pub(super) src_stride: isize,
+    pub(super) dst_stride: isize,
 }
 
-/// Plain data of 1, 2, 4, 8 or 16 bytes, read and written at any alignment.
-pub(super) trait Element: Copy + Send + Sync + 'static {
-    /// Transposes as many square tiles as fit, and returns the rows and columns done: two numbers, so
-    /// that what is left is a strip on the right and one at the bottom.
-    ///
-    /// # Safety
-    /// As for [`transpose`].
-    unsafe fn tiles(m: Matrix, src: *const Self, dst: *mut Self, streaming: bool) -> (usize, usize);
+/// How a destination is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Cached,
+    /// The destination and its stride are multiples of [`LINE`].
+    Lines,
+    Panels,
+    /// The stride of the destination is the length of its rows, at most [`BLOCK_ROW`] bytes.
+    Block,
 }
 
-/// Transposes.
+/// Bytes of the buffer that panels and blocks are collected in.
+const SCRATCH: usize = 64 << 10;
+
+/// The longest row that [`Mode::Block`] takes.
+pub(super) const BLOCK_ROW: usize = 512;
+
+/// The most columns that [`Mode::Panels`] takes: at least a line of each and one before it must fit its buffer.
+pub(super) const PANEL_COLS: usize = SCRATCH / (2 * LINE);
+
+/// Bytes of the buffer that panels use if they can.
+const PANEL: usize = 24 << 10;
+
+/// Bytes of a destination row that are collected before they are written, where the buffer has the room.
+const PANEL_ROW: usize = 2048;
+
+#[repr(C, align(64))]
+struct Scratch([MaybeUninit<u8>; SCRATCH]);
+
+/// Transposes a matrix of elements of a fixed size, `(matrix, src, dst)`, in one of the modes.
 ///
 /// # Safety
-/// All elements that the matrix names are readable in `src` and writable in `dst`. With `streaming`, `dst`
-/// and `dst_stride * size_of::<T>()` are multiples of [`LINE`], and the caller fences.
-pub(super) unsafe fn transpose<T: Element>(m: Matrix, src: *const T, dst: *mut T, streaming: bool) {
-    // SAFETY: the caller's promise.
-    let (rows, cols) = unsafe { T::tiles(m, src, dst, streaming) };
-    let element = |r: usize, c: usize| {
-        // SAFETY: called with `r` and `c` inside the matrix only.
-        unsafe {
-            dst.add(c * m.dst_stride + r).write_unaligned(src.add(r * m.src_stride + c).read_unaligned())
-        };
-    };
-    for c in 0..m.cols {
-        for r in if c < cols { rows } else { 0 }..m.rows {
-            element(r, c);
-        }
+/// All elements that the matrix names are readable in `src` and writable in `dst`, at any alignment; what the
+/// [`Mode`] asks for holds. With any but [`Mode::Cached`] the caller fences afterwards. The CPU has the
+/// instruction set that the function was looked up for.
+pub(super) type Transpose = unsafe fn(Matrix, *const u8, *mut u8);
+
+/// The function for elements of `size` bytes: 1, 2, 4, 8 or 16.
+pub(super) fn lookup(isa: Isa, size: usize, mode: Mode) -> Transpose {
+    match size {
+        1 => of::<1, 16>(isa, mode),
+        2 => of::<2, 8>(isa, mode),
+        4 => of::<4, 4>(isa, mode),
+        8 => of::<8, 2>(isa, mode),
+        _ => of::<16, 1>(isa, mode),
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-mod tiles {
-    use super::{Element, Matrix};
-
-    macro_rules! element {
-        ($($t:ty),*) => {
-            $(impl Element for $t {
-                unsafe fn tiles(_: Matrix, _: *const Self, _: *mut Self, _: bool) -> (usize, usize) {
-                    (0, 0)
-                }
-            })*
-        };
+// The modes are functions of their own: those with a buffer have a large frame, which small launches should not
+// pay for.
+fn of<const SIZE: usize, const N: usize>(isa: Isa, mode: Mode) -> Transpose {
+    match mode {
+        Mode::Cached => at::<SIZE, N, CACHED>(isa),
+        Mode::Lines => at::<SIZE, N, LINES>(isa),
+        Mode::Panels => at::<SIZE, N, PANELS>(isa),
+        Mode::Block => at::<SIZE, N, BLOCK>(isa),
     }
-    element!(u8, u16, u32, u64, [u64; 2]);
+}
+
+const CACHED: u8 = 0;
+const LINES: u8 = 1;
+const PANELS: u8 = 2;
+const BLOCK: u8 = 3;
+
+#[cfg(not(target_arch = "x86_64"))]
+fn at<const SIZE: usize, const N: usize, const MODE: u8>(_: Isa) -> Transpose {
+    transpose::<super::lanes::Portable, super::lanes::Portable, SIZE, N, MODE>
 }
 
 #[cfg(target_arch = "x86_64")]
-mod tiles {
-    use super::{Element, LINE, Matrix};
-    use std::arch::x86_64::*;
+fn at<const SIZE: usize, const N: usize, const MODE: u8>(isa: Isa) -> Transpose {
+    match isa.level() {
+        Level::Baseline => x86::baseline::<SIZE, N, MODE>,
+        Level::Avx2 => x86::avx2::<SIZE, N, MODE>,
+        Level::Avx512 | Level::Amx => x86::avx512::<SIZE, N, MODE>,
+    }
+}
 
-    /// Interleaves the lower, and the upper, halves of two vectors.
-    trait Zip {
-        fn zip(a: __m128i, b: __m128i) -> (__m128i, __m128i);
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Matrix, transpose};
+    use std::arch::x86_64::{__m128i, __m256i, __m512i};
+
+    /// # Safety
+    /// As for [`super::Transpose`].
+    pub(super) unsafe fn baseline<const SIZE: usize, const N: usize, const MODE: u8>(
+        m: Matrix,
+        src: *const u8,
+        dst: *mut u8,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { transpose::<__m128i, __m128i, SIZE, N, MODE>(m, src, dst) }
     }
 
-    macro_rules! zip {
-        ($($t:ty: $low:ident, $high:ident, $lanes:literal;)*) => {
-            $(
-                impl Zip for $t {
-                    #[inline(always)]
-                    fn zip(a: __m128i, b: __m128i) -> (__m128i, __m128i) {
-                        // SAFETY: SSE2 is part of x86-64.
-                        unsafe { ($low(a, b), $high(a, b)) }
-                    }
-                }
+    /// # Safety
+    /// As for [`super::Transpose`].
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn avx2<const SIZE: usize, const N: usize, const MODE: u8>(
+        m: Matrix,
+        src: *const u8,
+        dst: *mut u8,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { transpose::<__m256i, __m128i, SIZE, N, MODE>(m, src, dst) }
+    }
 
-                impl Element for $t {
-                    unsafe fn tiles(m: Matrix, src: *const Self, dst: *mut Self, streaming: bool) -> (usize, usize) {
-                        // SAFETY: the caller's promise.
-                        unsafe {
-                            if streaming {
-                                bands::<$t, $lanes, true>(m, src, dst)
-                            } else {
-                                bands::<$t, $lanes, false>(m, src, dst)
-                            }
-                        }
-                    }
-                }
-            )*
+    /// # Safety
+    /// As for [`super::Transpose`].
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(super) unsafe fn avx512<const SIZE: usize, const N: usize, const MODE: u8>(
+        m: Matrix,
+        src: *const u8,
+        dst: *mut u8,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { transpose::<__m512i, __m128i, SIZE, N, MODE>(m, src, dst) }
+    }
+}
+
+/// `V` is the widest vector and `W` one of a single lane; `N` is how many elements a lane has.
+///
+/// # Safety
+/// As for [`Transpose`].
+#[inline(always)]
+unsafe fn transpose<V: Vector, W: Vector, const SIZE: usize, const N: usize, const MODE: u8>(
+    m: Matrix,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // SAFETY: the caller's promise, for each of them.
+    unsafe {
+        match MODE {
+            CACHED => cached::<V, W, SIZE, N>(m, src, dst),
+            LINES => lines::<V, W, SIZE, N>(m, src, dst),
+            PANELS => panels::<V, W, SIZE, N>(m, src, dst),
+            _ => block::<V, W, SIZE, N>(m, src, dst),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`Vector::store`] or, if `STREAM`, [`Vector::stream`].
+#[inline(always)]
+unsafe fn put<V: Vector, const STREAM: bool>(v: V, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { if STREAM { v.stream(to) } else { v.store(to) } }
+}
+
+/// Two rounds of interleaving at once.
+///
+/// # Safety
+/// As for [`Vector::zip`].
+#[inline(always)]
+unsafe fn zip4<V: Vector, const SIZE: usize>(a: V, b: V, c: V, d: V) -> [V; 4] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (ac_low, ac_high) = a.zip::<SIZE>(c);
+        let (bd_low, bd_high) = b.zip::<SIZE>(d);
+        let (first, second) = ac_low.zip::<SIZE>(bd_low);
+        let (third, fourth) = ac_high.zip::<SIZE>(bd_high);
+        [first, second, third, fourth]
+    }
+}
+
+/// Transposes `V::LANES` tiles, one below the other, of `N` rows and columns each. Interleaving row `i` with row
+/// `i + N / 2` halves the distance of what belongs together, so `log2(N)` rounds do.
+///
+/// Closures and iterators are avoided here: they would not be compiled for the instruction set.
+///
+/// # Safety
+/// As for [`Transpose`], for `V::LANES * N` rows and `N` columns; if `STREAM`, every row of the destination is
+/// aligned to the vector.
+#[inline(always)]
+unsafe fn tile<V: Vector, const SIZE: usize, const N: usize, const STREAM: bool>(
+    src: *const u8,
+    src_stride: isize,
+    dst: *mut u8,
+    dst_stride: isize,
+) {
+    let lane = N as isize * src_stride;
+    macro_rules! row {
+        ($i:expr) => {
+            V::gather(src.offset(($i) as isize * src_stride), lane)
         };
     }
-    zip! {
-        u8: _mm_unpacklo_epi8, _mm_unpackhi_epi8, 16;
-        u16: _mm_unpacklo_epi16, _mm_unpackhi_epi16, 8;
-        u32: _mm_unpacklo_epi32, _mm_unpackhi_epi32, 4;
-        u64: _mm_unpacklo_epi64, _mm_unpackhi_epi64, 2;
-        // A vector holds one element: nothing is ever interleaved.
-        [u64; 2]: _mm_unpacklo_epi64, _mm_unpackhi_epi64, 1;
+    macro_rules! put {
+        ($i:expr, $v:expr) => {
+            put::<V, STREAM>($v, dst.offset(($i) as isize * dst_stride))
+        };
     }
-
-    const TILES: usize = LINE / 16;
-
-    /// Reads a tile of `LANES` x `LANES` elements and transposes it in registers: interleaving row `i`
-    /// with row `i + LANES / 2` halves the distance of what belongs together, so `log2(LANES)` rounds do.
-    ///
-    /// # Safety
-    /// The tile is readable.
-    #[inline(always)]
-    unsafe fn tile<T: Zip, const LANES: usize>(src: *const T, stride: usize) -> [__m128i; LANES] {
-        // SAFETY: row `r` of the tile is readable; the load needs no alignment.
-        let mut rows: [__m128i; LANES] =
-            std::array::from_fn(|r| unsafe { _mm_loadu_si128(src.add(r * stride).cast()) });
-        for _ in 0..LANES.ilog2() {
-            let mut next = rows;
-            for i in 0..LANES / 2 {
-                (next[2 * i], next[2 * i + 1]) = T::zip(rows[i], rows[i + LANES / 2]);
+    // SAFETY: rows below `N` in each lane, and columns below `N`: the caller's promise.
+    unsafe {
+        match N {
+            1 => put!(0, row!(0)),
+            2 => {
+                let (first, second) = row!(0).zip::<SIZE>(row!(1));
+                put!(0, first);
+                put!(1, second);
             }
-            rows = next;
-        }
-        rows
-    }
-
-    /// # Safety
-    /// As for [`super::transpose`].
-    unsafe fn bands<T: Zip, const LANES: usize, const STREAMING: bool>(
-        m: Matrix,
-        src: *const T,
-        dst: *mut T,
-    ) -> (usize, usize) {
-        let cols = m.cols - m.cols % LANES;
-        let mut row = 0;
-        // Four tiles at a time, which make whole lines of the destination.
-        while row + TILES * LANES <= m.rows {
-            for col in (0..cols).step_by(LANES) {
-                // SAFETY: the tiles span rows up to `row + TILES * LANES` and columns up to `col + LANES`,
-                // inside the matrix; with STREAMING each store is aligned, by the caller's promise and as
-                // `row` is a multiple of a line's elements.
-                unsafe {
-                    let tiles: [[__m128i; LANES]; TILES] = std::array::from_fn(|t| {
-                        tile(src.add((row + t * LANES) * m.src_stride + col), m.src_stride)
-                    });
-                    for c in 0..LANES {
-                        let line = dst.add((col + c) * m.dst_stride + row).cast::<__m128i>();
-                        for (t, tile) in tiles.iter().enumerate() {
-                            if STREAMING {
-                                _mm_stream_si128(line.add(t), tile[c]);
-                            } else {
-                                _mm_storeu_si128(line.add(t), tile[c]);
-                            }
-                        }
-                    }
+            4 => {
+                let t = zip4::<V, SIZE>(row!(0), row!(1), row!(2), row!(3));
+                put!(0, t[0]);
+                put!(1, t[1]);
+                put!(2, t[2]);
+                put!(3, t[3]);
+            }
+            8 => {
+                let even = zip4::<V, SIZE>(row!(0), row!(2), row!(4), row!(6));
+                let odd = zip4::<V, SIZE>(row!(1), row!(3), row!(5), row!(7));
+                let mut i = 0;
+                while i < 4 {
+                    let (first, second) = even[i].zip::<SIZE>(odd[i]);
+                    put!(2 * i, first);
+                    put!(2 * i + 1, second);
+                    i += 1;
                 }
             }
-            row += TILES * LANES;
-        }
-        while row + LANES <= m.rows {
-            for col in (0..cols).step_by(LANES) {
-                // SAFETY: one tile inside the matrix; stored without asking for alignment.
-                unsafe {
-                    let tile: [__m128i; LANES] = tile(src.add(row * m.src_stride + col), m.src_stride);
-                    for (c, line) in tile.into_iter().enumerate() {
-                        _mm_storeu_si128(dst.add((col + c) * m.dst_stride + row).cast(), line);
-                    }
+            _ => {
+                let a = zip4::<V, SIZE>(row!(0), row!(4), row!(8), row!(12));
+                let b = zip4::<V, SIZE>(row!(1), row!(5), row!(9), row!(13));
+                let c = zip4::<V, SIZE>(row!(2), row!(6), row!(10), row!(14));
+                let d = zip4::<V, SIZE>(row!(3), row!(7), row!(11), row!(15));
+                let mut i = 0;
+                while i < 4 {
+                    let t = zip4::<V, SIZE>(a[i], b[i], c[i], d[i]);
+                    put!(4 * i, t[0]);
+                    put!(4 * i + 1, t[1]);
+                    put!(4 * i + 2, t[2]);
+                    put!(4 * i + 3, t[3]);
+                    i += 1;
                 }
             }
-            row += LANES;
         }
-        (row, cols)
+    }
+}
+
+/// A line of rows (or, if `W`, a lane of them) by the columns `from..to`, of which there are at least `N`; the
+/// last tile may repeat columns of the one before it.
+///
+/// # Safety
+/// As for [`tile`], for those columns.
+#[inline(always)]
+unsafe fn band<V: Vector, const SIZE: usize, const N: usize, const PARTS: usize, const STREAM: bool>(
+    m: Matrix,
+    from: usize,
+    to: usize,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    let mut next = from;
+    while next < to {
+        let col = next.min(m.cols - N);
+        let mut part = 0;
+        while part < PARTS {
+            let down = part * V::LANES;
+            // SAFETY: the part's rows lie in the band, and the columns in the matrix.
+            unsafe {
+                tile::<V, SIZE, N, STREAM>(
+                    src.offset((down * N) as isize * m.src_stride).add(col * SIZE),
+                    m.src_stride,
+                    dst.offset(col as isize * m.dst_stride).add(down * LANE),
+                    m.dst_stride,
+                );
+            }
+            part += 1;
+        }
+        next = col + N;
+    }
+}
+
+/// A whole line of rows: as many vectors as that takes.
+///
+/// # Safety
+/// As for [`band`].
+#[inline(always)]
+unsafe fn line_band<V: Vector, const SIZE: usize, const N: usize, const STREAM: bool>(
+    m: Matrix,
+    from: usize,
+    to: usize,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match V::LANES {
+            1 => band::<V, SIZE, N, 4, STREAM>(m, from, to, src, dst),
+            2 => band::<V, SIZE, N, 2, STREAM>(m, from, to, src, dst),
+            _ => band::<V, SIZE, N, 1, STREAM>(m, from, to, src, dst),
+        }
+    }
+}
+
+/// The rows from `row` on, with ordinary stores. There are at least `N` rows and columns; the last tile may
+/// repeat rows before `row`.
+///
+/// # Safety
+/// As for [`Transpose`].
+#[inline(always)]
+unsafe fn rest<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
+    m: Matrix,
+    mut row: usize,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    let line = 4 * N;
+    // SAFETY: each band lies inside the matrix.
+    unsafe {
+        while row + line <= m.rows {
+            let (from, to) = (src.offset(row as isize * m.src_stride), dst.add(row * SIZE));
+            line_band::<V, SIZE, N, false>(m, 0, m.cols, from, to);
+            row += line;
+        }
+        while row < m.rows {
+            let at = row.min(m.rows - N);
+            let (from, to) = (src.offset(at as isize * m.src_stride), dst.add(at * SIZE));
+            band::<W, SIZE, N, 1, false>(m, 0, m.cols, from, to);
+            row = at + N;
+        }
+    }
+}
+
+/// # Safety
+/// As for [`Transpose`].
+#[inline(always)]
+unsafe fn cached<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
+    m: Matrix,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if m.rows >= N && m.cols >= N {
+            rest::<V, W, SIZE, N>(m, 0, src, dst);
+        } else if groups::<SIZE>(m, src, dst) {
+            // Few rows or columns without gaps: done.
+        } else if m.cols >= N {
+            interleave::<W, SIZE, N>(m, src, dst);
+        } else if m.rows >= 4 * N {
+            deinterleave::<V, SIZE, N>(m, src, dst);
+        } else {
+            elements::<SIZE>(m, 0, 0, src, dst);
+        }
+    }
+}
+
+/// Transposes two, three or four dense rows or columns of small elements, which become or were groups without
+/// gaps; `false` if the matrix is no such.
+///
+/// # Safety
+/// As for [`Transpose`].
+#[inline(always)]
+unsafe fn groups<const SIZE: usize>(m: Matrix, src: *const u8, dst: *mut u8) -> bool {
+    // SAFETY: the caller's promise; elements of that size may lie at any address.
+    unsafe {
+        match SIZE {
+            1 => groups::transpose::<u8>(m, src, dst),
+            2 => groups::transpose::<groups::Unaligned<u16>>(m, src, dst),
+            4 => groups::transpose::<groups::Unaligned<u32>>(m, src, dst),
+            _ => false,
+        }
+    }
+}
+
+/// One by one: the rows from `row` on and, in the rows before, the columns from `col` on.
+///
+/// # Safety
+/// As for [`Transpose`].
+#[inline(always)]
+unsafe fn elements<const SIZE: usize>(m: Matrix, row: usize, col: usize, src: *const u8, dst: *mut u8) {
+    for c in 0..m.cols {
+        for r in if c < col { row } else { 0 }..m.rows {
+            // SAFETY: the element is one of the matrix.
+            unsafe {
+                let from = src.offset(r as isize * m.src_stride).add(c * SIZE);
+                let to = dst.offset(c as isize * m.dst_stride).add(r * SIZE);
+                to.cast::<[u8; SIZE]>().write(from.cast::<[u8; SIZE]>().read());
+            }
+        }
+    }
+}
+
+/// Few rows, which become groups: tiles with too few rows, of which every column is stored whole where the
+/// next one then overwrites what is too much.
+///
+/// # Safety
+/// As for [`Transpose`]; fewer than `N` rows, at least `N` columns.
+#[inline(always)]
+unsafe fn interleave<W: Vector, const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst: *mut u8) {
+    let group = m.rows * SIZE;
+    let dense = m.dst_stride == group as isize;
+    let mut lanes = [[0u8; LANE]; 16];
+    let mut tile_rows = [[0u8; LANE]; 16];
+    let mut col = 0;
+    // What is stored too much must end inside the matrix too.
+    while col + N <= m.cols && (!dense || (col + N - 1) * group + LANE <= m.cols * group) {
+        for (r, lane) in tile_rows[..m.rows].iter_mut().enumerate() {
+            // SAFETY: `N` elements, which are a lane, from column `col` on.
+            *lane =
+                unsafe { src.offset(r as isize * m.src_stride).add(col * SIZE).cast::<[u8; LANE]>().read() };
+        }
+        // SAFETY: `N` lanes on both sides.
+        unsafe {
+            tile::<W, SIZE, N, false>(
+                tile_rows.as_ptr().cast(),
+                LANE as isize,
+                lanes.as_mut_ptr().cast(),
+                LANE as isize,
+            );
+        }
+        for (c, lane) in lanes[..N].iter().enumerate() {
+            // SAFETY: the column is one of the matrix; with `dense`, a whole lane ends inside it.
+            unsafe {
+                let to = dst.offset((col + c) as isize * m.dst_stride);
+                if dense {
+                    to.cast::<[u8; LANE]>().write(*lane);
+                } else {
+                    to.copy_from_nonoverlapping(lane.as_ptr(), group);
+                }
+            }
+        }
+        col += N;
+    }
+    // SAFETY: the columns that are left.
+    unsafe { elements::<SIZE>(m, m.rows, col, src, dst) };
+}
+
+/// Few columns, which were groups: tiles that read past the end of each row, into the next.
+///
+/// # Safety
+/// As for [`Transpose`]; fewer than `N` columns, at least a line of rows.
+#[inline(always)]
+unsafe fn deinterleave<V: Vector, const SIZE: usize, const N: usize>(
+    m: Matrix,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    let line = V::LANES * N;
+    let too_much = LANE - m.cols * SIZE;
+    // Rows whose lane ends inside the last row.
+    let safe = match usize::try_from(m.src_stride) {
+        Ok(stride) if stride > 0 => m.rows.saturating_sub(too_much.div_ceil(stride)),
+        _ => 0,
+    };
+    let mut lines = [[0u8; LINE]; 16];
+    let mut row = 0;
+    while row + line <= safe {
+        // SAFETY: all of the rows have a lane to read; there are `N` lines to write.
+        unsafe {
+            let from = src.offset(row as isize * m.src_stride);
+            tile::<V, SIZE, N, false>(from, m.src_stride, lines.as_mut_ptr().cast(), LINE as isize);
+        }
+        for (c, line) in lines[..m.cols].iter().enumerate() {
+            // SAFETY: that many rows from `row` on, in a column of the matrix.
+            unsafe {
+                let to = dst.offset(c as isize * m.dst_stride).add(row * SIZE);
+                to.copy_from_nonoverlapping(line.as_ptr(), V::LANES * LANE);
+            }
+        }
+        row += line;
+    }
+    // SAFETY: the rows that are left.
+    unsafe { elements::<SIZE>(m, row, m.cols, src, dst) };
+}
+
+/// # Safety
+/// As for [`Transpose`] with [`Mode::Lines`].
+#[inline(always)]
+unsafe fn lines<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
+    m: Matrix,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // Two lines at one go make pairs that memory takes together. Of bytes that would be 128 rows, too many
+    // streams.
+    let at_once = if SIZE == 1 { 1 } else { 2 };
+    let line = 4 * N;
+    let mut row = 0;
+    if m.cols >= N {
+        while row + line <= m.rows {
+            let bands = at_once.min((m.rows - row) / line);
+            let mut col = 0;
+            while col < m.cols {
+                // A line of the source at a time.
+                let end = (col + line).min(m.cols);
+                for band in 0..bands {
+                    let at = row + band * line;
+                    // SAFETY: a band inside the matrix; its rows start at lines of the destination, as `at * SIZE`
+                    // is a multiple of one.
+                    unsafe {
+                        let (from, to) = (src.offset(at as isize * m.src_stride), dst.add(at * SIZE));
+                        line_band::<V, SIZE, N, true>(m, col, end, from, to);
+                    }
+                }
+                col = end;
+            }
+            row += bands * line;
+        }
+    }
+    let left = Matrix { rows: m.rows - row, ..m };
+    if left.rows > 0 {
+        // SAFETY: the rows that are left.
+        unsafe {
+            if row > 0 && m.rows >= N && m.cols >= N {
+                rest::<V, W, SIZE, N>(m, row, src, dst);
+            } else {
+                cached::<V, W, SIZE, N>(left, src.offset(row as isize * m.src_stride), dst.add(row * SIZE));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`Transpose`]; at most [`PANEL_COLS`] columns.
+#[inline(always)]
+unsafe fn panels<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
+    m: Matrix,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    let mut scratch = Scratch([MaybeUninit::uninit(); SCRATCH]);
+    let scratch = scratch.0.as_mut_ptr().cast::<u8>();
+    // For each column a line of what is left from before, then the panel. Panels as large as the first-level cache
+    // holds with their source, but longer ones where there are few columns.
+    let slot = (PANEL / m.cols.max(1) / LINE * LINE).clamp(2 * LINE, PANEL_ROW + LINE);
+    let panel_rows = (slot - LINE) / SIZE;
+    // The source's lines: of each row, or, where rows follow each other, of all in one.
+    let row_bytes = m.cols * SIZE;
+    let (line_rows, line_bytes, line_stride) = match m.src_stride == row_bytes as isize {
+        true => (1, panel_rows * row_bytes, 0),
+        false => (panel_rows, row_bytes, m.src_stride),
+    };
+    let row_lines = line_bytes.div_ceil(LINE);
+    let ahead = (line_rows * row_lines).div_ceil(m.cols.max(1));
+    let mut row = 0;
+    while row < m.rows {
+        let rows = panel_rows.min(m.rows - row);
+        let panel = Matrix { rows, cols: m.cols, src_stride: m.src_stride, dst_stride: slot as isize };
+        // The next panel's source is asked for while this one is written: tiles read it in an order that hardware
+        // does not see through.
+        let next_lines = if row + rows < m.rows { line_rows * row_lines } else { 0 };
+        let next = src.wrapping_offset((row + rows) as isize * m.src_stride);
+        // SAFETY: the rows are the matrix's; each column has room for `panel_rows` in its slot.
+        unsafe {
+            cached::<V, W, SIZE, N>(panel, src.offset(row as isize * m.src_stride), scratch.add(LINE));
+            for col in 0..m.cols {
+                for line in col * ahead..((col + 1) * ahead).min(next_lines) {
+                    let (r, at) = (line / row_lines, line % row_lines * LINE);
+                    prefetch(next.wrapping_offset(r as isize * line_stride).wrapping_add(at));
+                }
+                let to = dst.offset(col as isize * m.dst_stride).add(row * SIZE);
+                flush_by::<V>(scratch.add(col * slot), to, rows * SIZE, row > 0, row + rows == m.rows);
+            }
+        }
+        row += rows;
+    }
+}
+
+/// # Safety
+/// As for [`Transpose`] with [`Mode::Block`].
+#[inline(always)]
+unsafe fn block<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
+    m: Matrix,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    let mut scratch = Scratch([MaybeUninit::uninit(); SCRATCH]);
+    let scratch = scratch.0.as_mut_ptr().cast::<u8>();
+    let row_bytes = m.rows * SIZE;
+    // Whole lines, so that each block begins in its line where the first does.
+    let block_cols = (SCRATCH / 4 - LINE) / row_bytes / LINE * LINE;
+    let block_cols = if block_cols == 0 { LINE } else { block_cols };
+    let mut col = 0;
+    while col < m.cols {
+        let cols = block_cols.min(m.cols - col);
+        let part = Matrix { cols, dst_stride: row_bytes as isize, ..m };
+        // SAFETY: the columns are the matrix's; `block_cols * row_bytes` fit behind the first line, as rows have at
+        // most `BLOCK_ROW` bytes.
+        unsafe {
+            cached::<V, W, SIZE, N>(part, src.add(col * SIZE), scratch.add(LINE));
+            flush_by::<V>(scratch, dst.add(col * row_bytes), cols * row_bytes, col > 0, col + cols == m.cols);
+        }
+        col += cols;
     }
 }

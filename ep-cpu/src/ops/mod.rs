@@ -4,14 +4,16 @@
 //! What can be decided is decided when the primitive is created: a launch looks nothing up and takes no lock,
 //! and memory is allocated only where a kernel needs room for intermediate values.
 
+mod add;
 mod arange;
 mod arg_reduce;
 mod batch_gather;
-mod add;
 mod batch_matmul;
 mod broadcast_elementwise_binary;
+mod broadcast_elementwise_unary;
 mod cast;
 mod constant_pad;
+mod copy_nd;
 mod elementwise_unary;
 mod fill;
 mod gather;
@@ -27,13 +29,14 @@ mod reduce;
 mod scalar;
 mod scatter_add;
 mod softmax;
+mod strided_copy;
 mod tensor_fill;
 mod where_;
 
 use crate::device::CpuDevice;
 use crate::isa::Isa;
 use crate::provider::CpuProvider;
-use ep_core::op::Op;
+use ep_core::op::{MAX_DIMS, Op};
 use ep_core::provider::{Host, Registrar};
 use ep_core::{DType, Error, Result};
 
@@ -46,7 +49,10 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()>
     cast::register(registrar)?;
     elementwise_unary::register(registrar)?;
     broadcast_elementwise_binary::register(registrar)?;
+    broadcast_elementwise_unary::register(registrar)?;
     permute::register(registrar)?;
+    copy_nd::register(registrar)?;
+    strided_copy::register(registrar)?;
     softmax::register(registrar)?;
     log_softmax::register(registrar)?;
     matmul::register(registrar)?;
@@ -102,4 +108,43 @@ fn source(address: u64) -> *const u8 {
 #[inline]
 fn destination(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+/// Sizes or strides of a launch, which has been checked to have at most [`MAX_DIMS`] of them.
+struct Few<T> {
+    values: [T; MAX_DIMS],
+    len: usize,
+}
+
+/// Dimensions, which are not negative.
+type Sizes = Few<usize>;
+/// Strides in elements.
+type Steps = Few<isize>;
+
+impl<T: Copy + Default> Few<T> {
+    fn new(values: &[i64], convert: impl Fn(i64) -> T) -> Few<T> {
+        let mut few = Few { values: [T::default(); MAX_DIMS], len: values.len().min(MAX_DIMS) };
+        few.values.iter_mut().zip(values).for_each(|(to, from)| *to = convert(*from));
+        few
+    }
+}
+
+impl Sizes {
+    fn of(dims: &[i64]) -> Sizes {
+        Few::new(dims, size)
+    }
+}
+
+impl Steps {
+    fn of(strides: &[i64]) -> Steps {
+        Few::new(strides, |stride| stride as isize)
+    }
+}
+
+impl<T> std::ops::Deref for Few<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.values[..self.len]
+    }
 }

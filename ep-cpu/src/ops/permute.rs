@@ -1,11 +1,11 @@
 //! `permute`.
 
-use super::{Bound, destination, size, source, unclaimed};
+use super::{Bound, Sizes, destination, source, unclaimed};
 use crate::device::CpuDevice;
 use crate::kernels::permute::{self, PermuteFn};
 use crate::provider::CpuProvider;
 use ep_core::Result;
-use ep_core::op::{MAX_DIMS, view};
+use ep_core::op::view;
 use ep_core::primitive::{Permute, PermuteArgs, PermuteDesc};
 use ep_core::provider::inline::InlineStream;
 use ep_core::provider::{Factory, Kernel, Registrar};
@@ -17,7 +17,7 @@ pub(super) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()>
 
 fn build(device: &CpuDevice, desc: &PermuteDesc) -> Result<Permuter> {
     let kernel = permute::lookup(desc.data).ok_or_else(|| unclaimed::<Permute>(&[desc.data]))?;
-    Ok(Permuter(Bound::new(device, kernel, "copied rows, or in-register transposes along source rows")))
+    Ok(Permuter(Bound::new(device, kernel, "copied runs, or in-register transposes along source rows")))
 }
 
 struct Permuter(Bound<PermuteFn>);
@@ -27,15 +27,10 @@ impl Kernel<Permute, CpuDevice> for Permuter {
         // SAFETY: the launch has been checked, and its dims are readable during the call.
         let (src_dims, permutation) =
             unsafe { (view(args.src_dims, args.num_dims), view(args.permutation, args.num_dims)) };
-        let sizes = |dims: &[i64]| {
-            let mut sizes = [0; MAX_DIMS];
-            sizes.iter_mut().zip(dims).for_each(|(size_of, dim)| *size_of = size(*dim));
-            sizes
-        };
-        let (src_sizes, axes) = (sizes(src_dims), sizes(permutation));
+        let (src_dims, permutation) = (Sizes::of(src_dims), Sizes::of(permutation));
         let permute = permute::PermuteArgs {
-            src_dims: &src_sizes[..src_dims.len()],
-            permutation: &axes[..permutation.len()],
+            src_dims: &src_dims,
+            permutation: &permutation,
             src: source(args.src),
             dst: destination(args.dst),
         };

@@ -187,7 +187,6 @@ fn above_zero<V: Vector>(x: V, a: V, b: V) -> V {
     V::select(V::splat(0.0).lt(x), a, b)
 }
 
-
 /// `dy / square`, where `square` is about `x^2`.
 #[inline(always)]
 fn over_square<V: Vector>(dy: V, x: V, square: V) -> V {

@@ -133,10 +133,8 @@ const ERFC: [f64; 23] = [
 ];
 
 /// Parts of 32 bits each, for arguments up to 10^6.
-const HALF_PI: HalfPi = HalfPi(
-    [1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21, 8.4784276603689e-32],
-    1e6,
-);
+const HALF_PI: HalfPi =
+    HalfPi([1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21, 8.4784276603689e-32], 1e6);
 
 /// pi, and how much more it is.
 const PI: (f64, f64) = (std::f64::consts::PI, 1.224_646_799_147_353_2e-16);
@@ -209,7 +207,8 @@ impl<V: Vector<Elem = f64>> Double<V> {
     fn sin_cos(r: V) -> (V, V) {
         let square = r * r;
         let sin = (polynomial(square, &SIN) * square).mul_add(r, r);
-        let cos = polynomial(square, &COS).mul_add(square * square, square.mul_add(V::splat(-0.5), V::splat(1.0)));
+        let cos =
+            polynomial(square, &COS).mul_add(square * square, square.mul_add(V::splat(-0.5), V::splat(1.0)));
         (sin, cos)
     }
 

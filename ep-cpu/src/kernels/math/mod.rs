@@ -111,10 +111,7 @@ pub(crate) trait Math: 'static {
 
     /// `(1 / (1 + e), t, n, x < 0)` with `x = high + low` and `e = exp(-|x|) = 2^n (1 + t)`.
     #[inline(always)]
-    fn sigmoid_parts(
-        high: Self::V,
-        low: Self::V,
-    ) -> (Self::V, Self::V, Self::V, <Self::V as Vector>::Mask) {
+    fn sigmoid_parts(high: Self::V, low: Self::V) -> (Self::V, Self::V, Self::V, <Self::V as Vector>::Mask) {
         let negative = high.lt(Self::V::splat(0.0));
         let (t, n) = Self::exp_parts(-high.abs(), Self::V::select(negative, low, -low));
         ((t + 1.0).scale(n).one_over_one_plus(), t, n, negative)

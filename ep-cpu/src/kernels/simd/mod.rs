@@ -98,7 +98,9 @@ use half::{bf16, f16};
 use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Sub};
 
 /// One truth value per lane.
-pub(crate) trait Mask: Copy + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self> {
+pub(crate) trait Mask:
+    Copy + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self>
+{
     /// Whether any lane is true.
     fn any(self) -> bool;
 }

@@ -146,7 +146,8 @@ macro_rules! one {
                 const SHIFT: $t = (1u64 << ($digits + 1)) as $t;
                 let small = self.0 < $min_normal;
                 let x = if small { self.0 * SHIFT } else { self.0 };
-                let biased = x.to_bits().wrapping_sub(THREE_QUARTERS).wrapping_add($bias << $digits) >> $digits;
+                let biased =
+                    x.to_bits().wrapping_sub(THREE_QUARTERS).wrapping_add($bias << $digits) >> $digits;
                 let m = $t::from_bits(x.to_bits().wrapping_sub(biased.wrapping_sub($bias) << $digits));
                 // The integer in the low bits of 2^digits is that integer added to it.
                 const BASE: $t = (1u64 << $digits) as $t;
