@@ -1,10 +1,10 @@
-//! Log-softmax over the last dimension: `x - max - log(sum(exp(x - max)))`.
+//! Log-softmax over the columns: `x - max - log(sum(exp(x - max)))`.
 
 use crate::kernels::rows::{Row, table};
 pub use crate::kernels::rows::{RowsArgs, RowsFn};
 use ep_core::DType;
 
-const TABLE: [Row; 16] = table::<true>();
+const TABLE: [Row<RowsFn>; 16] = table::<true>();
 
 /// The kernel for a source and a destination dtype, both of f16, bf16, f32, f64.
 pub fn lookup(src: DType, dst: DType) -> Option<RowsFn> {

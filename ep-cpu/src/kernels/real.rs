@@ -1,4 +1,4 @@
-//! The types that rows are computed in, their exponential, and the dtypes seen from them.
+//! The types that rows are computed in, the constants of their exponential, and the dtypes seen from them.
 
 use crate::kernels::elem::{Storage, f64_to_f32_odd};
 use half::{bf16, f16};
@@ -9,41 +9,43 @@ pub(super) trait Real:
     Storage<Value = Self> + PartialOrd + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self>
 {
     const ZERO: Self;
+    const ONE: Self;
     const NEG_INFINITY: Self;
-    /// `exp(x)` for `x <= 0`, NaN for NaN, zero where the result would be subnormal.
-    fn exp_nonpositive(x: Self) -> Self;
+    /// The lowest finite number.
+    const LOWEST: Self;
+    /// Adding this leaves no bits for a fraction: the sum's low bits are the other operand, rounded to an integer.
+    const TO_INTEGER: Self;
+    /// What is added to an exponent when it is stored.
+    const BIAS: Self;
+    const LOG2_E: Self;
+    /// `ln 2` in two parts, of which the first has so few bits that its product with an exponent is exact.
+    const LN_2: [Self; 2];
+    /// Coefficients of `exp(r)` for `|r| <= ln 2 / 2`, lowest first: the least relative error with the first two 1.
+    const EXP: &'static [Self];
+    /// From here on, the difference to any number whose exponential is not negligible beside this one's is exact.
+    const FAR: Self;
     fn from_f64(x: f64) -> Self;
     fn to_f64(self) -> f64;
+    fn reciprocal(self) -> Self;
+    /// The logarithm of a positive normal number; NaN for NaN, anything for other values.
+    fn log(self) -> f64;
+    /// The number whose exponent field is the low bits of `self`, and whose fraction is 0.
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    fn exponent(self) -> Self;
 }
-
-// Both split `x = n * ln 2 + r` with `n` an integer, found by adding a number so large that the sum has no
-// fraction bits, and `|r| <= ln 2 / 2`; then `exp(x) = 2^n * exp(r)`. The first part of ln 2 has so few bits
-// that its product with `n` is exact. The last step multiplies, so that a NaN stays one.
 
 impl Real for f32 {
     const ZERO: f32 = 0.0;
+    const ONE: f32 = 1.0;
     const NEG_INFINITY: f32 = f32::NEG_INFINITY;
-
-    #[inline(always)]
-    fn exp_nonpositive(x: f32) -> f32 {
-        const LOWEST: f32 = -87.336_54;
-        const TO_INTEGER: f32 = 12_582_912.0;
-        const LN2_HIGH: f32 = 355.0 / 512.0;
-        const LN2_LOW: f32 = -2.121_944_4e-4;
-        // Fitted to (exp(r) - 1 - r) / r^2 at Chebyshev nodes; 0.02 ulp in exact arithmetic.
-        const P: [f32; 6] =
-            [0.5, 0.166_666_67, 0.041_666_463, 0.008_333_298, 0.001_393_388_4, 0.000_198_995_87];
-        let clamped = if LOWEST > x { LOWEST } else { x };
-        let shifted = clamped * std::f32::consts::LOG2_E + TO_INTEGER;
-        let n = shifted - TO_INTEGER;
-        let r = clamped - n * LN2_HIGH - n * LN2_LOW;
-        let r2 = r * r;
-        let (low, mid, high) = (P[0] + P[1] * r, P[2] + P[3] * r, P[4] + P[5] * r);
-        let exp_r = (low + mid * r2 + high * (r2 * r2)) * r2 + r + 1.0;
-        let exponent = shifted.to_bits().wrapping_sub(TO_INTEGER.to_bits()).wrapping_add(127);
-        let y = exp_r * f32::from_bits(exponent << 23);
-        if x < LOWEST { 0.0 } else { y }
-    }
+    const LOWEST: f32 = f32::MIN;
+    const TO_INTEGER: f32 = 12_582_912.0;
+    const BIAS: f32 = 127.0;
+    const LOG2_E: f32 = std::f32::consts::LOG2_E;
+    const LN_2: [f32; 2] = [22_713.0 / 32_768.0, 1.428_606_8e-6];
+    const EXP: &'static [f32] =
+        &[1.0, 1.0, 0.499_999_94, 0.166_665_2, 0.041_668_39, 0.008_368_745, 0.001_381_453_8];
+    const FAR: f32 = 256.0;
 
     #[inline(always)]
     fn from_f64(x: f64) -> f32 {
@@ -54,41 +56,59 @@ impl Real for f32 {
     fn to_f64(self) -> f64 {
         self.into()
     }
+
+    #[inline(always)]
+    fn reciprocal(self) -> f32 {
+        1.0 / self
+    }
+
+    /// To about 1e-9, which is nothing beside the rounding of an f32. A loop over this vectorises.
+    #[inline(always)]
+    fn log(self) -> f64 {
+        // With the bits of sqrt(1/2) taken off, the exponent field counts powers of two between sqrt(1/2) and
+        // sqrt(2), where log(m) = 2 atanh((m - 1) / (m + 1)) needs few terms.
+        const ROOT: u32 = 0x3f35_04f3;
+        let above = self.to_bits().wrapping_sub(ROOT);
+        let exponent = f64::from((above as i32) >> 23);
+        let m = f64::from(f32::from_bits((above & 0x007f_ffff).wrapping_add(ROOT)));
+        let s = (m - 1.0) / (m + 1.0);
+        let s2 = s * s;
+        let series = 2.0 + s2 * (2.0 / 3.0 + s2 * (2.0 / 5.0 + s2 * (2.0 / 7.0 + s2 * (2.0 / 9.0))));
+        // The product is 0, or NaN for NaN, whose bits are lost above.
+        exponent * std::f64::consts::LN_2 + s * series + f64::from(self * 0.0)
+    }
+
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    #[inline(always)]
+    fn exponent(self) -> f32 {
+        f32::from_bits(self.to_bits() << 23)
+    }
 }
 
 impl Real for f64 {
     const ZERO: f64 = 0.0;
+    const ONE: f64 = 1.0;
     const NEG_INFINITY: f64 = f64::NEG_INFINITY;
-
-    #[inline(always)]
-    fn exp_nonpositive(x: f64) -> f64 {
-        const LOWEST: f64 = -708.396_418_532_264_1;
-        const TO_INTEGER: f64 = 6_755_399_441_055_744.0;
-        const LN2_HIGH: f64 = 0.693_147_180_369_123_8;
-        const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-        /// `1 / (k + 2)!`: the Taylor series to degree 13, beyond which terms are below half an ulp.
-        const P: [f64; 12] = {
-            let (mut p, mut factorial, mut k) = ([0.0; 12], 1.0, 0);
-            while k < p.len() {
-                factorial *= (k + 2) as f64;
-                p[k] = 1.0 / factorial;
-                k += 1;
-            }
-            p
-        };
-        let clamped = if LOWEST > x { LOWEST } else { x };
-        let shifted = clamped * std::f64::consts::LOG2_E + TO_INTEGER;
-        let n = shifted - TO_INTEGER;
-        let r = clamped - n * LN2_HIGH - n * LN2_LOW;
-        let mut sum = P[11];
-        for k in (0..11).rev() {
-            sum = sum * r + P[k];
-        }
-        let exp_r = sum * (r * r) + r + 1.0;
-        let exponent = shifted.to_bits().wrapping_sub(TO_INTEGER.to_bits()).wrapping_add(1023);
-        let y = exp_r * f64::from_bits(exponent << 52);
-        if x < LOWEST { 0.0 } else { y }
-    }
+    const LOWEST: f64 = f64::MIN;
+    const TO_INTEGER: f64 = 6_755_399_441_055_744.0;
+    const BIAS: f64 = 1023.0;
+    const LOG2_E: f64 = std::f64::consts::LOG2_E;
+    const LN_2: [f64; 2] = [0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10];
+    const EXP: &'static [f64] = &[
+        1.0,
+        1.0,
+        0.500_000_000_000_001,
+        0.166_666_666_666_666_74,
+        0.041_666_666_666_521_524,
+        0.008_333_333_333_322_172,
+        0.001_388_888_894_796_254_3,
+        0.000_198_412_698_868_999_26,
+        2.480_148_716_583_870_8e-5,
+        2.755_724_221_351_069e-6,
+        2.763_271_611_009_787_3e-7,
+        2.511_009_630_403_349e-8,
+    ];
+    const FAR: f64 = 2048.0;
 
     #[inline(always)]
     fn from_f64(x: f64) -> f64 {
@@ -98,6 +118,22 @@ impl Real for f64 {
     #[inline(always)]
     fn to_f64(self) -> f64 {
         self
+    }
+
+    #[inline(always)]
+    fn reciprocal(self) -> f64 {
+        1.0 / self
+    }
+
+    #[inline(always)]
+    fn log(self) -> f64 {
+        libm::log(self)
+    }
+
+    #[cfg(any(test, not(target_arch = "x86_64")))]
+    #[inline(always)]
+    fn exponent(self) -> f64 {
+        f64::from_bits(self.to_bits() << 52)
     }
 }
 
@@ -131,35 +167,4 @@ cell! {
     bf16: f64, f64_to_f32_odd;
     f32: f64, f32::from_f64;
     f64: f64, std::convert::identity;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exponentials_are_within_an_ulp_or_two() {
-        let (mut worst32, mut worst64) = (0.0f64, 0.0f64);
-        for i in 0..400_000 {
-            let x = -87.33 * f64::from(i) / 400_000.0;
-            let got = f32::exp_nonpositive(x as f32);
-            let want = f64::from(x as f32).exp();
-            worst32 = worst32.max(((f64::from(got) - want) / want).abs() / f64::from(f32::EPSILON));
-            let (got, want) = (f64::exp_nonpositive(8.0 * x), (8.0 * x).exp());
-            worst64 = worst64.max(((got - want) / want).abs() / f64::EPSILON);
-        }
-        assert!(worst32 < 1.5 && worst64 < 2.0, "{worst32} {worst64}");
-    }
-
-    #[test]
-    fn exponentials_of_specials() {
-        assert_eq!((f32::exp_nonpositive(0.0), f64::exp_nonpositive(-0.0)), (1.0, 1.0));
-        for x in [f32::NEG_INFINITY, f32::MIN, -1000.0, -87.34] {
-            assert_eq!(f32::exp_nonpositive(x).to_bits(), 0);
-            assert_eq!(f64::exp_nonpositive(9.0 * f64::from(x)).to_bits(), 0);
-        }
-        assert!(f32::exp_nonpositive(-87.336).is_normal() && f64::exp_nonpositive(-708.3).is_normal());
-        assert!(f32::exp_nonpositive(f32::NAN).is_nan() && f32::exp_nonpositive(-f32::NAN).is_nan());
-        assert!(f64::exp_nonpositive(f64::NAN).is_nan());
-    }
 }

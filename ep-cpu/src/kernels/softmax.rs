@@ -1,10 +1,10 @@
-//! Softmax over the last dimension: `exp(x - max) / sum(exp(x - max))`.
+//! Softmax over the columns: `exp(x - max) / sum(exp(x - max))`.
 
 use crate::kernels::rows::{Row, table};
 pub use crate::kernels::rows::{RowsArgs, RowsFn};
 use ep_core::DType;
 
-const TABLE: [Row; 16] = table::<false>();
+const TABLE: [Row<RowsFn>; 16] = table::<false>();
 
 /// The kernel for a source and a destination dtype, both of f16, bf16, f32, f64.
 pub fn lookup(src: DType, dst: DType) -> Option<RowsFn> {

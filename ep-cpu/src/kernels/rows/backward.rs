@@ -1,0 +1,452 @@
+//! The backward passes over rows of adjacent elements: each row is read for its sum, and again, from a cache if it
+//! fits one, for the result.
+//!
+//! Softmax: `dx = (dy - sum(y * dy)) * y`. Log-softmax: `dx = dy - exp(y) * sum(dy)`.
+
+use super::exp::HalfExp;
+use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
+use super::{EXP_BYTES, LINE, Room, Row, UNROLL, backward_strips, elements, flush, join, lanes, staged};
+use super::{prefetch, prefetch_line, streams};
+use crate::isa::Isa;
+use crate::kernels::raw::{Shared, for_ranges};
+use crate::kernels::real::{Cell, Real};
+use crate::kernels::stream;
+use ep_core::parallel::Parallel;
+use ep_core::{DType, Error, Result};
+use half::{bf16, f16};
+
+/// Arguments of a [`BackwardFn`].
+#[derive(Clone, Copy, Debug)]
+pub struct BackwardArgs {
+    /// How many matrices `[cols, inner]`.
+    pub rows: usize,
+    /// The elements that one sum goes over.
+    pub cols: usize,
+    /// Elements from one column to the next: 1 where a row's elements are adjacent.
+    pub inner: usize,
+    /// What the forward pass gave; dense, aligned to its elements.
+    pub y: *const u8,
+    /// The gradient of that; dense, aligned to its elements.
+    pub dy: *const u8,
+    /// The gradient of the forward pass's source; dense, aligned to its elements. May be `y` or `dy` where elements
+    /// of both have one size.
+    pub dx: *mut u8,
+}
+
+/// The gradient of softmax or log-softmax over the columns.
+///
+/// Computes in f64 if either dtype is f64, else in f32, and rounds once. The result does not depend on the number
+/// of threads.
+///
+/// # Errors
+/// `InvalidArgument` if the matrix has more elements than an address space holds; `OutOfMemory` if there is
+/// none for intermediate values; those of `par`.
+///
+/// # Safety
+/// `y` and `dy` are readable and `dx` writable for `rows * cols * inner` elements, with no other access until
+/// this returns. `dx` does not overlap the others, unless elements have one size and the addresses are equal.
+pub type BackwardFn = unsafe fn(isa: Isa, par: &dyn Parallel, args: &BackwardArgs) -> Result<()>;
+
+/// All pairs of a dtype of `y` and `dy` and one of `dx`, all floating-point.
+pub(in crate::kernels) const fn table<const LOG: bool>() -> [Row<BackwardFn>; 16] {
+    use DType as D;
+    [
+        (D::F16, D::F16, run::<f16, f16, f32, LOG>),
+        (D::F16, D::BF16, staged::gradients::<f16, bf16, f32, LOG>),
+        (D::F16, D::F32, run::<f16, f32, f32, LOG>),
+        (D::F16, D::F64, staged::gradients::<f16, f64, f64, LOG>),
+        (D::BF16, D::F16, staged::gradients::<bf16, f16, f32, LOG>),
+        (D::BF16, D::BF16, run::<bf16, bf16, f32, LOG>),
+        (D::BF16, D::F32, run::<bf16, f32, f32, LOG>),
+        (D::BF16, D::F64, staged::gradients::<bf16, f64, f64, LOG>),
+        (D::F32, D::F16, run::<f32, f16, f32, LOG>),
+        (D::F32, D::BF16, run::<f32, bf16, f32, LOG>),
+        (D::F32, D::F32, run::<f32, f32, f32, LOG>),
+        (D::F32, D::F64, staged::gradients::<f32, f64, f64, LOG>),
+        (D::F64, D::F16, staged::gradients::<f64, f16, f64, LOG>),
+        (D::F64, D::BF16, staged::gradients::<f64, bf16, f64, LOG>),
+        (D::F64, D::F32, staged::gradients::<f64, f32, f64, LOG>),
+        (D::F64, D::F64, run::<f64, f64, f64, LOG>),
+    ]
+}
+
+/// Bytes of a row, in the type computed in, up to which rows are done as many at a time as a vector has lanes.
+const SHORT_BYTES: usize = 1024;
+/// Elements added up in the type computed in before the sum moves to f64.
+const BLOCK: usize = 2048;
+/// The fewest elements of a row that several threads may share.
+const SHARED: usize = 16 * BLOCK;
+
+/// Two sources and a destination: valid for their elements, and the destination apart from each, or the same.
+pub(super) struct Gradient<S, D> {
+    pub(super) y: *const S,
+    pub(super) dy: *const S,
+    pub(super) dx: *mut D,
+}
+
+impl<S, D> Clone for Gradient<S, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S, D> Copy for Gradient<S, D> {}
+
+// SAFETY: these are only numbers to pass on; each use says why it is in bounds, and tasks write disjoint parts.
+unsafe impl<S, D> Sync for Gradient<S, D> {}
+
+impl<S, D> Gradient<S, D> {
+    /// # Safety
+    /// All have `n` elements.
+    #[inline(always)]
+    pub(super) unsafe fn from(&self, n: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { Self { y: self.y.add(n), dy: self.dy.add(n), dx: self.dx.add(n) } }
+    }
+}
+
+unsafe fn run<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool>(
+    isa: Isa,
+    par: &dyn Parallel,
+    args: &BackwardArgs,
+) -> Result<()> {
+    let &BackwardArgs { rows, cols, inner, .. } = args;
+    let count = elements(rows, cols, inner, size_of::<S>().max(size_of::<D>()))?;
+    if count == 0 {
+        return Ok(());
+    }
+    let written = count * size_of::<D>();
+    let in_place = args.y == args.dx || args.dy == args.dx;
+    let stream = streams(written, written.saturating_add(count.saturating_mul(2 * size_of::<S>())), in_place);
+    // SAFETY: the caller's promise, and the sizes are as counted.
+    unsafe { backward::<S, D, A, LOG>(isa, par, args, count, stream) }
+}
+
+/// [`run`] of `count` elements, not none, past the cache or not.
+///
+/// # Safety
+/// As for [`BackwardFn`].
+pub(super) unsafe fn backward<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool>(
+    isa: Isa,
+    par: &dyn Parallel,
+    args: &BackwardArgs,
+    count: usize,
+    stream: bool,
+) -> Result<()> {
+    let &BackwardArgs { rows, cols, inner, .. } = args;
+    let g = Gradient { y: args.y.cast::<S>(), dy: args.dy.cast::<S>(), dx: args.dx.cast::<D>() };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if cols == 1 {
+            return backward_strips::run::<S, D, A, LOG>(isa, par, g, [1, 1, count], stream);
+        }
+        if inner > 1 {
+            return backward_strips::run::<S, D, A, LOG>(isa, par, g, [rows, cols, inner], stream);
+        }
+        if rows < par.threads() && cols >= SHARED {
+            return one_by_one::<S, D, A, LOG>(isa, par, g, rows, cols, stream);
+        }
+        for_ranges(par, rows, cols.saturating_mul(EXP_BYTES), MAX_LANES, |range| {
+            let g = g.from(range.start * cols);
+            dispatch::<A, _>(isa, Rows::<S, D, LOG> { g, rows: range.len(), cols, stream });
+            Ok(())
+        })
+    }
+}
+
+/// Rows that several threads share, in the same blocks in which one adds them up.
+///
+/// # Safety
+/// `g` is valid for `rows * cols` elements.
+unsafe fn one_by_one<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool>(
+    isa: Isa,
+    par: &dyn Parallel,
+    g: Gradient<S, D>,
+    rows: usize,
+    cols: usize,
+    stream: bool,
+) -> Result<()> {
+    let count = cols.div_ceil(BLOCK);
+    let mut sums: Vec<f64> = Vec::new();
+    sums.try_reserve_exact(count).map_err(|_| {
+        Error::out_of_memory(format!("the gradient needs room for {count} sums of a row of {cols}"))
+    })?;
+    sums.resize(count, 0.0);
+    let bytes = BLOCK * EXP_BYTES;
+    for row in 0..rows {
+        let shared = Shared::new(sums.as_mut_ptr());
+        for_ranges(par, count, bytes, 1, |blocks| {
+            for block in blocks {
+                let at = block * BLOCK;
+                // SAFETY: the block is inside the row, and its sum is only this task's.
+                unsafe {
+                    let g = g.from(row * cols + at);
+                    let len = BLOCK.min(cols - at);
+                    *shared.get().add(block) = dispatch::<A, _>(isa, Sum::<S, D, LOG> { g, len });
+                }
+            }
+            Ok(())
+        })?;
+        let sum = A::from_f64(sums.iter().sum());
+        for_ranges(par, count, bytes, 1, |blocks| {
+            let at = blocks.start * BLOCK;
+            let len = (blocks.len() * BLOCK).min(cols - at);
+            // SAFETY: these blocks are inside the row, and only this task's.
+            let g = unsafe { g.from(row * cols + at) };
+            dispatch::<A, _>(isa, Write::<S, D, A, LOG> { g, len, sum, stream });
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Some rows. Made only where `g` is valid for them.
+struct Rows<S, D, const LOG: bool> {
+    g: Gradient<S, D>,
+    rows: usize,
+    cols: usize,
+    stream: bool,
+}
+
+impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for Rows<S, D, LOG> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = A>>(self) {
+        let Self { g, rows, cols, stream } = self;
+        let mut stage = Room::<{ MAX_LANES * SHORT_BYTES }>::new();
+        // SAFETY: every row is inside the matrix; as many short rows as a vector has lanes fit the room, since no
+        // element is larger than the type computed in.
+        unsafe {
+            if cols * size_of::<A>() > SHORT_BYTES {
+                for row in 0..rows {
+                    let g = g.from(row * cols);
+                    let sum = A::from_f64(sum::<V, S, D, LOG>(&g, cols));
+                    write::<V, S, D, LOG>(&g, cols, sum, cols, stream);
+                }
+            } else {
+                for first in (0..rows).step_by(V::LANES) {
+                    let rows = V::LANES.min(rows - first);
+                    let mut g = g.from(first * cols);
+                    let dx = g.dx;
+                    if stream {
+                        g.dx = stage.start();
+                    }
+                    group::<V, S, D, LOG>(&g, rows, cols);
+                    if stream {
+                        flush(dx, g.dx.cast_const(), rows * cols);
+                    }
+                }
+            }
+        }
+        if stream {
+            stream::fence();
+        }
+    }
+}
+
+/// One block of a row. Made only where `g` is valid for it.
+struct Sum<S, D, const LOG: bool> {
+    g: Gradient<S, D>,
+    len: usize,
+}
+
+impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for Sum<S, D, LOG> {
+    type Out = f64;
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = A>>(self) -> f64 {
+        // SAFETY: the block is as the struct says.
+        unsafe { sum::<V, S, D, LOG>(&self.g, self.len) }
+    }
+}
+
+/// Part of a row. Made only where `g` is valid for it.
+struct Write<S, D, A, const LOG: bool> {
+    g: Gradient<S, D>,
+    len: usize,
+    sum: A,
+    stream: bool,
+}
+
+impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for Write<S, D, A, LOG> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = A>>(self) {
+        let Self { g, len, sum, stream } = self;
+        // SAFETY: the part is as the struct says.
+        unsafe { write::<V, S, D, LOG>(&g, len, sum, BLOCK, stream) };
+        if stream {
+            stream::fence();
+        }
+    }
+}
+
+/// The term of an element in its row's sum.
+#[inline(always)]
+pub(super) fn term<V: Vector, const LOG: bool>(y: V, dy: V, sum: V) -> V {
+    if LOG { sum.add(dy) } else { y.mul_add(dy, sum) }
+}
+
+/// What turns elements into gradients, once the row's sum is known.
+#[derive(Clone, Copy)]
+pub(super) struct Formula<V, const LOG: bool> {
+    exp: HalfExp<V>,
+    sum: V,
+}
+
+impl<V: Vector, const LOG: bool> Formula<V, LOG> {
+    #[inline(always)]
+    pub(super) fn new(sum: V) -> Self {
+        Self { exp: HalfExp::new(), sum: if LOG { sum.add(sum) } else { sum } }
+    }
+
+    #[inline(always)]
+    pub(super) fn of(&self, y: V, dy: V) -> V {
+        if LOG { self.exp.of(y).neg_mul_add(self.sum, dy) } else { dy.sub(self.sum).mul(y) }
+    }
+}
+
+/// The sum of a row or a block of one.
+///
+/// # Safety
+/// `g` is valid for `len` elements.
+#[inline(always)]
+unsafe fn sum<V, S, D, const LOG: bool>(g: &Gradient<S, D>, len: usize) -> f64
+where
+    V: Vector,
+    S: Cell<V::Lane>,
+{
+    let zero = V::Lane::ZERO;
+    let step = UNROLL * V::LANES;
+    let mut total = 0.0;
+    for block in (0..len).step_by(BLOCK) {
+        let end = len.min(block + BLOCK);
+        let whole = end - (end - block) % step;
+        let mut sum = [V::splat(zero); UNROLL];
+        // SAFETY: all is within the row.
+        unsafe {
+            for at in (block..whole).step_by(step) {
+                for (i, sum) in sum.iter_mut().enumerate() {
+                    let at = at + i * V::LANES;
+                    let y = if LOG { *sum } else { V::load(g.y.add(at)) };
+                    *sum = term::<V, LOG>(y, V::load(g.dy.add(at)), *sum);
+                }
+            }
+            for at in (whole..end).step_by(V::LANES) {
+                let n = V::LANES.min(end - at);
+                let y = if LOG { sum[0] } else { V::load_part(g.y.add(at), n, zero) };
+                sum[0] = term::<V, LOG>(y, V::load_part(g.dy.add(at), n, zero), sum[0]);
+            }
+        }
+        total += join(sum, V::add).fold(V::add).first().to_f64();
+    }
+    total
+}
+
+/// The gradients of a row or part of one, fetching what is `ahead` elements further on.
+///
+/// # Safety
+/// `g` is valid for `len` elements.
+#[inline(always)]
+unsafe fn write<V, S, D, const LOG: bool>(
+    g: &Gradient<S, D>,
+    len: usize,
+    sum: V::Lane,
+    ahead: usize,
+    stream: bool,
+) where
+    V: Vector,
+    S: Cell<V::Lane>,
+    D: Cell<V::Lane>,
+{
+    let formula = Formula::<V, LOG>::new(V::splat(sum));
+    let head = if stream { (g.dx.addr().wrapping_neg() % LINE / size_of::<D>()).min(len) } else { 0 };
+    let step = UNROLL * V::LANES;
+    let end = head + (len - head) / step * step;
+    // SAFETY: all is within the row; each vector is read before it is written.
+    unsafe {
+        part::<V, S, D, LOG>(g, &formula, 0, head);
+        for at in (head..end).step_by(step) {
+            for i in 0..UNROLL {
+                let at = at + i * V::LANES;
+                prefetch_line(g.y.wrapping_add(ahead + at));
+                prefetch_line(g.dy.wrapping_add(ahead + at));
+                let dx = formula.of(V::load(g.y.add(at)), V::load(g.dy.add(at)));
+                if stream { dx.stream(g.dx.add(at)) } else { dx.store(g.dx.add(at)) }
+            }
+        }
+        part::<V, S, D, LOG>(g, &formula, end, len);
+    }
+}
+
+/// The gradients of the elements `from..to`.
+///
+/// # Safety
+/// `g` is valid for them.
+#[inline(always)]
+pub(super) unsafe fn part<V, S, D, const LOG: bool>(
+    g: &Gradient<S, D>,
+    formula: &Formula<V, LOG>,
+    from: usize,
+    to: usize,
+) where
+    V: Vector,
+    S: Cell<V::Lane>,
+    D: Cell<V::Lane>,
+{
+    for at in (from..to).step_by(V::LANES) {
+        let n = V::LANES.min(to - at);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let y = V::load_part(g.y.add(at), n, V::Lane::ZERO);
+            let dy = V::load_part(g.dy.add(at), n, V::Lane::ZERO);
+            formula.of(y, dy).store_part(g.dx.add(at), n);
+        }
+    }
+}
+
+/// As many rows as a vector has lanes, or fewer.
+///
+/// # Safety
+/// `g` is valid for `rows * cols` elements.
+#[inline(always)]
+unsafe fn group<V, S, D, const LOG: bool>(g: &Gradient<S, D>, rows: usize, cols: usize)
+where
+    V: Vector,
+    S: Cell<V::Lane>,
+    D: Cell<V::Lane>,
+{
+    let zero = V::splat(V::Lane::ZERO);
+    let whole = cols - cols % V::LANES;
+    // SAFETY: every row is inside the matrix; each vector is read before it is written.
+    unsafe {
+        let mut each = [zero; MAX_LANES];
+        for (row, each) in each[..rows].iter_mut().enumerate() {
+            let g = g.from(row * cols);
+            for at in (0..whole).step_by(V::LANES) {
+                let y = if LOG { zero } else { V::load(g.y.add(at)) };
+                *each = term::<V, LOG>(y, V::load(g.dy.add(at)), *each);
+            }
+            if whole < cols {
+                let n = cols - whole;
+                let y = if LOG { zero } else { V::load_part(g.y.add(whole), n, V::Lane::ZERO) };
+                let dy = V::load_part(g.dy.add(whole), n, V::Lane::ZERO);
+                *each = term::<V, LOG>(y, dy, *each);
+            }
+        }
+        let sum = lanes(V::fold_each(&each, V::add));
+        for (row, &sum) in sum[..rows].iter().enumerate() {
+            let ahead = (rows + row) * cols;
+            prefetch(g.y.wrapping_add(ahead), cols);
+            prefetch(g.dy.wrapping_add(ahead), cols);
+            let g = g.from(row * cols);
+            let formula = Formula::<V, LOG>::new(V::splat(sum));
+            for at in (0..whole).step_by(V::LANES) {
+                formula.of(V::load(g.y.add(at)), V::load(g.dy.add(at))).store(g.dx.add(at));
+            }
+            part::<V, S, D, LOG>(&g, &formula, whole, cols);
+        }
+    }
+}

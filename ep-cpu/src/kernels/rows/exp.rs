@@ -1,0 +1,151 @@
+//! The exponential that softmax needs, and what a row is shifted by before.
+//!
+//! `exp(x)` is `2^n exp(r)` with `n` an integer and `|r| <= ln 2 / 2`. A row may be scaled as a whole, so the
+//! shift is not the maximum but `centre + k ln 2` with `k` an integer near it: taking `k` off `n` is exact,
+//! while `x - max` would be rounded, which grows to many units in the last place far from the maximum. Only where
+//! the maximum itself is large is `centre` not 0; then `x - centre` is exact for every `x` that counts.
+
+use super::vector::Vector;
+use crate::kernels::real::Real;
+
+/// How far a row is shifted, in one lane or all.
+#[derive(Clone, Copy)]
+pub(super) struct Shift<T> {
+    centre: T,
+    /// `n - k` in the form of a stored exponent plus this is a number with no fraction bits.
+    offset: T,
+    /// Where `n - k` is the exponent of 0.
+    lowest: T,
+}
+
+impl<T: Copy> Shift<T> {
+    /// For keeping it elsewhere.
+    #[inline(always)]
+    pub(super) fn parts(&self) -> [T; 3] {
+        [self.centre, self.offset, self.lowest]
+    }
+
+    #[inline(always)]
+    pub(super) fn from_parts([centre, offset, lowest]: [T; 3]) -> Self {
+        Self { centre, offset, lowest }
+    }
+}
+
+impl<A: Real> Shift<A> {
+    /// For a row with this maximum. With `+inf`, all exponentials are NaN.
+    #[inline(always)]
+    pub(super) fn of(max: A) -> Self {
+        // In a row of nothing but -inf the exponentials are 0, as they are wherever one is -inf.
+        let max = if max < A::LOWEST { A::LOWEST } else { max };
+        let near = max <= A::FAR && max >= A::ZERO - A::FAR;
+        let centre = if near { A::ZERO } else { max };
+        let k = ((max - centre) * A::LOG2_E + A::TO_INTEGER) - A::TO_INTEGER;
+        let below = k - A::BIAS;
+        Self { centre, offset: A::TO_INTEGER - below, lowest: below * A::LN_2[0] + below * A::LN_2[1] }
+    }
+
+    /// What all elements are shifted by, as a number that sums of different shifts can be compared by.
+    #[inline(always)]
+    pub(super) fn total(&self) -> f64 {
+        self.centre.to_f64() + self.k() * std::f64::consts::LN_2
+    }
+
+    /// `log(sum of exp(x - max))` from the sum of [`Shift::exp`] and the maximum; never negative.
+    #[inline(always)]
+    pub(super) fn log_sum(&self, sum: A, max: A) -> A {
+        // Exact but for the last step, as these all but cancel.
+        let k = self.k();
+        let beside_max = k * f64::LN_2[0] + (self.centre.to_f64() - max.to_f64()) + k * f64::LN_2[1];
+        let log = sum.log() + beside_max;
+        // The largest term alone is 1. A negative logarithm would be a probability above 1.
+        A::from_f64(if log < 0.0 { 0.0 } else { log })
+    }
+
+    #[inline(always)]
+    fn k(&self) -> f64 {
+        (A::TO_INTEGER + A::BIAS - self.offset).to_f64()
+    }
+
+    #[inline(always)]
+    pub(super) fn splat<V: Vector<Lane = A>>(&self) -> Shift<V> {
+        Shift { centre: V::splat(self.centre), offset: V::splat(self.offset), lowest: V::splat(self.lowest) }
+    }
+}
+
+impl<V: Vector> Shift<V> {
+    /// `exp(x - shift)`: NaN for NaN, 0 below the smallest normal number. `x` is at most the maximum.
+    #[inline(always)]
+    pub(super) fn exp(&self, x: V) -> V {
+        self.exp_centred(x.sub(self.centre))
+    }
+
+    #[inline(always)]
+    fn exp_centred(&self, x: V) -> V {
+        let x = self.lowest.max(x);
+        let stored = x.mul_add(V::splat(V::Lane::LOG2_E), self.offset);
+        let n = stored.sub(self.offset);
+        let r = n.neg_mul_add(V::splat(V::Lane::LN_2[0]), x);
+        let r = n.neg_mul_add(V::splat(V::Lane::LN_2[1]), r);
+        let terms = V::Lane::EXP;
+        let mut exp_r = V::splat(terms[terms.len() - 1]);
+        for &term in terms[..terms.len() - 1].iter().rev() {
+            exp_r = exp_r.mul_add(r, V::splat(term));
+        }
+        // A product and not a sum of exponents, so that a NaN stays one.
+        exp_r.mul(stored.exponent())
+    }
+}
+
+/// What turns an exponential into a softmax, or a difference to the maximum into a log-softmax: one of the two
+/// does nothing, so that a loop need not ask which it is.
+#[derive(Clone, Copy)]
+pub(super) struct Last<T> {
+    pub(super) factor: T,
+    pub(super) addend: T,
+}
+
+impl<A: Real> Last<A> {
+    #[inline(always)]
+    pub(super) fn of(log: bool, shift: &Shift<A>, sum: A, max: A) -> Self {
+        if log {
+            Self { factor: A::ONE, addend: A::ZERO - shift.log_sum(sum, max) }
+        } else {
+            Self { factor: sum.reciprocal(), addend: A::ZERO }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn splat<V: Vector<Lane = A>>(&self) -> Last<V> {
+        Last { factor: V::splat(self.factor), addend: V::splat(self.addend) }
+    }
+}
+
+impl<V: Vector> Last<V> {
+    #[inline(always)]
+    pub(super) fn apply(&self, x: V) -> V {
+        x.mul_add(self.factor, self.addend)
+    }
+}
+
+/// Half of `exp(x)` for any `x`: it is inf only where `exp(x)` is beyond all finite numbers, although the exponent of
+/// the largest ones is one more than there are.
+#[derive(Clone, Copy)]
+pub(super) struct HalfExp<V> {
+    shift: Shift<V>,
+    highest: V,
+}
+
+impl<V: Vector> HalfExp<V> {
+    #[inline(always)]
+    pub(super) fn new() -> Self {
+        // For a maximum of ln 2 the shift is by k = 1.
+        let ln_2 = V::Lane::from_f64(std::f64::consts::LN_2);
+        let highest = (V::Lane::BIAS + V::Lane::ONE + V::Lane::ONE) * ln_2;
+        Self { shift: Shift::of(ln_2).splat(), highest: V::splat(highest) }
+    }
+
+    #[inline(always)]
+    pub(super) fn of(&self, x: V) -> V {
+        self.shift.exp_centred(self.highest.min(x))
+    }
+}

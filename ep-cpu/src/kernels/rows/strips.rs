@@ -1,0 +1,357 @@
+//! Columns that are `inner` elements apart: strips of adjacent ones, each column in a lane of its own.
+//!
+//! A strip is read once, into a buffer that stays in the second-level cache, and written once. Where a strip has
+//! too many columns even at its narrowest, its elements are read again instead.
+
+use super::exp::{Last, Shift};
+use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
+use super::{EXP_BYTES, LINE, Matrix, prefetch_far};
+use crate::isa::Isa;
+use crate::kernels::raw::{Shared, for_ranges};
+use crate::kernels::real::Cell;
+use crate::kernels::stream;
+use ep_core::parallel::Parallel;
+use ep_core::{Error, Result};
+use std::cell::RefCell;
+
+/// Bytes that a strip's exponentials take at most: half of a second-level cache of 1 MiB or more.
+const STRIP_BYTES: usize = 512 << 10;
+/// The most elements side by side in a strip: what is kept of each stays in the first-level cache.
+const WIDEST: usize = 512;
+/// The fewest, of a type computed in: a few lines of each column are read in a row.
+const NARROWEST: usize = 64;
+/// Columns worked on in turn: so many sequential streams of memory.
+const STEP: usize = 8;
+/// Intermediate values of each element of a strip's width: the maximum, three of its shift, and two of its sum:
+/// the sum and what rounding took from it, then the parts of [`Last`].
+const STATE: usize = 6;
+
+/// Softmax or log-softmax over the columns of a matrix `[rows, cols, inner]`.
+///
+/// # Errors
+/// `OutOfMemory` if there is none for intermediate values; those of `par`.
+///
+/// # Safety
+/// The matrix is as [`Matrix`] says, with `inner` elements for each of its own.
+pub(super) unsafe fn run<S, D, A>(isa: Isa, par: &dyn Parallel, m: &Matrix<S, D>, inner: usize) -> Result<()>
+where
+    S: Cell<A>,
+    D: Cell<A>,
+    A: Compute,
+{
+    let cols = m.cols;
+    let fits = STRIP_BYTES / size_of::<A>() / cols;
+    let cached = fits >= MAX_LANES || fits >= inner;
+    // Several strips for each thread, so that none waits long for the last one.
+    let shared_out = m.rows.saturating_mul(inner) / (4 * par.threads()).max(1);
+    let widest = if cached { fits } else { WIDEST }.min(WIDEST).min(shared_out.max(NARROWEST));
+    let strips = inner.div_ceil(widest.min(inner));
+    let width = inner.div_ceil(strips).next_multiple_of(MAX_LANES);
+    let strips = inner.div_ceil(width);
+    let (src, dst, stream, log) = (Shared::new(m.src.cast_mut()), Shared::new(m.dst), m.stream, m.log);
+    let cost = cols.saturating_mul(width.min(inner)).saturating_mul(EXP_BYTES);
+    for_ranges(par, m.rows * strips, cost, 1, |units| {
+        let room = (STATE + if cached { cols } else { 0 }) * width * size_of::<A>();
+        with_scratch(room, |scratch| {
+            let part = Strips {
+                units: (units.start, units.end),
+                cols,
+                inner,
+                width,
+                strips,
+                src: src.get().cast_const(),
+                dst: dst.get(),
+                stream,
+                log,
+                state: scratch.cast(),
+                // SAFETY: there is room for the state, and for the buffer beyond it if it is used.
+                buffer: cached.then(|| unsafe { scratch.cast::<A>().add(STATE * width) }),
+            };
+            dispatch::<A, _>(isa, part);
+        })
+    })
+}
+
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Line([u8; LINE]);
+
+thread_local! {
+    /// Kept from launch to launch: fresh pages for it would cost more than the work on them.
+    static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `f` with room for `bytes` bytes, aligned to a line.
+fn with_scratch(bytes: usize, f: impl FnOnce(*mut u8)) -> Result<()> {
+    let mut room = SCRATCH.take();
+    let lines = bytes.div_ceil(LINE);
+    if room.len() < lines {
+        room.try_reserve_exact(lines - room.len()).map_err(|_| {
+            Error::out_of_memory(format!("softmax needs {bytes} bytes for intermediate values"))
+        })?;
+        room.resize(lines, Line([0; LINE]));
+    }
+    f(room.as_mut_ptr().cast());
+    SCRATCH.replace(room);
+    Ok(())
+}
+
+/// Some strips, the units of `units`. Made only where `src` and `dst` are a whole matrix, `state` has room for
+/// `STATE * width` values and `buffer`, if any, for `cols * width`.
+struct Strips<S, D, A> {
+    units: (usize, usize),
+    cols: usize,
+    inner: usize,
+    width: usize,
+    strips: usize,
+    src: *const S,
+    dst: *mut D,
+    stream: bool,
+    log: bool,
+    state: *mut A,
+    buffer: Option<*mut A>,
+}
+
+impl<S: Cell<A>, D: Cell<A>, A: Compute> Body<A> for Strips<S, D, A> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = A>>(self) {
+        for unit in self.units.0..self.units.1 {
+            let (start, width) = self.place(unit);
+            let next = if unit + 1 < self.units.1 { self.place(unit + 1).0 } else { start };
+            // SAFETY: the strip is inside the matrix, and the rooms are as promised.
+            unsafe {
+                let (src, dst) = (self.src.add(start), self.dst.add(start));
+                match self.buffer {
+                    Some(buffer) => {
+                        self.maxima::<V>(src, width, Some(buffer));
+                        self.shifts(width);
+                        let next = self.src.wrapping_add(next);
+                        self.sums::<V, A>(buffer, self.width, width, Some(next));
+                        self.lasts(width);
+                        self.write_buffered::<V>(buffer, dst, width);
+                    }
+                    None => {
+                        self.maxima::<V>(src, width, None);
+                        self.shifts(width);
+                        self.sums::<V, S>(src.cast_mut(), self.inner, width, None);
+                        self.lasts(width);
+                        self.write_again::<V>(src, dst, width);
+                    }
+                }
+            }
+        }
+        if self.stream {
+            stream::fence();
+        }
+    }
+}
+
+impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
+    /// Where the first column of a strip starts, and how wide it is.
+    #[inline(always)]
+    fn place(&self, unit: usize) -> (usize, usize) {
+        let (row, strip) = (unit / self.strips, unit % self.strips);
+        let at = strip * self.width;
+        (row * self.cols * self.inner + at, self.width.min(self.inner - at))
+    }
+
+    /// The `i`th value kept of each element of the width.
+    #[inline(always)]
+    unsafe fn kept(&self, i: usize) -> *mut A {
+        // SAFETY: `i` is below `STATE`.
+        unsafe { self.state.add(i * self.width) }
+    }
+
+    /// Finds the maxima, of elements that it copies to the buffer if there is one.
+    #[inline(always)]
+    unsafe fn maxima<V: Vector<Lane = A>>(&self, src: *const S, width: usize, buffer: Option<*mut A>) {
+        // SAFETY: the strip and its room are as `run` says.
+        unsafe {
+            let max_at = self.kept(0);
+            for at in (0..width).step_by(V::LANES) {
+                V::splat(A::NEG_INFINITY).store(max_at.add(at));
+            }
+            for first in (0..self.cols).step_by(STEP) {
+                let step = STEP.min(self.cols - first);
+                for at in (0..width).step_by(V::LANES) {
+                    let len = V::LANES.min(width - at);
+                    let mut max = V::load(max_at.add(at));
+                    for col in first..first + step {
+                        let from = src.add(col * self.inner + at);
+                        let x =
+                            if len == V::LANES { V::load(from) } else { V::load_part(from, len, A::ZERO) };
+                        max = x.max(max);
+                        if let Some(buffer) = buffer {
+                            x.store(buffer.add(col * self.width + at));
+                        }
+                    }
+                    max.store(max_at.add(at));
+                }
+            }
+        }
+    }
+
+    /// From maxima to shifts.
+    #[inline(always)]
+    unsafe fn shifts(&self, width: usize) {
+        for i in 0..width.next_multiple_of(MAX_LANES) {
+            // SAFETY: the width of the state is a multiple of the most lanes.
+            unsafe {
+                let [centre, offset, lowest] = Shift::of(*self.kept(0).add(i)).parts();
+                *self.kept(1).add(i) = centre;
+                *self.kept(2).add(i) = offset;
+                *self.kept(3).add(i) = lowest;
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn shift<V: Vector<Lane = A>>(&self, at: usize) -> Shift<V> {
+        // SAFETY: as for `shifts`.
+        unsafe {
+            Shift::from_parts([
+                V::load(self.kept(1).add(at)),
+                V::load(self.kept(2).add(at)),
+                V::load(self.kept(3).add(at)),
+            ])
+        }
+    }
+
+    /// Adds up exponentials. Where a strip to fetch `next` is given, `from` is the buffer, in which the exponentials
+    /// replace the elements, or for a logarithm the differences to the maximum do.
+    #[inline(always)]
+    unsafe fn sums<V: Vector<Lane = A>, T: Cell<A>>(
+        &self,
+        from: *mut T,
+        pitch: usize,
+        width: usize,
+        next: Option<*const S>,
+    ) {
+        // SAFETY: the strip and its room are as `run` says.
+        unsafe {
+            let (sum_at, lost_at) = (self.kept(4), self.kept(5));
+            for at in (0..width).step_by(V::LANES) {
+                V::splat(A::ZERO).store(sum_at.add(at));
+                V::splat(A::ZERO).store(lost_at.add(at));
+            }
+            for first in (0..self.cols).step_by(STEP) {
+                let step = STEP.min(self.cols - first);
+                for at in (0..width).step_by(V::LANES) {
+                    let (max, shift) = (V::load(self.kept(0).add(at)), self.shift::<V>(at));
+                    let len = if next.is_some() { V::LANES } else { V::LANES.min(width - at) };
+                    let mut part = V::splat(A::ZERO);
+                    for col in first..first + step {
+                        if let Some(next) = next {
+                            prefetch_far(next.wrapping_add(col * self.inner + at));
+                        }
+                        let from = from.add(col * pitch + at);
+                        let x =
+                            if len == V::LANES { V::load(from) } else { V::load_part(from, len, A::ZERO) };
+                        let e = shift.exp(x);
+                        part = part.add(e);
+                        if next.is_some() {
+                            if self.log { x.sub(max) } else { e }.store(from);
+                        }
+                    }
+                    // What rounding takes away is carried on, as there may be millions of columns.
+                    let sum = V::load(sum_at.add(at));
+                    let part = part.sub(V::load(lost_at.add(at)));
+                    let total = sum.add(part);
+                    total.sub(sum).sub(part).store(lost_at.add(at));
+                    total.store(sum_at.add(at));
+                }
+            }
+        }
+    }
+
+    /// From sums to what finishes an element.
+    #[inline(always)]
+    unsafe fn lasts(&self, width: usize) {
+        for i in 0..width.next_multiple_of(MAX_LANES) {
+            // SAFETY: as for `shifts`.
+            unsafe {
+                let parts = [*self.kept(1).add(i), *self.kept(2).add(i), *self.kept(3).add(i)];
+                let (sum, max) = (*self.kept(4).add(i), *self.kept(0).add(i));
+                let last = Last::of(self.log, &Shift::from_parts(parts), sum, max);
+                *self.kept(4).add(i) = last.factor;
+                *self.kept(5).add(i) = last.addend;
+            }
+        }
+    }
+
+    /// As many as are left of the width count.
+    #[inline(always)]
+    unsafe fn last<V: Vector<Lane = A>>(&self, at: usize, len: usize) -> Last<V> {
+        // SAFETY: as for `shifts`.
+        unsafe {
+            let (factor, addend) = (self.kept(4).add(at), self.kept(5).add(at));
+            if len == V::LANES {
+                return Last { factor: V::load(factor), addend: V::load(addend) };
+            }
+            Last { factor: V::load_part(factor, len, A::ZERO), addend: V::load_part(addend, len, A::ZERO) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn write_buffered<V: Vector<Lane = A>>(&self, buffer: *const A, dst: *mut D, width: usize) {
+        for col in 0..self.cols {
+            // SAFETY: the strip and its room are as `run` says.
+            unsafe {
+                let (exps, dst) = (buffer.add(col * self.width), dst.add(col * self.inner));
+                let head = if self.stream { dst.addr().wrapping_neg() % LINE / size_of::<D>() } else { 0 };
+                let step = 2 * V::LANES;
+                let (head, end) = if self.stream && head + step <= width {
+                    (head, head + (width - head) / step * step)
+                } else {
+                    (0, 0)
+                };
+                self.write_part::<V>(exps, dst, 0, head);
+                for at in (head..end).step_by(V::LANES) {
+                    let y = self.last::<V>(at, V::LANES).apply(V::load(exps.add(at)));
+                    y.stream(dst.add(at));
+                }
+                let whole = end + (width - end) / V::LANES * V::LANES;
+                for at in (end..whole).step_by(V::LANES) {
+                    let y = self.last::<V>(at, V::LANES).apply(V::load(exps.add(at)));
+                    y.store(dst.add(at));
+                }
+                self.write_part::<V>(exps, dst, whole, width);
+            }
+        }
+    }
+
+    /// The elements `from..to` of a column in the buffer.
+    #[inline(always)]
+    unsafe fn write_part<V: Vector<Lane = A>>(&self, exps: *const A, dst: *mut D, from: usize, to: usize) {
+        for at in (from..to).step_by(V::LANES) {
+            let len = V::LANES.min(to - at);
+            // SAFETY: the strip and its room are as `run` says.
+            unsafe {
+                let y = self.last::<V>(at, len).apply(V::load_part(exps.add(at), len, A::ZERO));
+                y.store_part(dst.add(at), len);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn write_again<V: Vector<Lane = A>>(&self, src: *const S, dst: *mut D, width: usize) {
+        for first in (0..self.cols).step_by(STEP) {
+            let step = STEP.min(self.cols - first);
+            for at in (0..width).step_by(V::LANES) {
+                let len = V::LANES.min(width - at);
+                // SAFETY: the strip and its room are as `run` says; each vector is read before it is written.
+                unsafe {
+                    let (max, shift) = (V::load(self.kept(0).add(at)), self.shift::<V>(at));
+                    let last = self.last::<V>(at, len);
+                    for col in first..first + step {
+                        let x = V::load_part(src.add(col * self.inner + at), len, A::ZERO);
+                        let y = last.apply(if self.log { x.sub(max) } else { shift.exp(x) });
+                        y.store_part(dst.add(col * self.inner + at), len);
+                    }
+                }
+            }
+        }
+    }
+}

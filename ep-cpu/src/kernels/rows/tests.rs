@@ -1,0 +1,443 @@
+use super::vector::Portable;
+use super::*;
+use crate::kernels::testing::{Rng, Threads, decode, encode, epsilon};
+use crate::kernels::{log_softmax, softmax};
+use ep_core::parallel::Serial;
+use primitives::reference::{Launch, View};
+
+const MARGIN_BYTE: u8 = 0xa5;
+const MARGIN: usize = 128;
+
+/// Bytes at an address that is `offset` past a line, between margins that notice a write.
+pub(super) struct Placed {
+    words: Vec<u64>,
+    start: usize,
+    len: usize,
+}
+
+impl Placed {
+    pub(super) fn poison(len: usize, offset: usize) -> Self {
+        let words = vec![u64::from_ne_bytes([MARGIN_BYTE; 8]); (len + 2 * MARGIN + LINE) / 8 + 1];
+        let start = MARGIN + words.as_ptr().addr().wrapping_neg() % LINE + offset;
+        Self { words, start, len }
+    }
+
+    pub(super) fn bytes(bytes: &[u8], offset: usize) -> Self {
+        let mut new = Self::poison(bytes.len(), offset);
+        // SAFETY: the words have room for that after `start`.
+        unsafe { new.ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        new
+    }
+
+    pub(super) fn ptr(&mut self) -> *mut u8 {
+        self.words.as_mut_ptr().cast::<u8>().wrapping_add(self.start)
+    }
+
+    #[track_caller]
+    pub(super) fn get(&self) -> Vec<u8> {
+        // SAFETY: words are readable as bytes.
+        let all =
+            unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast::<u8>(), 8 * self.words.len()) };
+        let (head, rest) = all.split_at(self.start);
+        let (bytes, tail) = rest.split_at(self.len);
+        assert!(head.iter().chain(tail).all(|&b| b == MARGIN_BYTE), "a write outside the output");
+        bytes.to_vec()
+    }
+}
+
+pub(super) fn size_of_dtype(dtype: DType) -> usize {
+    dtype.size().unwrap()
+}
+
+/// What is computed in, by its distance from 1 to the next number.
+pub(super) fn compute_epsilon(src: DType, dst: DType) -> f64 {
+    if [src, dst].contains(&DType::F64) { f64::EPSILON } else { f32::EPSILON.into() }
+}
+
+/// By how much rounding `want` to `dst`, and exponents near the end of the range, may change it.
+pub(super) fn storing(src: DType, dst: DType, want: f64) -> f64 {
+    let smallest = match dst {
+        DType::F16 => 2f64.powi(-24),
+        _ if compute_epsilon(src, dst) == f64::EPSILON && dst == DType::F64 => 1e-307,
+        _ => 1.2e-38,
+    };
+    want.abs() * if epsilon(dst) > compute_epsilon(src, dst) { epsilon(dst) * 0.501 } else { 0.0 } + smallest
+}
+
+/// `f` over each line along the columns of `[rows, cols, inner]`.
+pub(super) fn along_cols(
+    [rows, cols, inner]: [usize; 3],
+    mut f: impl FnMut(&mut dyn Iterator<Item = usize>),
+) {
+    for line in 0..rows * inner {
+        let (row, at) = (line / inner, line % inner);
+        f(&mut (0..cols).map(|c| (row * cols + c) * inner + at));
+    }
+}
+
+struct Case {
+    log: bool,
+    src: DType,
+    dst: DType,
+    shape: [usize; 3],
+    x: Vec<u8>,
+}
+
+impl Case {
+    fn new(log: bool, [src, dst]: [DType; 2], shape: [usize; 3], x: &[f64]) -> Self {
+        assert_eq!(shape.iter().product::<usize>(), x.len());
+        Self { log, src, dst, shape, x: encode(src, x) }
+    }
+
+    fn kernel(&self) -> RowsFn {
+        let lookup = if self.log { log_softmax::lookup } else { softmax::lookup };
+        lookup(self.src, self.dst).unwrap()
+    }
+
+    fn args(&self, src: *const u8, dst: *mut u8) -> RowsArgs {
+        let [rows, cols, inner] = self.shape;
+        RowsArgs { rows, cols, inner, src, dst }
+    }
+
+    fn run(&self, isa: Isa, par: &dyn Parallel, src: *const u8, dst: *mut u8) {
+        // SAFETY: the callers give buffers of the case's size.
+        unsafe { self.kernel()(isa, par, &self.args(src, dst)) }.unwrap();
+    }
+
+    /// Exact to more digits than any kernel's, as f64.
+    fn reference(&self) -> Vec<f64> {
+        let op = if self.log { "log_softmax" } else { "softmax" };
+        let mut launch = Launch::new(op).dtype("src", self.src).dtype("dst", DType::F64);
+        for (name, size) in ["rows", "cols", "inner"].into_iter().zip(self.shape) {
+            launch = launch.size(name, size as i64);
+        }
+        let outputs = launch.read("src", View::new(self.src, &self.x)).run().unwrap();
+        outputs.get("dst").unwrap().view().iter().map(|n| n.re()).collect()
+    }
+
+    /// In f64: good enough for what is computed in f32.
+    fn quick_reference(&self) -> Vec<f64> {
+        let x = decode(self.src, &self.x);
+        let mut want = vec![0.0; x.len()];
+        along_cols(self.shape, |line| {
+            let line: Vec<usize> = line.collect();
+            let max = line.iter().map(|&i| x[i]).fold(f64::NEG_INFINITY, f64::max);
+            let sum: f64 = line.iter().map(|&i| (x[i] - max).exp()).sum();
+            for &i in &line {
+                want[i] = if self.log { x[i] - max - sum.ln() } else { (x[i] - max).exp() / sum };
+            }
+        });
+        want
+    }
+
+    /// Runs at every level, from and to addresses aligned to elements only, and in place. Checks against what is
+    /// wanted, and that every number of threads gives the same bits.
+    fn check(&self, want: &[f64]) {
+        let (from, to) = (size_of_dtype(self.src), size_of_dtype(self.dst));
+        let bytes = want.len() * to;
+        for isa in Isa::available() {
+            let mut first: Option<Vec<u8>> = None;
+            for (par, odd) in [(&Serial as &dyn Parallel, 0), (&Threads(3), 1), (&Threads(2), 3)] {
+                let mut src = Placed::bytes(&self.x, odd * from);
+                let mut dst = Placed::poison(bytes, odd * to);
+                self.run(isa, par, src.ptr(), dst.ptr());
+                let got = dst.get();
+                assert!(src.get() == self.x, "{} changes its source", self.name(isa));
+                self.compare(isa, &decode(self.dst, &got), want);
+                assert!(got == *first.get_or_insert(got.clone()), "{} differs in bits", self.name(isa));
+            }
+            if from == to {
+                let mut both = Placed::bytes(&self.x, to);
+                let p = both.ptr();
+                self.run(isa, &Threads(2), p, p);
+                assert!(both.get() == first.unwrap(), "{} in place", self.name(isa));
+            }
+        }
+    }
+
+    fn name(&self, isa: Isa) -> String {
+        let op = if self.log { "log_softmax" } else { "softmax" };
+        format!("{op} {} -> {} {:?} at {isa}", self.src, self.dst, self.shape)
+    }
+
+    /// The bounds that [`RowsFn`] states.
+    fn compare(&self, isa: Isa, got: &[f64], want: &[f64]) {
+        let compute = compute_epsilon(self.src, self.dst);
+        let x = decode(self.src, &self.x);
+        let stored = decode(self.dst, &encode(self.dst, want));
+        along_cols(self.shape, |line| {
+            let line: Vec<usize> = line.collect();
+            let max = line.iter().map(|&i| x[i]).fold(f64::NEG_INFINITY, f64::max);
+            for i in line {
+                let (g, w) = (got[i], if stored[i].is_infinite() { stored[i] } else { want[i] });
+                let exact = if self.log {
+                    let log_sum = x[i] - max - w;
+                    3.0 * compute
+                        * [1.0, (x[i] - max).abs(), log_sum.abs()].into_iter().fold(w.abs(), f64::max)
+                } else {
+                    3.0 * compute * w.abs()
+                };
+                let allowed = exact + storing(self.src, self.dst, w);
+                let fits = (g - w).abs() <= allowed || g == w || g.is_nan() && w.is_nan();
+                assert!(fits, "{} at {i}: {g:e}, not {w:e} within {allowed:e}", self.name(isa));
+                assert!(!self.log || !(g > 0.0), "{} at {i}: {g:e} is no logarithm", self.name(isa));
+            }
+        });
+    }
+}
+
+/// Both ops and all dtypes over elements made by `value(row, col)`.
+fn check_all(shape: [usize; 3], mut value: impl FnMut(usize, usize) -> f64) {
+    let [rows, cols, inner] = shape;
+    let at = |i: usize| (i / (cols * inner) * inner + i % inner, i / inner % cols);
+    let x: Vec<f64> = (0..rows * cols * inner).map(at).map(|(row, col)| value(row, col)).collect();
+    for (src, dst) in softmax::rows() {
+        for log in [false, true] {
+            let case = Case::new(log, [src, dst], shape, &x);
+            case.check(&case.reference());
+        }
+    }
+}
+
+const F32: [DType; 2] = [DType::F32, DType::F32];
+
+fn check_f32(shape: [usize; 3], scale: f64) {
+    let mut rng = Rng::new();
+    let x: Vec<f64> = (0..shape.iter().product()).map(|_| rng.signed() * scale).collect();
+    for dtypes in [F32, [DType::F16, DType::F32], [DType::BF16, DType::BF16]] {
+        for log in [false, true] {
+            let case = Case::new(log, dtypes, shape, &x);
+            case.check(&case.quick_reference());
+        }
+    }
+}
+
+#[test]
+fn random_rows_of_all_dtypes() {
+    let mut rng = Rng::new();
+    for shape in [[5, 2, 1], [18, 15, 1], [3, 37, 1], [2, 257, 1], [1, 300, 1]] {
+        check_all(shape, |_, _| rng.signed() * 12.0);
+    }
+}
+
+#[test]
+fn columns_apart_of_all_dtypes() {
+    let mut rng = Rng::new();
+    for shape in [[3, 1, 5], [2, 7, 3], [2, 9, 16], [1, 11, 17], [1, 3, 70]] {
+        check_all(shape, |_, _| rng.signed() * 12.0);
+    }
+}
+
+#[test]
+fn rows_of_every_width() {
+    for cols in (1..=34).chain([48, 63, 64, 65, 129, 255, 256, 257, 300, 1000, 3001]) {
+        check_f32([if cols < 65 { 19 } else { 3 }, cols, 1], 12.0);
+    }
+}
+
+#[test]
+fn long_rows() {
+    for cols in [8192, 8193, 20001, 40_000] {
+        check_f32([2, cols, 1], 20.0);
+    }
+}
+
+#[test]
+fn strips_of_every_width() {
+    for inner in (2..=9).chain([15, 16, 17, 31, 33, 64, 100, 511, 513, 1100]) {
+        check_f32([2, 11, inner], 12.0);
+    }
+    // More columns than a buffer has room for.
+    for (cols, inner) in [(3000, 20), (8200, 17), (70_000, 2)] {
+        check_f32([1, cols, inner], 9.0);
+    }
+}
+
+#[test]
+fn many_rows_are_shared_out() {
+    for shape in [[700, 67, 1], [20, 2000, 1], [5, 40, 300]] {
+        check_f32(shape, 5.0);
+    }
+}
+
+/// Elements far apart, and far from 0: the bound is the same.
+#[test]
+fn wide_ranges_are_as_accurate() {
+    for scale in [90.0, 300.0, 4000.0] {
+        for shape in [[20, 50, 1], [2, 700, 1], [1, 9001, 1], [2, 30, 18]] {
+            check_f32(shape, scale);
+        }
+    }
+    let mut rng = Rng::new();
+    for centre in [1e3, -1e5, 1e30, -1e38, 255.9, -256.1] {
+        check_all([3, 21, 1], |_, _| centre + rng.signed() * 60.0);
+        check_all([1, 12, 3], |_, _| centre * (1.0 + rng.signed() * 1e-6));
+    }
+    for spread in [700.0, 2e4] {
+        check_all([4, 40, 1], |_, _| rng.signed() * spread);
+    }
+}
+
+#[test]
+fn specials_reach_the_whole_row_or_none_of_it() {
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let mut rng = Rng::new();
+    let odd = rng.next() as usize;
+    let mut value = |row: usize, col: usize, cols: usize| match (row, col == odd % cols) {
+        (0, true) => nan,
+        (1, true) => inf,
+        (2, _) => -inf,
+        (3, true) => -inf,
+        (4, true) => 30000.0,
+        (4, false) => -30000.0,
+        (5, _) => -0.0,
+        (6, true) => nan,
+        (6, false) => -inf,
+        (7, true) => 1.0,
+        (7, false) => -inf,
+        _ => rng.signed(),
+    };
+    for shape in [[9, 1, 1], [9, 5, 1], [9, 16, 1], [9, 37, 1], [9, 300, 1], [1, 5, 9], [1, 1, 9]] {
+        check_all(shape, |row, col| value(row, col, shape[1]));
+    }
+    for shape in [[9, 2048, 1], [9, 9001, 1], [1, 8200, 9 * 2]] {
+        let [rows, cols, inner] = shape;
+        let at = |i: usize| (i / (cols * inner) * inner + i % inner, i / inner % cols);
+        let x: Vec<f64> = (0..rows * cols * inner).map(at).map(|(r, c)| value(r % 9, c, cols)).collect();
+        for log in [false, true] {
+            let case = Case::new(log, F32, shape, &x);
+            case.check(&case.quick_reference());
+        }
+    }
+}
+
+/// A NaN whose fraction is all ones must not turn into a number when it is rounded or its exponent is shifted.
+#[test]
+fn every_nan_stays_one() {
+    for bits in [0x7fff_ffffu32, 0xffff_ffff, 0x7f80_0001, 0x7fc0_0001, 0xffc0_01ff] {
+        for (cols, inner) in [(7, 1), (40, 1), (500, 1), (9000, 1), (40, 3)] {
+            let mut x: Vec<u8> = 1.5f32.to_ne_bytes().repeat(cols * inner);
+            x[4 * (cols / 2) * inner..][..4].copy_from_slice(&bits.to_ne_bytes());
+            for dst in DType::FLOAT {
+                for log in [false, true] {
+                    let case =
+                        Case { log, src: DType::F32, dst: *dst, shape: [1, cols, inner], x: x.clone() };
+                    case.check(&case.quick_reference());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_column_is_certain_and_empty_is_nothing() {
+    for (src, dst) in softmax::rows() {
+        for (log, want) in [(false, 1.0), (true, 0.0)] {
+            for shape in [[19, 1, 1], [1, 1, 19]] {
+                let x: Vec<f64> = (0..19).map(|i| f64::from(i) * 1e3 - 9e3).collect();
+                let case = Case::new(log, [src, dst], shape, &x);
+                let mut from = Placed::bytes(&case.x, 0);
+                let mut out = Placed::poison(19 * size_of_dtype(dst), 0);
+                case.run(Isa::BASELINE, &Serial, from.ptr(), out.ptr());
+                assert_eq!(decode(dst, &out.get()), [want; 19]);
+            }
+        }
+    }
+    let nowhere = std::ptr::null_mut();
+    for shape in [[0, 5, 1], [5, 0, 1], [0, 0, 1], [3, 4, 0], [0, 7, 9], [usize::MAX, 0, usize::MAX]] {
+        let case = Case { log: false, src: DType::F16, dst: DType::F32, shape, x: Vec::new() };
+        case.run(Isa::BASELINE, &Threads(2), nowhere, nowhere);
+    }
+}
+
+#[test]
+fn more_elements_than_an_address_space_are_an_error() {
+    for shape in [[usize::MAX / 2, 3, 1], [1 << 31, 1 << 31, 1 << 3], [1 << 60, 1, 8]] {
+        let case = Case { log: false, src: DType::F16, dst: DType::F64, shape, x: Vec::new() };
+        let args = case.args(std::ptr::null(), std::ptr::null_mut());
+        // SAFETY: nothing is read or written, as the sizes are refused first.
+        let e = unsafe { case.kernel()(Isa::BASELINE, &Serial, &args) }.unwrap_err();
+        assert_eq!(e.code(), ep_core::Code::InvalidArgument);
+        assert!(e.message().contains("no address space"), "{e}");
+    }
+    assert!(softmax::lookup(DType::F32, DType::I32).is_none());
+    assert_eq!(log_softmax::rows().count(), 16);
+}
+
+/// Equal inputs have equal outputs, whatever the order of adding.
+#[test]
+fn equal_elements_have_equal_shares() {
+    for (cols, inner) in [(7, 1), (64, 1), (5000, 1), (1 << 20, 1), (1000, 3)] {
+        let case = Case::new(false, F32, [1, cols, inner], &vec![0.25; cols * inner]);
+        let mut out = Placed::bytes(&case.x, 0);
+        let p = out.ptr();
+        case.run(*Isa::available().last().unwrap(), &Serial, p, p);
+        let got = decode(DType::F32, &out.get());
+        assert!(got.iter().all(|y| *y == got[0]), "{cols} {inner}");
+        assert!((got[0] * cols as f64 - 1.0).abs() < 4.0 * f64::from(f32::EPSILON), "{cols}: {:e}", got[0]);
+    }
+}
+
+type Forward = unsafe fn(Isa, &dyn Parallel, &RowsArgs, bool, usize, bool) -> Result<()>;
+
+/// Streaming stores are for sizes that tests have no time for: here they are asked for.
+#[test]
+fn streaming_gives_the_same_bits() {
+    let forwards: [(bool, [DType; 2], Forward); 6] = [
+        (false, F32, forward::<f32, f32, f32>),
+        (true, F32, forward::<f32, f32, f32>),
+        (false, [DType::F16, DType::F16], forward::<f16, f16, f32>),
+        (true, [DType::F32, DType::BF16], forward::<f32, bf16, f32>),
+        (false, [DType::F64, DType::F64], forward::<f64, f64, f64>),
+        (true, [DType::F64, DType::F64], forward::<f64, f64, f64>),
+    ];
+    let mut rng = Rng::new();
+    let shapes = [
+        [50, 3, 1],
+        [33, 37, 1],
+        [40, 64, 1],
+        [6, 300, 1],
+        [5, 1001, 1],
+        [3, 9001, 1],
+        [2, 9, 33],
+        [3, 5, 700],
+        [1, 8200, 20],
+        [70, 1, 1],
+    ];
+    for shape in shapes {
+        let count: usize = shape.iter().product();
+        let x: Vec<f64> = (0..count).map(|_| rng.signed() * 9.0).collect();
+        for (log, dtypes, forward) in forwards {
+            let case = Case::new(log, dtypes, shape, &x);
+            let (from, to) = (size_of_dtype(case.src), size_of_dtype(case.dst));
+            for isa in Isa::available() {
+                for odd in [0, 1, 7] {
+                    let mut src = Placed::bytes(&case.x, odd * from);
+                    let [mut plain, mut streamed] = [0; 2].map(|_| Placed::poison(count * to, odd * to));
+                    case.run(isa, &Serial, src.ptr(), plain.ptr());
+                    let args = case.args(src.ptr(), streamed.ptr());
+                    // SAFETY: the buffers have the case's size.
+                    unsafe { forward(isa, &Threads(2), &args, log, count, true) }.unwrap();
+                    assert!(plain.get() == streamed.get(), "{}", case.name(isa));
+                }
+            }
+        }
+    }
+}
+
+/// The vectors of other processors compute what the baseline's of this one do.
+#[test]
+fn portable_vectors_give_the_same_bits() {
+    let mut rng = Rng::new();
+    for (rows, cols) in [(9, 5), (6, 67), (3, 1000)] {
+        let x: Vec<f64> = (0..rows * cols).map(|_| rng.signed() * 30.0).collect();
+        let case = Case::new(false, F32, [rows, cols, 1], &x);
+        let mut src = Placed::bytes(&case.x, 0);
+        let [mut want, mut got] = [0; 2].map(|_| Placed::poison(4 * x.len(), 0));
+        case.run(Isa::BASELINE, &Serial, src.ptr(), want.ptr());
+        let (src, dst) = (src.ptr().cast_const().cast::<f32>(), got.ptr().cast::<f32>());
+        let m = Matrix { rows, cols, src, dst, stream: false, log: false };
+        Rows(m).run::<Portable<f32>>();
+        assert!(want.get() == got.get(), "[{rows}, {cols}]");
+    }
+}
