@@ -19,6 +19,7 @@ mod fill;
 mod gather;
 mod group;
 mod index;
+mod layer_norm;
 mod log_softmax;
 mod log_softmax_backward;
 mod matmul;
@@ -27,6 +28,7 @@ mod memset;
 mod one_hot;
 mod permute;
 mod reduce;
+mod rms_norm;
 mod scalar;
 mod scatter_add;
 mod softmax;
@@ -69,6 +71,8 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()>
     tensor_fill::register(registrar)?;
     arange::register(registrar)?;
     one_hot::register(registrar)?;
+    layer_norm::register(registrar)?;
+    rms_norm::register(registrar)?;
     reduce::register(registrar)?;
     arg_reduce::register(registrar)?;
     Ok(())

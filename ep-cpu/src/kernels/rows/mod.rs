@@ -12,6 +12,7 @@ mod backward_tests;
 mod exp;
 mod long;
 mod medium;
+mod norm;
 mod short;
 mod staged;
 mod strips;
@@ -31,6 +32,8 @@ use ep_core::parallel::Parallel;
 use ep_core::{DType, Error, Result};
 use exp::Last;
 use half::{bf16, f16};
+pub(super) use norm::table as norm_table;
+pub use norm::{NormArgs, NormFn};
 use std::mem::MaybeUninit;
 use vector::{Body, Compute, MAX_LANES, Vector, dispatch};
 
