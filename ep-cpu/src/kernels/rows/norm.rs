@@ -82,7 +82,7 @@ unsafe fn run<S: Cell<A>, A: Compute, const CENTRE: bool>(
         let args = unsafe { &*shared.get() };
         dispatch::<A, _>(
             isa,
-            Rows::<S, CENTRE> { args, first: range.start, end: range.end, stream, cell: [] },
+            Rows::<S, CENTRE> { args, first: range.start, end: range.end, stream, element: PhantomData },
         );
         Ok(())
     })
