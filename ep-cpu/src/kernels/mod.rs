@@ -3,6 +3,7 @@
 
 pub mod batch_matmul;
 pub mod binary;
+pub mod broadcast_matmul;
 pub mod cast;
 #[cfg(test)]
 mod check;
@@ -11,7 +12,11 @@ mod elem;
 mod engine;
 pub mod fill;
 mod gemm;
+mod gemm_amx;
+mod gemm_block;
 mod gemm_int;
+mod gemm_lanes;
+mod gemm_simd;
 mod gemv;
 pub mod log_softmax;
 mod math;

@@ -6,6 +6,7 @@
 
 mod batch_matmul;
 mod broadcast_elementwise_binary;
+mod broadcast_matmul;
 mod cast;
 mod elementwise_unary;
 mod fill;
@@ -37,7 +38,8 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()>
     softmax::register(registrar)?;
     log_softmax::register(registrar)?;
     matmul::register(registrar)?;
-    batch_matmul::register(registrar)
+    batch_matmul::register(registrar)?;
+    broadcast_matmul::register(registrar)
 }
 
 /// A kernel of a table, ready to launch.
