@@ -164,6 +164,19 @@ fn best() -> Level {
 }
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{run_avx2, run_avx512};
+
+/// Whether this process may use AMX tiles; the first call asks the system for the permission.
+///
+/// It is asked for as late as this because it enlarges the signal frames of the whole process, the host's.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn tiles_permitted() -> bool {
+    use std::sync::OnceLock;
+    static PERMITTED: OnceLock<bool> = OnceLock::new();
+    *PERMITTED.get_or_init(x86::ask_for_tiles)
+}
+
+#[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Body, Level};
 
@@ -191,8 +204,7 @@ mod x86 {
         __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & WANTED == WANTED
     }
 
-    /// Asks whether tiles can be used, but not for permission to use them: that would enlarge the signal frames
-    /// of the whole process, the host's, and no kernel here uses tiles.
+    /// Asks whether tiles can be used, but not for permission to use them.
     #[cfg(target_os = "linux")]
     fn system_offers_amx() -> bool {
         // From the kernel's asm/prctl.h and asm/fpu/types.h; the libc crate has neither.
@@ -204,19 +216,36 @@ mod x86 {
         asked == 0 && offered & XFEATURE_MASK_XTILE == XFEATURE_MASK_XTILE
     }
 
+    /// Threads inherit the permission, those that exist already included. Refused where a thread's signal stack is too
+    /// small for the larger frames.
+    #[cfg(target_os = "linux")]
+    pub(super) fn ask_for_tiles() -> bool {
+        const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+        const XFEATURE_XTILEDATA: libc::c_long = 18;
+        // SAFETY: this request takes a number and touches no memory of ours; a kernel without it returns an error.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
+    }
+
     #[cfg(not(target_os = "linux"))]
     fn system_offers_amx() -> bool {
         false
     }
 
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn ask_for_tiles() -> bool {
+        false
+    }
+
+    /// Runs `body` compiled for [`Level::Avx2`]; safe to call where the CPU has that.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) fn run_avx2<B: Body>(body: B) -> B::Out {
+    pub(crate) fn run_avx2<B: Body>(body: B) -> B::Out {
         body.run()
     }
 
+    /// Runs `body` compiled for [`Level::Avx512`]; safe to call where the CPU has that.
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512cd")]
-    pub(super) fn run_avx512<B: Body>(body: B) -> B::Out {
+    pub(crate) fn run_avx512<B: Body>(body: B) -> B::Out {
         body.run()
     }
 }

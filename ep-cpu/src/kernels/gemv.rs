@@ -1,167 +1,267 @@
-//! A matrix of f16 or bf16 times a vector, added up in f32: converted on the way, not a panel at a time.
+//! A floating-point matrix times a vector. Each element of the matrix is used once, so that all there is to do is to
+//! read it as fast as the memory gives it: nothing is packed, halves are converted on the way, and several rows are read
+//! side by side, because one stream alone leaves the memory waiting.
 
-use crate::isa::{Body, Isa};
-use crate::kernels::elem::Storage;
-use crate::kernels::gemm::Tile;
+use crate::isa::{Body, Isa, Level};
+use crate::kernels::gemm::{Problem, count, offsets};
+use crate::kernels::gemm_lanes::{Lanes, MOST, Part, Real};
+use crate::kernels::raw::{GRAIN_BYTES, for_ranges, prefetch};
+use ep_core::Result;
+use ep_core::parallel::Parallel;
+use std::marker::PhantomData;
+use std::ops::Range;
 
-/// Computes a tile of one row or one column; `false`, with nothing done, for others and for vectors that are
-/// not contiguous.
+/// Solves a problem whose results have one row or one column. `None`, with nothing done, for others, for those that
+/// are summed over, and for vectors that are not contiguous.
 ///
 /// # Safety
-/// As for [`super::gemm::Element::tile`].
-pub(super) unsafe fn gemv<T: Storage<Value = f32>>(isa: Isa, t: &Tile<T>, alpha: f32, beta: f32) -> bool {
+/// As for [`super::gemm::Element::multiply`].
+pub(super) unsafe fn multiply<T: Part>(
+    isa: Isa,
+    par: &dyn Parallel,
+    p: &Problem<'_, T>,
+    alpha: T::Value,
+    beta: T::Value,
+) -> Option<Result<()>> {
     // y[len] = mat * x[k], where mat is `len` long along `along` and `k` long along `deep`.
-    let v = if t.n == 1 && t.b_rs == 1 {
-        Vector {
-            mat: t.a,
-            along: t.a_rs,
-            deep: t.a_cs,
-            len: t.m,
-            k: t.k,
-            x: t.b,
-            y: t.c,
-            y_stride: t.c_rs,
-            alpha,
-            beta,
-        }
-    } else if t.m == 1 && t.a_cs == 1 {
-        Vector {
-            mat: t.b,
-            along: t.b_cs,
-            deep: t.b_rs,
-            len: t.n,
-            k: t.k,
-            x: t.a,
-            y: t.c,
-            y_stride: 1,
-            alpha,
-            beta,
-        }
-    } else {
-        return false;
-    };
-    if v.deep == 1 {
-        isa.dispatch(Dots(v));
-    } else if v.along == 1 {
-        isa.dispatch(Sums(v));
-    } else {
-        return false;
+    let of_a = p.n == 1 && p.b.rs == 1;
+    if !p.inner.is_empty() || !of_a && !(p.m == 1 && p.a.cs == 1) {
+        return None;
     }
-    true
+    let (mat, x, len, along, deep, y_stride) = match of_a {
+        true => (p.a.at, p.b.at, p.m, p.a.rs, p.a.cs, p.c_rs),
+        false => (p.b.at, p.a.at, p.n, p.b.cs, p.b.rs, 1),
+    };
+    let row_bytes = p.k.saturating_mul(size_of::<T>());
+    // Rows of which a task has enough to do, and of columns so many that memory is read in long stretches.
+    let least = (GRAIN_BYTES / row_bytes.max(1)).max(if deep == 1 { 1 } else { 1024 });
+    let each = len.div_ceil(par.threads().saturating_mul(4)).max(least).next_multiple_of(16).min(len);
+    let parts = len.div_ceil(each);
+    Some(for_ranges(par, count(p.outer) * parts, each.saturating_mul(row_bytes), 1, |tasks| {
+        for task in tasks {
+            let (a, b, c) = offsets(p.outer, task / parts);
+            let (mat_offset, x_offset) = if of_a { (a, b) } else { (b, a) };
+            let first = task % parts * each;
+            // SAFETY: the matrices of a round lie at its offsets; an `Isa` proves its level.
+            unsafe {
+                let v = Vector {
+                    mat: mat.get().add(mat_offset).cast_const(),
+                    along,
+                    deep,
+                    range: first..(first + each).min(len),
+                    k: p.k,
+                    x: x.get().add(x_offset).cast_const(),
+                    y: p.c.get().add(c),
+                    y_stride,
+                    alpha,
+                    beta,
+                };
+                match isa.level() {
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx512 | Level::Amx => v.run::<<T::Value as Real>::Avx512>(),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx2 => v.run::<<T::Value as Real>::Avx2>(),
+                    _ => v.run::<<T::Value as Real>::Portable>(),
+                }
+            }
+        }
+        Ok(())
+    }))
 }
 
-/// Made only in [`gemv`], under its promise.
-struct Vector<T: Storage> {
+/// Made only in [`multiply`], under its promise. One of `along` and `deep` is 1.
+struct Vector<T: Part> {
     mat: *const T,
     along: usize,
     deep: usize,
-    len: usize,
+    /// The part of `y` to compute.
+    range: Range<usize>,
     k: usize,
     x: *const T,
     y: *mut T,
     y_stride: usize,
-    alpha: f32,
-    beta: f32,
+    alpha: T::Value,
+    beta: T::Value,
 }
 
-impl<T: Storage<Value = f32>> Vector<T> {
+impl<T: Part> Vector<T> {
+    /// # Safety
+    /// The CPU has the level.
+    unsafe fn run<L: Lanes<Real = T::Value>>(self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.deep == 1 {
+                L::run(Dots::<T, L>(self, PhantomData));
+            } else {
+                L::run(Sums::<T, L>(self, PhantomData));
+            }
+        }
+    }
+
     #[inline(always)]
-    fn finish(&self, i: usize, sum: f32) {
-        // SAFETY: called with `i < len`; the old value is read only where `beta` asks for it.
+    fn finish(&self, i: usize, sum: T::Value) {
+        // SAFETY: called with `i` in the range; the old value is read only where `beta` asks for it.
         unsafe {
             let y = self.y.add(i * self.y_stride);
-            let scaled = self.alpha * sum;
-            y.write(T::store(if self.beta == 0.0 { scaled } else { scaled + self.beta * y.read().load() }));
+            let scaled = self.alpha.mul(sum);
+            y.write(T::store(match self.beta.is_zero() {
+                true => scaled,
+                false => scaled.add(self.beta.mul(y.read().load())),
+            }));
         }
     }
 }
 
-const LANES: usize = 32;
+/// Bytes ahead of what is read, for which a core cannot wait.
+const AHEAD: usize = 512;
+
+/// Elements that are read between two requests for what is ahead: a line's, or a vector's if that is longer.
+const fn line<T: Part, L: Lanes<Real = T::Value>>() -> usize {
+    let line = 64 / size_of::<T>();
+    if line > L::LANES { line } else { L::LANES }
+}
 
 /// Rows contiguous: one dot product each.
-struct Dots<T: Storage>(Vector<T>);
+struct Dots<T: Part, L>(Vector<T>, PhantomData<L>);
 
-impl<T: Storage<Value = f32>> Body for Dots<T> {
+/// Rows whose dot products are computed side by side.
+const ROWS: usize = 8;
+
+impl<T: Part, L: Lanes<Real = T::Value>> Body for Dots<T, L> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
-        let v = self.0;
-        let whole = v.k - v.k % LANES;
-        for i in 0..v.len {
-            // SAFETY: row `i` of the matrix, and the vector, have `k` elements; a vector of lanes starting
-            // below `whole` ends within them.
-            let (row, x) = unsafe { (v.mat.add(i * v.along), v.x) };
-            let mut lanes = [0f32; LANES];
-            for p in (0..whole).step_by(LANES) {
-                // SAFETY: as above; both are aligned to their elements.
-                let (a, b) =
-                    unsafe { (row.add(p).cast::<[T; LANES]>().read(), x.add(p).cast::<[T; LANES]>().read()) };
-                // A plain loop: it becomes vector instructions, which array combinators do not.
-                for (l, lane) in lanes.iter_mut().enumerate() {
-                    *lane += a[l].load() * b[l].load();
+        let Range { start, end } = self.0.range;
+        let whole = start + (end - start) / ROWS * ROWS;
+        for i in (start..whole).step_by(ROWS) {
+            // SAFETY: rows in the range.
+            unsafe { self.rows::<ROWS>(i) };
+        }
+        for i in whole..end {
+            // SAFETY: as above.
+            unsafe { self.rows::<1>(i) };
+        }
+    }
+}
+
+impl<T: Part, L: Lanes<Real = T::Value>> Dots<T, L> {
+    /// Every row adds up in the same order, however many there are.
+    ///
+    /// # Safety
+    /// The CPU has the level, and the rows from `i` on are in the range.
+    #[inline(always)]
+    unsafe fn rows<const N: usize>(&self, i: usize) {
+        let v = &self.0;
+        let line = line::<T, L>();
+        let whole = v.k - v.k % L::LANES;
+        // SAFETY: the rows and the vector have `k` elements; vectors that start below `whole` end within them.
+        unsafe {
+            let mut sums = [L::splat(T::Value::ZERO); N];
+            let rows: [*const T; N] = std::array::from_fn(|n| v.mat.wrapping_add((i + n) * v.along));
+            for p in (0..whole).step_by(line) {
+                for row in rows {
+                    prefetch(row.wrapping_add(p).wrapping_byte_add(AHEAD));
+                }
+                for at in (p..whole.min(p + line)).step_by(L::LANES) {
+                    let x = T::widen::<L>(v.x.add(at));
+                    for n in 0..N {
+                        sums[n] = L::mul_add(T::widen::<L>(rows[n].add(at)), x, sums[n]);
+                    }
                 }
             }
-            for p in whole..v.k {
-                // SAFETY: `p < k`.
-                let (a, b) = unsafe { (row.add(p).read(), x.add(p).read()) };
-                lanes[p - whole] += a.load() * b.load();
-            }
-            let mut half = LANES / 2;
-            while half > 0 {
-                for l in 0..half {
-                    lanes[l] += lanes[l + half];
+            for n in 0..N {
+                let mut all = [T::Value::ZERO; MOST];
+                L::store(all.as_mut_ptr(), sums[n]);
+                let mut half = L::LANES / 2;
+                while half > 0 {
+                    for lane in 0..half {
+                        all[lane] = all[lane].add(all[lane + half]);
+                    }
+                    half /= 2;
                 }
-                half /= 2;
+                let mut total = all[0];
+                for p in whole..v.k {
+                    total = total.add(rows[n].add(p).read().load().mul(v.x.add(p).read().load()));
+                }
+                v.finish(i + n, total);
             }
-            v.finish(i, lanes[0]);
         }
     }
 }
 
 /// Columns contiguous: sums of scaled rows, in blocks that stay in first-level cache.
-struct Sums<T: Storage>(Vector<T>);
+struct Sums<T: Part, L>(Vector<T>, PhantomData<L>);
 
-impl<T: Storage<Value = f32>> Body for Sums<T> {
+/// Rows added in one go, which saves reading and writing the sums.
+const DEPTH: usize = 8;
+const BLOCK: usize = 4096;
+
+impl<T: Part, L: Lanes<Real = T::Value>> Body for Sums<T, L> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
-        const BLOCK: usize = 4096;
-        /// Rows added in one go, which saves reading and writing the sums.
-        const DEPTH: usize = 4;
-        let v = self.0;
-        let mut block = [0f32; BLOCK];
-        for start in (0..v.len).step_by(BLOCK) {
-            let len = BLOCK.min(v.len - start);
-            let sums = &mut block[..len];
-            sums.fill(0.0);
-            // SAFETY: called with `p < k`; row `p` of the matrix has `len` elements from `start` on.
-            let row = |p: usize, len: usize| unsafe {
-                std::slice::from_raw_parts(v.mat.add(p * v.deep + start), len)
-            };
-            // SAFETY: called with `p < k`.
-            let x = |p: usize| unsafe { v.x.add(p).read() }.load();
+        let v = &self.0;
+        let mut block = [T::Value::ZERO; BLOCK];
+        for start in v.range.clone().step_by(BLOCK) {
+            let sums = &mut block[..BLOCK.min(v.range.end - start)];
+            sums.fill(T::Value::ZERO);
             let whole = v.k - v.k % DEPTH;
-            for p in (0..whole).step_by(DEPTH) {
-                let rows = [row(p, len), row(p + 1, len), row(p + 2, len), row(p + 3, len)];
-                let x = [x(p), x(p + 1), x(p + 2), x(p + 3)];
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    let (low, high) = (
-                        x[0] * rows[0][i].load() + x[1] * rows[1][i].load(),
-                        x[2] * rows[2][i].load() + x[3] * rows[3][i].load(),
-                    );
-                    *sum += low + high;
+            // SAFETY: rows below `k`, of columns in the range.
+            unsafe {
+                for p in (0..whole).step_by(DEPTH) {
+                    self.add::<DEPTH>(p, start, sums);
                 }
-            }
-            for p in whole..v.k {
-                let x = x(p);
-                for (sum, a) in sums.iter_mut().zip(row(p, len)) {
-                    *sum += x * a.load();
+                for p in whole..v.k {
+                    self.add::<1>(p, start, sums);
                 }
             }
             for (i, &sum) in sums.iter().enumerate() {
                 v.finish(start + i, sum);
+            }
+        }
+    }
+}
+
+impl<T: Part, L: Lanes<Real = T::Value>> Sums<T, L> {
+    /// Adds `N` rows from `p` on, each with its factor. Every column adds up in the same order, wherever it lies.
+    ///
+    /// # Safety
+    /// The CPU has the level; the rows are readable from column `start` on for all sums.
+    #[inline(always)]
+    unsafe fn add<const N: usize>(&self, p: usize, start: usize, sums: &mut [T::Value]) {
+        let v = &self.0;
+        let line = line::<T, L>();
+        let whole = sums.len() - sums.len() % L::LANES;
+        // SAFETY: rows and columns as the caller promises; the vector has `k` elements.
+        unsafe {
+            let mut x = [T::Value::ZERO; N];
+            let mut splat = [L::splat(T::Value::ZERO); N];
+            for n in 0..N {
+                x[n] = v.x.add(p + n).read().load();
+                splat[n] = L::splat(x[n]);
+            }
+            let first = v.mat.wrapping_add(p * v.deep + start);
+            let sum = sums.as_mut_ptr();
+            for i in (0..whole).step_by(line) {
+                for n in 0..N {
+                    prefetch(first.wrapping_add(n * v.deep + i).wrapping_byte_add(AHEAD));
+                }
+                for at in (i..whole.min(i + line)).step_by(L::LANES) {
+                    let mut total = L::load(sum.add(at));
+                    for n in 0..N {
+                        total = L::mul_add(splat[n], T::widen::<L>(first.add(n * v.deep + at)), total);
+                    }
+                    L::store(sum.add(at), total);
+                }
+            }
+            for i in whole..sums.len() {
+                let mut total = *sum.add(i);
+                for n in 0..N {
+                    total = total.add(x[n].mul(first.add(n * v.deep + i).read().load()));
+                }
+                *sum.add(i) = total;
             }
         }
     }

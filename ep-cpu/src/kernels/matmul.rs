@@ -1,9 +1,11 @@
 //! Matmul: `c = alpha * op(a) * op(b) + beta * c` on dense row-major matrices.
 
 use crate::isa::Isa;
-use crate::kernels::batch_matmul::{self, BatchMatmulArgs};
+use crate::kernels::batch_matmul;
+use crate::kernels::gemm::{self, Element, Factor, Loop, Problem, count};
+use crate::kernels::raw::Shared;
 use ep_core::parallel::Parallel;
-use ep_core::{DType, Result};
+use ep_core::{DType, Error, Result};
 
 /// Arguments of a [`MatmulFn`].
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +35,7 @@ pub struct MatmulArgs {
 /// Multiplies two matrices.
 ///
 /// f16 and bf16 add up in f32 and round once, integers wrap. The result does not depend on the number of
-/// threads. `isa` governs everything but the inner loops of the `gemm` crate, which floating-point and complex
-/// products end in: it uses the best instruction set that it finds.
+/// threads.
 ///
 /// # Errors
 /// `InvalidArgument` if a scalar does not exist in the dtype (an imaginary part of a real one, a fraction of an
@@ -56,18 +57,67 @@ pub fn rows() -> impl Iterator<Item = DType> {
     batch_matmul::rows()
 }
 
-pub(super) unsafe fn single<T: super::gemm::Element>(
+pub(super) unsafe fn single<T: Element>(isa: Isa, par: &dyn Parallel, args: &MatmulArgs) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { rounds::<T>(isa, par, args, &[]) }
+}
+
+/// Multiplies the matrices of all rounds of a loop; `args` has those of the first.
+///
+/// # Errors
+/// As for [`MatmulFn`].
+///
+/// # Safety
+/// As for [`MatmulFn`], for all rounds.
+pub(super) unsafe fn rounds<T: Element>(
     isa: Isa,
     par: &dyn Parallel,
     args: &MatmulArgs,
+    outer: &[Loop],
 ) -> Result<()> {
-    // SAFETY: the caller's promise; a batch of one has the same matrices.
-    unsafe { batch_matmul::batched::<T>(isa, par, &BatchMatmulArgs { batch: 1, each: *args }) }
+    let &MatmulArgs { m, n, k, .. } = args;
+    let batch = count(outer);
+    for (rows, cols) in [(m, k), (k, n), (m, n)] {
+        let bytes = [rows, cols, size_of::<T>()].iter().try_fold(batch, |p, &x| p.checked_mul(x));
+        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            return Err(too_large(batch, m, n, k));
+        }
+    }
+    let problem = problem::<T>(args, outer);
+    // SAFETY: the caller's promise: the matrices lie in dense rows.
+    unsafe { gemm::solve(isa, par, &problem, args.alpha, args.beta) }
+}
+
+/// The product of dense matrices, for all rounds of a loop.
+pub(super) fn problem<'a, T>(args: &MatmulArgs, outer: &'a [Loop]) -> Problem<'a, T> {
+    let &MatmulArgs { m, n, k, trans_a, trans_b, .. } = args;
+    let (a_rs, a_cs) = if trans_a { (1, m) } else { (k, 1) };
+    let (b_rs, b_cs) = if trans_b { (1, k) } else { (n, 1) };
+    let factor = |at: *const u8, rs, cs, conj| Factor { at: Shared::new(at.cast_mut().cast()), rs, cs, conj };
+    Problem {
+        m,
+        n,
+        k,
+        a: factor(args.a, a_rs, a_cs, trans_a),
+        b: factor(args.b, b_rs, b_cs, trans_b),
+        c: Shared::new(args.c.cast()),
+        c_rs: n,
+        outer,
+        inner: &[],
+    }
+}
+
+#[cold]
+fn too_large(batch: usize, m: usize, n: usize, k: usize) -> Error {
+    Error::invalid(format!(
+        "matmul of {batch} [{m}, {k}] and [{k}, {n}] matrices: no address space holds that"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::batch_matmul::BatchMatmulArgs;
     use crate::kernels::raw::GRAIN_BYTES;
     use crate::kernels::testing::{Guarded, Rng, Threads, bytes_of, decode, encode, epsilon, words};
     use ep_core::Code;

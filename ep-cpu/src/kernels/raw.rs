@@ -58,3 +58,16 @@ pub(crate) fn for_ranges(
         task(blocks.start * multiple..(blocks.end * multiple).min(n))
     })
 }
+
+/// Asks for the cache line at an address, which need not be valid.
+#[inline(always)]
+pub(crate) fn prefetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}

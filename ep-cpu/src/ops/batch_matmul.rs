@@ -1,16 +1,15 @@
 //! `batch_matmul`.
 
-use super::matmul::{algorithm, transposes};
-use super::scalar::factor;
-use super::{Bound, destination, size, source, unclaimed};
+use super::matmul::{Product, transposes};
+use super::{destination, size, source, unclaimed};
 use crate::device::CpuDevice;
 use crate::kernels::batch_matmul::{self, BatchMatmulFn};
 use crate::kernels::matmul::MatmulArgs;
 use crate::provider::CpuProvider;
-use ep_core::primitive::{BatchMatmul, BatchMatmulArgs, BatchMatmulDesc, Transpose};
+use ep_core::Result;
+use ep_core::primitive::{BatchMatmul, BatchMatmulArgs, BatchMatmulDesc};
 use ep_core::provider::inline::InlineStream;
 use ep_core::provider::{Factory, Kernel, Registrar};
-use ep_core::{DType, Result};
 
 pub(super) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()> {
     registrar.add(
@@ -20,26 +19,14 @@ pub(super) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()>
     )
 }
 
-fn build(device: &CpuDevice, desc: &BatchMatmulDesc) -> Result<Products> {
-    let BatchMatmulDesc { data, transpose_a, transpose_b, .. } = *desc;
-    let kernel = batch_matmul::lookup(data).ok_or_else(|| unclaimed::<BatchMatmul>(&[data]))?;
-    Ok(Products {
-        bound: Bound::new(device, kernel, algorithm(data)),
-        data,
-        trans_a: transpose_a == Transpose::TRANSPOSE,
-        trans_b: transpose_b == Transpose::TRANSPOSE,
-    })
+fn build(device: &CpuDevice, desc: &BatchMatmulDesc) -> Result<Product<BatchMatmulFn>> {
+    let kernel = batch_matmul::lookup(desc.data).ok_or_else(|| unclaimed::<BatchMatmul>(&[desc.data]))?;
+    Ok(Product::new(device, kernel, desc.data, [desc.transpose_a, desc.transpose_b]))
 }
 
-struct Products {
-    bound: Bound<BatchMatmulFn>,
-    data: DType,
-    trans_a: bool,
-    trans_b: bool,
-}
-
-impl Kernel<BatchMatmul, CpuDevice> for Products {
+impl Kernel<BatchMatmul, CpuDevice> for Product<BatchMatmulFn> {
     unsafe fn launch(&self, _: &InlineStream, args: &BatchMatmulArgs) -> Result<()> {
+        let [alpha, beta] = self.factors(args.alpha, args.beta)?;
         let products = batch_matmul::BatchMatmulArgs {
             batch: size(args.batch),
             each: MatmulArgs {
@@ -48,10 +35,10 @@ impl Kernel<BatchMatmul, CpuDevice> for Products {
                 k: size(args.k),
                 trans_a: self.trans_a,
                 trans_b: self.trans_b,
-                alpha: factor("alpha", args.alpha, 1.0, self.data)?,
+                alpha,
                 a: source(args.a),
                 b: source(args.b),
-                beta: factor("beta", args.beta, 0.0, self.data)?,
+                beta,
                 c: destination(args.c),
             },
         };

@@ -1,10 +1,11 @@
-//! `matmul`, and what it shares with `batch_matmul`.
+//! `matmul`, and what it shares with `batch_matmul` and `broadcast_matmul`.
 
 use super::scalar::factor;
 use super::{Bound, destination, size, source, unclaimed};
 use crate::device::CpuDevice;
 use crate::kernels::matmul::{self, MatmulFn};
 use crate::provider::CpuProvider;
+use ep_core::abi::EpScalar;
 use ep_core::primitive::{Matmul, MatmulArgs, MatmulDesc, Transpose};
 use ep_core::provider::inline::InlineStream;
 use ep_core::provider::{Factory, Kernel, Registrar};
@@ -25,44 +26,52 @@ pub(super) fn transposes() -> [[u32; 2]; 4] {
 }
 
 /// How products of a dtype are computed.
-pub(super) fn algorithm(dtype: DType) -> &'static str {
+fn algorithm(dtype: DType) -> &'static str {
     if dtype.is_int() {
         "tiles of wrapping vector loops"
     } else {
-        "tiles by the gemm crate, vectors by dot products"
+        "packed blocks and register tiles, vectors as they are stored"
     }
 }
 
-fn build(device: &CpuDevice, desc: &MatmulDesc) -> Result<Product> {
-    let MatmulDesc { data, transpose_a, transpose_b, .. } = *desc;
-    let kernel = matmul::lookup(data).ok_or_else(|| unclaimed::<Matmul>(&[data]))?;
-    Ok(Product {
-        bound: Bound::new(device, kernel, algorithm(data)),
-        data,
-        trans_a: transpose_a == Transpose::TRANSPOSE,
-        trans_b: transpose_b == Transpose::TRANSPOSE,
-    })
+fn build(device: &CpuDevice, desc: &MatmulDesc) -> Result<Product<MatmulFn>> {
+    let kernel = matmul::lookup(desc.data).ok_or_else(|| unclaimed::<Matmul>(&[desc.data]))?;
+    Ok(Product::new(device, kernel, desc.data, [desc.transpose_a, desc.transpose_b]))
 }
 
-struct Product {
-    bound: Bound<MatmulFn>,
+/// A kernel of the family, and what is fixed about its factors.
+pub(super) struct Product<K> {
+    pub(super) bound: Bound<K>,
     data: DType,
-    trans_a: bool,
-    trans_b: bool,
+    pub(super) trans_a: bool,
+    pub(super) trans_b: bool,
 }
 
-impl Kernel<Matmul, CpuDevice> for Product {
+impl<K> Product<K> {
+    pub(super) fn new(device: &CpuDevice, kernel: K, data: DType, transposes: [Transpose; 2]) -> Product<K> {
+        let [trans_a, trans_b] = transposes.map(|t| t == Transpose::TRANSPOSE);
+        Product { bound: Bound::new(device, kernel, algorithm(data)), data, trans_a, trans_b }
+    }
+
+    /// The factors of the product and of the old result.
+    pub(super) fn factors(&self, alpha: EpScalar, beta: EpScalar) -> Result<[(f64, f64); 2]> {
+        Ok([factor("alpha", alpha, 1.0, self.data)?, factor("beta", beta, 0.0, self.data)?])
+    }
+}
+
+impl Kernel<Matmul, CpuDevice> for Product<MatmulFn> {
     unsafe fn launch(&self, _: &InlineStream, args: &MatmulArgs) -> Result<()> {
+        let [alpha, beta] = self.factors(args.alpha, args.beta)?;
         let product = matmul::MatmulArgs {
             m: size(args.m),
             n: size(args.n),
             k: size(args.k),
             trans_a: self.trans_a,
             trans_b: self.trans_b,
-            alpha: factor("alpha", args.alpha, 1.0, self.data)?,
+            alpha,
             a: source(args.a),
             b: source(args.b),
-            beta: factor("beta", args.beta, 0.0, self.data)?,
+            beta,
             c: destination(args.c),
         };
         // SAFETY: the caller promises the operands, which are aligned and of which the result overlaps none.

@@ -11,6 +11,7 @@ mod batch_gather;
 mod batch_matmul;
 mod broadcast_elementwise_binary;
 mod broadcast_elementwise_unary;
+mod broadcast_matmul;
 mod cast;
 mod constant_pad;
 mod copy_nd;
@@ -75,6 +76,7 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()>
     rms_norm::register(registrar)?;
     reduce::register(registrar)?;
     arg_reduce::register(registrar)?;
+    broadcast_matmul::register(registrar)?;
     Ok(())
 }
 

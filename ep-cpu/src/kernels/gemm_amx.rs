@@ -1,0 +1,494 @@
+//! Products of bf16 matrices on the tiles of AMX.
+//!
+//! Eight tiles of 1 KiB: four hold the sums of 32 x 32 elements, two a piece of `a` (rows of 32 elements), two a piece
+//! of `b` (columns, in pairs of neighbours along the depth). One step of 32 along the depth loads four tiles and
+//! multiplies four pairs of them.
+//!
+//! The tiles' unit reads subnormal numbers as 0, and makes none.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use tiles::{multiply, usable};
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) use none::{multiply, usable};
+
+#[cfg(not(target_arch = "x86_64"))]
+mod none {
+    use crate::isa::Isa;
+    use crate::kernels::gemm::Problem;
+    use ep_core::parallel::Parallel;
+    use ep_core::{Error, Result};
+    use half::bf16;
+
+    pub(in crate::kernels) fn usable(_: Isa) -> bool {
+        false
+    }
+
+    /// # Safety
+    /// None is needed: there are no tiles here.
+    pub(in crate::kernels) unsafe fn multiply(
+        _: &dyn Parallel,
+        _: &Problem<'_, bf16>,
+        _: f32,
+        _: f32,
+    ) -> Result<()> {
+        Err(Error::unavailable("this CPU has no tiles"))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod tiles {
+    use crate::isa::{self, Body, Isa, Level};
+    use crate::kernels::gemm::Problem;
+    use crate::kernels::gemm_block::{self as block, Block, Engine, Limits, Part, Slab, Source, Stretch};
+    use crate::kernels::gemm_lanes::{MOST, Real};
+    use crate::kernels::gemm_simd::{finish, transposed};
+    use ep_core::Result;
+    use ep_core::parallel::Parallel;
+    use half::bf16;
+    use std::arch::asm;
+    use std::arch::x86_64::*;
+
+    /// Whether [`multiply`] may be called at this level.
+    pub(in crate::kernels) fn usable(isa: Isa) -> bool {
+        isa.level() == Level::Amx && isa::tiles_permitted()
+    }
+
+    /// Solves a problem.
+    ///
+    /// # Errors
+    /// As for [`block::multiply`].
+    ///
+    /// # Safety
+    /// As for [`Element::multiply`](crate::kernels::gemm::Element::multiply); [`usable`] holds.
+    pub(in crate::kernels) unsafe fn multiply(
+        par: &dyn Parallel,
+        problem: &Problem<'_, bf16>,
+        alpha: f32,
+        beta: f32,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { block::multiply::<Tiles>(par, problem, alpha, beta) }
+    }
+
+    /// Rows of `a`, and columns of `b`, that are multiplied together; and how far along the depth in one step.
+    const SIDE: usize = 32;
+    /// Elements of two tiles.
+    const PIECE: usize = SIDE * SIDE;
+
+    /// What the tiles are: as the instruction that sets them up reads it.
+    #[repr(C, align(64))]
+    struct Config {
+        palette: u8,
+        start_row: u8,
+        reserved: [u8; 14],
+        row_bytes: [u16; 16],
+        rows: [u8; 16],
+    }
+
+    impl Config {
+        /// Tiles for `rows` rows of `a`, of 1 to [`SIDE`].
+        fn new(rows: usize) -> Config {
+            let upper = rows.min(16) as u8;
+            // No tile may be without rows.
+            let lower = rows.saturating_sub(16).max(1) as u8;
+            let mut config =
+                Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+            config.row_bytes[..8].fill(64);
+            config.rows[..8].copy_from_slice(&[upper, upper, lower, lower, upper, lower, 16, 16]);
+            config
+        }
+
+        /// # Safety
+        /// The CPU has tiles, and the process may use them.
+        #[inline(always)]
+        unsafe fn load(&self) {
+            // SAFETY: reads this struct, whose layout is the instruction's.
+            unsafe { asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly)) };
+        }
+    }
+
+    /// Tiles that are set up for this thread until this is dropped, by unwinding too: a thread in the host's pool must
+    /// not carry them on.
+    struct SetUp;
+
+    impl SetUp {
+        /// # Safety
+        /// As for [`Config::load`].
+        unsafe fn new() -> SetUp {
+            // SAFETY: the caller's promise.
+            unsafe { Config::new(SIDE).load() };
+            SetUp
+        }
+    }
+
+    impl Drop for SetUp {
+        fn drop(&mut self) {
+            // SAFETY: there are tiles where there is a `SetUp`.
+            unsafe { asm!("tilerelease", options(nostack, nomem)) };
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    struct Tiles;
+
+    type Vectors = <f32 as Real>::Avx512;
+
+    impl Engine for Tiles {
+        type Number = bf16;
+        type Packed = u16;
+        type Sum = f32;
+        const ROWS: usize = 64;
+        const IN_PLACE: bool = false;
+        const READS_STORED: bool = true;
+        const ZERO: f32 = 0.0;
+        const ONE: f32 = 1.0;
+
+        fn limits(m: usize, reads_a: bool) -> Limits {
+            let (depth, cols) = match (m <= Self::ROWS, reads_a) {
+                (true, _) => (256, 2048),
+                (false, true) => (2048, 256),
+                (false, false) => (1024, 512),
+            };
+            Limits { depth, blocks: 1, cols, unit: SIDE, rows: 1024 }
+        }
+
+        #[inline(always)]
+        fn packed_a(depth: usize) -> usize {
+            Self::ROWS * depth.next_multiple_of(SIDE)
+        }
+
+        #[inline(always)]
+        fn packed_b(cols: usize, depth: usize) -> usize {
+            cols.next_multiple_of(SIDE) * depth.next_multiple_of(SIDE)
+        }
+
+        #[inline(always)]
+        fn sums(cols: usize) -> (usize, usize) {
+            (cols.next_multiple_of(SIDE), 1)
+        }
+
+        fn reads_b(_: usize, _: usize, _: usize, _: bool) -> bool {
+            false
+        }
+
+        /// A row that is read in place should have a whole step at least; what is left of it is packed.
+        fn reads_a(_: usize, _: usize, k: usize, rows_contiguous: bool) -> bool {
+            rows_contiguous && k >= SIDE
+        }
+
+        fn in_place(scalar: f32) -> f32 {
+            scalar
+        }
+
+        #[inline(always)]
+        unsafe fn run<B: Body>(body: B) -> B::Out {
+            // SAFETY: the caller's promise; a CPU with tiles has AVX-512.
+            unsafe {
+                let _tiles = SetUp::new();
+                isa::run_avx512(body)
+            }
+        }
+
+        /// For each group of rows and step of the depth, a row of 32 elements after the other.
+        #[inline(always)]
+        unsafe fn pack_a(slab: &Slab<'_, bf16>, out: *mut u16) {
+            let depth = slab.depth.len();
+            let steps = depth.div_ceil(SIDE);
+            if !depth.is_multiple_of(SIDE) {
+                for group in 0..Self::ROWS / SIDE {
+                    // SAFETY: the last step of a group.
+                    unsafe { out.add((group * steps + steps - 1) * PIECE).write_bytes(0, PIECE) };
+                }
+            }
+            let place = |row, d| place_in_a(steps, row, d);
+            for Stretch { at, first, len } in slab.stretches() {
+                let at = at.cast::<u16>();
+                if slab.step == 1 {
+                    for row in 0..slab.lines {
+                        let mut p = 0;
+                        while p < len {
+                            let n = (SIDE - (first + p) % SIDE).min(len - p);
+                            // SAFETY: inside the row, and a step's row.
+                            unsafe {
+                                let (from, to) =
+                                    (at.add(row * slab.line + p), out.add(place(row, first + p)));
+                                if n == SIDE {
+                                    to.cast::<[u16; SIDE]>()
+                                        .write_unaligned(from.cast::<[u16; SIDE]>().read_unaligned());
+                                } else {
+                                    to.copy_from_nonoverlapping(from, n);
+                                }
+                            }
+                            p += n;
+                        }
+                    }
+                    continue;
+                }
+                let squares = if first % SIDE == 0 { len - len % SIDE } else { 0 };
+                let whole = slab.lines - slab.lines % 16;
+                for row in (0..whole).step_by(16) {
+                    for p in (0..squares).step_by(SIDE) {
+                        // SAFETY: 16 rows at 32 places along the depth, which become 16 rows of a step.
+                        unsafe {
+                            let mut pairs = [_mm512_setzero_ps(); MOST];
+                            for (i, pair) in pairs.iter_mut().enumerate() {
+                                let even = at.add((p + 2 * i) * slab.step + row);
+                                *pair = _mm512_castsi512_ps(zipped(even, even.add(slab.step)));
+                            }
+                            for (i, v) in transposed::<Vectors>(pairs).into_iter().enumerate() {
+                                _mm512_storeu_ps(out.add(place(row + i, first + p)).cast(), v);
+                            }
+                        }
+                    }
+                }
+                for p in 0..len {
+                    for row in if p < squares { whole } else { 0 }..slab.lines {
+                        // SAFETY: inside the slab and the block.
+                        unsafe { out.add(place(row, first + p)).write(at.add(p * slab.step + row).read()) };
+                    }
+                }
+            }
+        }
+
+        /// For each panel of columns and step of the depth, two tiles: a row of a tile has a pair along the depth of
+        /// each of 16 columns.
+        #[inline(always)]
+        unsafe fn pack_b(slab: &Slab<'_, bf16>, out: *mut u16) {
+            let depth = slab.depth.len();
+            let steps = depth.div_ceil(SIDE);
+            let place = |col, d| place_in_b(steps, col, d);
+            if !depth.is_multiple_of(SIDE) {
+                for col in (0..slab.lines).step_by(SIDE) {
+                    // SAFETY: the last step of a panel.
+                    unsafe { out.add(place(col, (steps - 1) * SIDE)).write_bytes(0, PIECE) };
+                }
+            }
+            let whole = slab.lines - slab.lines % 16;
+            for Stretch { at, first, len } in slab.stretches() {
+                let at = at.cast::<u16>();
+                // How much of the stretch is packed 16 columns at a time.
+                let mut packed = 0;
+                if slab.line == 1 && first % 2 == 0 {
+                    packed = len - len % 2;
+                    for p in (0..packed).step_by(2) {
+                        for col in (0..whole).step_by(16) {
+                            // SAFETY: 16 columns of two rows, and a row of a tile.
+                            unsafe {
+                                let even = at.add(p * slab.step + col);
+                                let pairs = zipped(even, even.add(slab.step));
+                                _mm512_storeu_si512(out.add(place(col, first + p)).cast(), pairs);
+                            }
+                        }
+                    }
+                } else if slab.line != 1 && first % SIDE == 0 {
+                    packed = len - len % SIDE;
+                    for col in (0..whole).step_by(16) {
+                        for p in (0..packed).step_by(SIDE) {
+                            // SAFETY: 32 elements of each of 16 columns, and a tile.
+                            unsafe {
+                                let mut cols = [_mm512_setzero_ps(); MOST];
+                                for (i, v) in cols.iter_mut().enumerate() {
+                                    *v = _mm512_loadu_ps(at.add((col + i) * slab.line + p).cast());
+                                }
+                                let tile = out.add(place(col, first + p));
+                                for (i, v) in transposed::<Vectors>(cols).into_iter().enumerate() {
+                                    _mm512_storeu_ps(tile.add(i * SIDE).cast(), v);
+                                }
+                            }
+                        }
+                    }
+                }
+                for p in 0..len {
+                    for col in if p < packed { whole } else { 0 }..slab.lines {
+                        // SAFETY: inside the slab and the block.
+                        unsafe {
+                            let from = at.add(p * slab.step + col * slab.line);
+                            out.add(place(col, first + p)).write(from.read());
+                        }
+                    }
+                }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn multiply(block: &Block<Self>) {
+            let steps = block.depth.div_ceil(SIDE);
+            let Source::Packed(b) = block.b else { unreachable!("tiles need a packed b") };
+            let mut rest = [0u16; PIECE];
+            for row in (0..block.rows).step_by(SIDE) {
+                let rows = SIDE.min(block.rows - row);
+                let mut piece = Piece {
+                    a: std::ptr::null(),
+                    row_bytes: 64,
+                    step_bytes: 2 * PIECE,
+                    steps,
+                    rest: None,
+                    // Where there are no lower rows, the lower tiles take the first upper one.
+                    lower: if rows > 16 { 16 } else { 0 },
+                    b,
+                    out: block.out.at,
+                    out_bytes: block.out.stride * size_of::<f32>(),
+                    adds: block.out.beta != 0.0,
+                };
+                // SAFETY: the rows from `row` on; a config is loaded for those that exist, and for all afterwards.
+                unsafe {
+                    match block.a {
+                        Source::Packed(at) => piece.a = at.add(row / SIDE * steps * PIECE),
+                        Source::Stored { at, line, .. } => {
+                            piece.a = at.cast::<u16>().add(row * line);
+                            piece.row_bytes = 2 * line;
+                            piece.step_bytes = 2 * SIDE;
+                            piece.steps = block.depth / SIDE;
+                            let left = block.depth % SIDE;
+                            if left > 0 {
+                                for i in 0..rows {
+                                    let from = piece.a.add(i * line + block.depth - left);
+                                    from.copy_to_nonoverlapping(rest.as_mut_ptr().add(i * SIDE), left);
+                                }
+                                let at = rest.as_ptr();
+                                piece.rest = Some([at, at.add(piece.lower * SIDE)]);
+                            }
+                        }
+                    }
+                    if rows < SIDE {
+                        Config::new(rows).load();
+                    }
+                    let panels = block.cols.div_ceil(SIDE);
+                    for panel in 0..panels {
+                        piece.b = b.add(panel * steps * PIECE);
+                        piece.out = block.out.at.add(row * block.out.stride + panel * SIDE);
+                        piece.multiply();
+                    }
+                    if rows < SIDE {
+                        Config::new(SIDE).load();
+                    }
+                }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn finish(part: &Part<'_, bf16, f32>) {
+            // SAFETY: the caller's promise.
+            unsafe { finish::<bf16, Vectors>(part) }
+        }
+    }
+
+    /// Where a packed block of so many steps has an element of `a`.
+    #[inline(always)]
+    fn place_in_a(steps: usize, row: usize, d: usize) -> usize {
+        (row / SIDE * steps + d / SIDE) * PIECE + row % SIDE * SIDE + d % SIDE
+    }
+
+    /// Where a packed block of so many steps has an element of `b`.
+    #[inline(always)]
+    fn place_in_b(steps: usize, col: usize, d: usize) -> usize {
+        let tile = (col / SIDE * steps + d / SIDE) * PIECE + col % SIDE / 16 * (PIECE / 2);
+        tile + d % SIDE / 2 * SIDE + col % 16 * 2 + d % 2
+    }
+
+    /// Pairs of the elements of two rows of 16.
+    ///
+    /// # Safety
+    /// Both are readable; the CPU has AVX-512.
+    #[inline(always)]
+    unsafe fn zipped(even: *const u16, odd: *const u16) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let even = _mm512_cvtepu16_epi32(_mm256_loadu_si256(even.cast()));
+            let odd = _mm512_cvtepu16_epi32(_mm256_loadu_si256(odd.cast()));
+            _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd))
+        }
+    }
+
+    /// Up to 32 rows times a panel of 32 columns.
+    struct Piece {
+        a: *const u16,
+        /// Bytes between rows of `a`, and between its steps along the depth.
+        row_bytes: usize,
+        step_bytes: usize,
+        steps: usize,
+        /// One more step, packed: the addresses of its upper and its lower rows, or null.
+        rest: Option<[*const u16; 2]>,
+        /// The first row of the lower tiles.
+        lower: usize,
+        b: *const u16,
+        out: *mut f32,
+        out_bytes: usize,
+        /// Whether the sums begin with what `out` holds.
+        adds: bool,
+    }
+
+    impl Piece {
+        /// # Safety
+        /// Tiles are set up for the rows; the factors are readable, and 32 columns of the sums are writable in each of the
+        /// rows.
+        #[inline(always)]
+        unsafe fn multiply(&self) {
+            let rest = self.rest.as_ref().map_or(std::ptr::null(), |rest| rest.as_ptr());
+            // SAFETY: tiles are used by nothing else in this thread, and what they read and write is the caller's.
+            unsafe {
+                asm!(
+                    "test {adds:e}, {adds:e}",
+                    "jz 2f",
+                    "tileloadd tmm0, [{out} + {out_bytes}]",
+                    "tileloadd tmm1, [{out} + {out_bytes} + 64]",
+                    "tileloadd tmm2, [{out_lower} + {out_bytes}]",
+                    "tileloadd tmm3, [{out_lower} + {out_bytes} + 64]",
+                    "jmp 3f",
+                    "2:",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "3:",
+                    "test {steps}, {steps}",
+                    "jz 5f",
+                    "4:",
+                    "tileloadd tmm4, [{a} + {row_bytes}]",
+                    "tileloadd tmm6, [{b} + {b_bytes}]",
+                    "tileloadd tmm7, [{b} + {b_bytes} + 1024]",
+                    "tileloadd tmm5, [{a_lower} + {row_bytes}]",
+                    "tdpbf16ps tmm0, tmm4, tmm6",
+                    "tdpbf16ps tmm1, tmm4, tmm7",
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    "add {a}, {step_bytes}",
+                    "add {a_lower}, {step_bytes}",
+                    "add {b}, 2048",
+                    "dec {steps}",
+                    "jnz 4b",
+                    "5:",
+                    "test {rest}, {rest}",
+                    "jz 6f",
+                    "mov {a}, [{rest}]",
+                    "mov {a_lower}, [{rest} + 8]",
+                    "mov {row_bytes}, {b_bytes}",
+                    "xor {rest:e}, {rest:e}",
+                    "mov {steps:e}, 1",
+                    "jmp 4b",
+                    "6:",
+                    "tilestored [{out_lower} + {out_bytes}], tmm2",
+                    "tilestored [{out_lower} + {out_bytes} + 64], tmm3",
+                    "tilestored [{out} + {out_bytes}], tmm0",
+                    "tilestored [{out} + {out_bytes} + 64], tmm1",
+                    adds = in(reg) u32::from(self.adds),
+                    out = in(reg) self.out,
+                    out_lower = in(reg) self.out.wrapping_byte_add(self.lower * self.out_bytes),
+                    out_bytes = in(reg) self.out_bytes,
+                    a = inout(reg) self.a => _,
+                    a_lower = inout(reg) self.a.wrapping_byte_add(self.lower * self.row_bytes) => _,
+                    row_bytes = inout(reg) self.row_bytes => _,
+                    step_bytes = in(reg) self.step_bytes,
+                    steps = inout(reg) self.steps => _,
+                    b = inout(reg) self.b => _,
+                    b_bytes = in(reg) 64usize,
+                    rest = inout(reg) rest => _,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    }
+}
