@@ -108,3 +108,140 @@ fn mismatch(args: &StridedUnaryArgs<'_>) -> Error {
         args.src_dims, args.src_strides, args.dst_dims
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::check::{Buffer, samples, size};
+    use crate::kernels::testing::{Rng, Threads};
+    use crate::kernels::unary::{UnaryArgs, UnaryRow};
+    use ep_core::Code;
+    use ep_core::parallel::Serial;
+
+    const ATTR: [f64; 2] = [0.75, 1.25];
+
+    /// Source shape and strides, destination shape and strides.
+    type Layout = ([Vec<usize>; 2], [Vec<isize>; 2]);
+
+    fn layouts() -> Vec<Layout> {
+        let layout = |src: &[usize], src_strides: &[isize], dst: &[usize], dst_strides: &[isize]| {
+            ([src.to_vec(), dst.to_vec()], [src_strides.to_vec(), dst_strides.to_vec()])
+        };
+        vec![
+            layout(&[7, 9], &[9, 1], &[7, 9], &[9, 1]),
+            // A scalar and a column spread over gaps.
+            layout(&[], &[], &[3, 5], &[11, 2]),
+            layout(&[6, 1], &[4, 9], &[2, 6, 5], &[40, 6, 1]),
+            // Rows long enough to be computed one by one, and a view of four of five columns.
+            layout(&[3, 270], &[275, 1], &[3, 270], &[270, 1]),
+            layout(&[33, 4], &[5, 1], &[33, 4], &[4, 1]),
+            // Transposed, and both orders permuted.
+            layout(&[70, 20], &[1, 70], &[70, 20], &[20, 1]),
+            layout(&[20, 70], &[1, 20], &[20, 70], &[70, 1]),
+            layout(&[2, 3, 4], &[1, 2, 6], &[2, 3, 4], &[4, 8, 1]),
+        ]
+    }
+
+    fn offsets(dims: &[usize], strides: &[isize], shape: &[usize]) -> Vec<usize> {
+        let offset = |element: usize| {
+            let (mut rest, mut at) = (element, 0);
+            for (axis, &dim) in shape.iter().enumerate().rev() {
+                let index = rest % dim;
+                rest /= dim;
+                if let Some(own) = (axis + dims.len()).checked_sub(shape.len()).filter(|&own| dims[own] != 1)
+                {
+                    at += index as isize * strides[own];
+                }
+            }
+            at as usize
+        };
+        (0..shape.iter().product()).map(offset).collect()
+    }
+
+    fn check(row: &UnaryRow, ([src_dims, dst_dims], [src_strides, dst_strides]): &Layout, rng: &mut Rng) {
+        let (src_size, dst_size) = (size(row.src), size(row.dst));
+        let from = offsets(src_dims, src_strides, dst_dims);
+        let to = offsets(dst_dims, dst_strides, dst_dims);
+        let data = samples(row.src, from.iter().max().unwrap() + 1, rng);
+        for isa in Isa::available() {
+            // What the kernel for contiguous elements computes.
+            let elements: Vec<u8> =
+                from.iter().flat_map(|&o| &data[o * src_size..][..src_size]).copied().collect();
+            let (mut flat, mut results) =
+                (Buffer::of(&elements, 16), Buffer::poisoned(from.len() * dst_size, 16));
+            let args = UnaryArgs { count: from.len(), src: flat.ptr(), dst: results.ptr(), attr: ATTR };
+            // SAFETY: both sides have that many elements.
+            unsafe { row.kernel.launch(isa, &Serial, &args) }.unwrap();
+            let mut want = vec![0x5a; (to.iter().max().unwrap() + 1) * dst_size];
+            for (&o, element) in to.iter().zip(results.into_bytes().chunks(dst_size)) {
+                want[o * dst_size..][..dst_size].copy_from_slice(element);
+            }
+            let mut src = Buffer::of(&data, src_size);
+            let mut dst = Buffer::of(&vec![0x5a; want.len()], dst_size);
+            let args = StridedUnaryArgs {
+                src_dims,
+                src_strides,
+                dst_dims,
+                dst_strides,
+                src: src.ptr(),
+                dst: dst.ptr(),
+                attr: ATTR,
+            };
+            let kernel = lookup(row.op, row.src, row.dst).unwrap();
+            // SAFETY: both sides have all that their strides lead to.
+            unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
+            let (got, op) = (dst.into_bytes(), unary::OPS[row.op]);
+            assert!(got == want, "{op} of {} to {} at {isa}: {src_dims:?} {src_strides:?}", row.src, row.dst);
+        }
+    }
+
+    #[test]
+    fn every_row_computes_what_it_does_without_strides() {
+        let (mut rng, layouts) = (Rng::new(), layouts());
+        for (i, row) in unary::rows().iter().enumerate() {
+            for (j, layout) in layouts.iter().enumerate() {
+                if (i + j) % 3 == 0 || unary::OPS[row.op] == "identity" {
+                    check(row, layout, &mut rng);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shapes_that_do_not_fit_are_refused() {
+        let nothing = std::ptr::null_mut();
+        let relu = unary::OPS.iter().position(|&op| op == "relu").unwrap();
+        let run = |src_dims: &[usize], dst_dims: &[usize], dst_strides: &[isize]| {
+            let src_strides = &[1; 9][..src_dims.len()];
+            let args = StridedUnaryArgs {
+                src_dims,
+                src_strides,
+                dst_dims,
+                dst_strides,
+                src: nothing,
+                dst: nothing,
+                attr: ATTR,
+            };
+            // SAFETY: refused, or empty, before anything is touched.
+            unsafe { lookup(relu, DType::F32, DType::F32).unwrap().launch(Isa::BASELINE, &Serial, &args) }
+        };
+        for (src, dst, strides, word) in [
+            (&[3usize][..], &[4usize][..], &[1isize][..], "broadcast"),
+            (&[2, 3], &[3], &[1], "broadcast"),
+            (&[0], &[3], &[1], "broadcast"),
+            (&[3], &[2, 3], &[0, 1], "twice"),
+            (&[3], &[2, 3], &[2, 1], "twice"),
+            (&[1; 9], &[1; 9], &[1; 9], "8"),
+            (&[3], &[3], &[isize::MAX / 2], "address space"),
+        ] {
+            let e = run(src, dst, strides).unwrap_err();
+            assert_eq!(e.code(), Code::InvalidArgument, "{e}");
+            assert!(e.message().contains(word), "{e}");
+        }
+        run(&[1, 4], &[0, 4], &[0, 0]).unwrap();
+        assert!(
+            lookup(relu, DType::F32, DType::I8).is_none()
+                && lookup(usize::MAX, DType::F32, DType::F32).is_none()
+        );
+    }
+}

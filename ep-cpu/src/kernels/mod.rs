@@ -65,6 +65,7 @@ mod strided_map;
 pub mod tensor_fill;
 #[cfg(test)]
 mod testing;
+mod tile;
 mod transpose;
 pub mod unary;
 pub mod where_;

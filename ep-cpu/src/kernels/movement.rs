@@ -21,8 +21,9 @@ use primitives::tensor_iterator::TensorIterator;
 use std::ops::Range;
 
 /// Bytes written from which a transpose goes past the cache. Far below what is so for a plain copy: the rows of a
-/// matrix lie far apart, and those a power of two apart share few cache sets.
-const STREAM_TRANSPOSE: usize = 2 << 20;
+/// matrix lie far apart, and those a power of two apart share few cache sets. (Less in tests, so that small tensors
+/// go every way.)
+const STREAM_TRANSPOSE: usize = if cfg!(test) { 16 << 10 } else { 2 << 20 };
 
 /// The operands of a [`TensorIterator`] here.
 pub(super) const DST: usize = 0;
@@ -278,5 +279,260 @@ fn mode(batches: &[Axis], rows: Axis, cols: Axis, size: usize, dst: *mut u8, tot
         Mode::Block
     } else {
         Mode::Cached
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::testing::{Guarded, Rng, Threads};
+    use ep_core::parallel::Serial;
+    use proptest::prelude::*;
+
+    /// One side of a copy: strides in elements.
+    type Strides<'a> = &'a [isize];
+
+    /// Elements that a layout reaches below and from its element at index 0 on.
+    fn reach(dims: &[usize], strides: Strides<'_>) -> (usize, usize) {
+        let ends = dims.iter().zip(strides).map(|(&d, s)| (d - 1) as isize * s);
+        let sum = |sign: isize| ends.clone().filter(|e| e * sign > 0).sum::<isize>().unsigned_abs();
+        (sum(-1), sum(1) + 1)
+    }
+
+    /// Copies at every level, to addresses that are no multiple of anything, and compares all of the destination,
+    /// gaps included, with what index arithmetic gives.
+    fn check(
+        par: &dyn Parallel,
+        dims: &[usize],
+        dst: Strides<'_>,
+        src: Strides<'_>,
+        size: usize,
+        shift: usize,
+    ) {
+        if dims.contains(&0) {
+            return;
+        }
+        let ((src_low, src_high), (dst_low, dst_high)) = (reach(dims, src), reach(dims, dst));
+        let from = Rng::new().bytes((src_low + src_high) * size + shift);
+        let bytes = |strides: Strides<'_>| strides.iter().map(|s| s * size as isize).collect::<Vec<_>>();
+        let walk = TensorIterator::new(dims, [&bytes(dst), &bytes(src)]).unwrap();
+
+        let mut want = vec![0xa5; (dst_low + dst_high) * size + shift];
+        for element in 0..dims.iter().product() {
+            let (mut rest, mut at, mut to): (usize, _, _) = (element, src_low as isize, dst_low as isize);
+            for (axis, &dim) in dims.iter().enumerate().rev() {
+                at += (rest % dim) as isize * src[axis];
+                to += (rest % dim) as isize * dst[axis];
+                rest /= dim;
+            }
+            let (at, to) = (at as usize * size + shift, to as usize * size + shift);
+            want[to..to + size].copy_from_slice(&from[at..at + size]);
+        }
+        for isa in Isa::available() {
+            let mut got = Guarded::<u8>::new(want.len() + LINE);
+            // At a line and `shift` bytes, so that whole lines are met with when `shift` is 0.
+            let start = got.ptr().align_offset(LINE);
+            let (read, write) = (
+                from.as_ptr().wrapping_add(src_low * size + shift),
+                got.ptr().wrapping_add(start + dst_low * size + shift),
+            );
+            // SAFETY: both sides have what their layouts reach.
+            unsafe { copy(isa, par, &walk, size, read, write) }.unwrap();
+            let written = got.written();
+            let around = written[..start].iter().chain(&written[start + want.len()..]);
+            assert!(around.copied().all(|b| b == 0xa5), "written around the destination");
+            assert!(
+                written[start..][..want.len()] == want[..],
+                "{dims:?} of {size} bytes from {src:?} to {dst:?}, shifted by {shift}, at {isa}"
+            );
+        }
+    }
+
+    fn dense(dims: &[usize]) -> Vec<isize> {
+        (0..dims.len()).map(|i| dims[i + 1..].iter().product::<usize>() as isize).collect()
+    }
+
+    /// A transpose of the first two dimensions of three.
+    fn turn(rows: usize, cols: usize, run: usize, size: usize, shift: usize) {
+        let (r, c, n) = (rows as isize, cols as isize, run as isize);
+        check(&Threads(3), &[cols, rows, run], &[r * n, n, 1], &[n, c * n, 1], size, shift);
+    }
+
+    #[test]
+    fn matrices_around_every_boundary() {
+        for size in [1, 2, 4, 8, 16] {
+            let (lane, line) = (16 / size, LINE / size);
+            let edges = [1, 2, 3, 4, lane - 1, lane + 1, line - 1, line, line + 1, 2 * line + lane + 1];
+            for rows in edges.into_iter().filter(|&n| n > 0) {
+                for cols in edges.into_iter().filter(|&n| n > 0) {
+                    turn(rows, cols, 1, size, (rows + cols) % 3);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_mode_of_large_matrices() {
+        for size in [1, 2, 4, 8, 16] {
+            let line = LINE / size;
+            for (rows, cols) in [
+                // Whole lines, with and without rows and columns left over.
+                (4 * line, 5 * line),
+                (8 * line, 3 * line + 1),
+                (3 * line + 3, 8 * line),
+                // Rows that start anywhere.
+                (5 * line + 1, 6 * line + 5),
+                (70 * line + 7, 9),
+                (33, 40 * line + 3),
+                // Groups.
+                (2, 9000),
+                (3, 9000),
+                (4, 9001),
+                (5, 9000),
+                (9000, 2),
+                (9000, 3),
+                (9001, 4),
+                (9000, 5),
+            ] {
+                turn(rows, cols, 1, size, 0);
+                turn(rows, cols, 1, size, size);
+            }
+        }
+    }
+
+    #[test]
+    fn panels_follow_each_other() {
+        // Several pieces in both directions, of rows of an odd length.
+        for (rows, cols, size) in [(5001, 300, 4), (9001, 77, 2), (601, 1300, 8), (17_000, 40, 1)] {
+            turn(rows, cols, 1, size, size);
+        }
+    }
+
+    #[test]
+    fn batches_of_matrices() {
+        for size in [1, 4, 16] {
+            let batched = |b: usize, r: usize, c: usize| {
+                let dims = [b, c, r];
+                let (rows, cols) = (r as isize, c as isize);
+                check(&Threads(2), &dims, &[rows * cols, rows, 1], &[rows * cols, 1, cols], size, 0);
+                // The batch in between on one side.
+                let n = b as isize;
+                check(&Serial, &dims, &[rows, rows * n, 1], &[rows * cols, 1, cols], size, 1);
+            };
+            batched(7, 3, 3);
+            batched(300, 4, 4);
+            batched(5, 64, 64);
+            batched(3, 65, 130);
+        }
+    }
+
+    #[test]
+    fn runs_of_all_lengths() {
+        for run in (1..40).chain([48, 63, 64, 65, 100, 127, 128, 192, 255, 256, 300, 1024, 1500]) {
+            // Side by side, apart, and with the outer dimensions in another order.
+            let n = run as isize;
+            check(&Serial, &[40, run], &[n, 1], &[2 * n + 3, 1], 1, run % 4);
+            check(&Threads(2), &[40, run], &[n + 5, 1], &[n, 1], 1, 0);
+            turn(37, 33, run, 1, run % 2);
+            check(&Threads(2), &[3, 40, run], &[n * 40, n, 1], &[n * 64, n * 192, 1], 1, 0);
+        }
+        // Longer than a piece.
+        check(&Threads(3), &[2, 700_001], &[700_002, 1], &[700_005, 1], 1, 1);
+        check(&Serial, &[3, 4, 64], &[256, 64, 1], &[64, 192, 1], 16, 0);
+    }
+
+    #[test]
+    fn strides_without_runs() {
+        for size in [1, 2, 4, 8, 16] {
+            for step in [-4, -3, -2, -1, 0, 2, 3, 4, 5, 17] {
+                for n in [1, 5, 63, 64, 65, 700, 9000] {
+                    check(&Threads(2), &[n], &[1], &[step], size, size);
+                    check(&Threads(2), &[3, n], &[n as isize, 1], &[step * n as isize + 1, step], size, 0);
+                    if step > 0 {
+                        check(&Threads(2), &[n], &[step], &[1], size, 1);
+                        check(&Threads(2), &[3, n], &[step * n as isize, -step], &[n as isize, 1], size, 0);
+                    }
+                }
+            }
+            // Apart on both sides, with the near axis elsewhere than the destination's.
+            check(&Threads(2), &[150, 140], &[140, 1], &[2, 300], size, 0);
+            check(&Threads(2), &[5, 150, 140], &[22_000, 141, 1], &[1, 10, 1500], size, 1);
+            check(&Threads(2), &[150, 140], &[-280, 2], &[2, 300], size, 0);
+        }
+    }
+
+    #[test]
+    fn broadcast_and_reversed_sources() {
+        for size in [1, 2, 4, 8, 16] {
+            check(&Threads(2), &[70, 80], &[80, 1], &[0, 1], size, 0);
+            check(&Threads(2), &[70, 80], &[80, 1], &[1, 0], size, 0);
+            check(&Threads(2), &[70, 80], &[80, 1], &[0, 0], size, 0);
+            check(&Threads(2), &[70, 80, 3], &[240, 3, 1], &[0, -1, 80], size, 0);
+            // A transpose of what is stored backwards, in both directions.
+            check(&Threads(2), &[130, 140], &[140, 1], &[-1, 130], size, 0);
+            check(&Threads(2), &[130, 140], &[140, 1], &[1, -130], size, 0);
+            check(&Threads(2), &[130, 140], &[140, 1], &[-1, -130], size, size);
+            check(&Threads(2), &[130, 140], &[-140, 1], &[1, 130], size, size);
+        }
+    }
+
+    #[test]
+    fn one_element_and_none() {
+        check(&Serial, &[], &[], &[], 4, 1);
+        check(&Serial, &[1, 1], &[5, 3], &[7, -9], 8, 1);
+        let walk = TensorIterator::new(&[3, 0], [&[4, 4], &[4, 4]]).unwrap();
+        let nothing = std::ptr::null_mut();
+        // SAFETY: there is nothing to touch.
+        unsafe { copy(Isa::BASELINE, &Serial, &walk, 4, nothing, nothing) }.unwrap();
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        #[test]
+        fn any_layout(
+            axes in prop::collection::vec((1usize..20, 0usize..3, any::<[bool; 3]>(), 0isize..40), 0..=4),
+            orders in (
+                Just((0..4usize).collect::<Vec<_>>()).prop_shuffle(),
+                Just((0..4usize).collect::<Vec<_>>()).prop_shuffle(),
+            ),
+            size_log2 in 0u32..5, shift in 0usize..17, threads in 1usize..4,
+        ) {
+            let dims: Vec<usize> = axes.iter().map(|a| a.0).collect();
+            let layout = |order: &[usize], flip: usize, gap: usize| {
+                let (mut strides, mut stride) = (vec![0; dims.len()], 1);
+                for &axis in order.iter().filter(|&&a| a < dims.len()) {
+                    let backwards = axes[axis].2[flip];
+                    strides[axis] = if backwards { -stride } else { stride };
+                    stride *= (dims[axis] + if axes[axis].1 == gap { gap } else { 0 }) as isize;
+                }
+                strides
+            };
+            let dst = layout(&orders.0, 0, 1);
+            let mut src = layout(&orders.1, 1, 2);
+            for (stride, axis) in src.iter_mut().zip(&axes) {
+                // Now and then a source that repeats, or overlaps itself.
+                match axis.3 {
+                    0..4 => *stride = 0,
+                    4..6 => *stride = axis.3,
+                    _ => {}
+                }
+            }
+            check(&Threads(threads), &dims, &dst, &src, 1 << size_log2, shift);
+        }
+
+        #[test]
+        fn permutations_of_dense_tensors(
+            dims in prop::collection::vec(1usize..30, 2..=4),
+            order in Just((0..4usize).collect::<Vec<_>>()).prop_shuffle(),
+            size_log2 in 0u32..5, shift in 0usize..2,
+        ) {
+            let dst = dense(&dims);
+            let (mut src, mut stride) = (vec![0; dims.len()], 1);
+            for &axis in order.iter().filter(|&&a| a < dims.len()) {
+                src[axis] = stride;
+                stride *= dims[axis] as isize;
+            }
+            check(&Threads(2), &dims, &dst, &src, 1 << size_log2, shift);
+        }
     }
 }

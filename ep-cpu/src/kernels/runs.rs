@@ -29,8 +29,12 @@ const SHORT: usize = 4 * LINE;
 const BAND_BYTES: usize = 1024;
 const BAND_RUNS: usize = 32;
 
-/// Bytes written from which bands go past the cache, as transposes do.
-const STREAM_BANDS: usize = 4 << 20;
+/// Bytes written from which bands go past the cache, as transposes do. (Less in tests, so that small tensors go every
+/// way.)
+const STREAM_BANDS: usize = if cfg!(test) { 16 << 10 } else { 4 << 20 };
+
+/// The same for runs in the order of the destination, which are as good as a plain copy.
+const STREAM_RUNS: usize = if cfg!(test) { 32 << 10 } else { STREAM_BYTES };
 
 /// Bytes of the buffer in which short runs are collected to whole lines.
 const SCRATCH: usize = 16 << 10;
@@ -94,7 +98,7 @@ pub(super) unsafe fn copy(
         fits
     });
     let store = match rows * run {
-        total if total < STREAM_BYTES => Store::Cached,
+        total if total < STREAM_RUNS => Store::Cached,
         _ if is_whole || run >= LONG => Store::Stream,
         _ if is_dense => Store::Collect,
         _ => Store::Cached,

@@ -22,6 +22,10 @@ const SCRATCH: usize = 8 << 10;
 
 const PAGE: usize = 4096;
 
+/// Bytes written from which elements are collected to go past the cache. (Less in tests, so that small tensors go every
+/// way.)
+pub(super) const COLLECT_BYTES: usize = if cfg!(test) { 16 << 10 } else { STREAM_BYTES };
+
 #[repr(C, align(64))]
 struct Scratch([MaybeUninit<u8>; SCRATCH + LINE]);
 
@@ -156,7 +160,7 @@ pub(super) unsafe fn copy(
             Ok(())
         });
     }
-    let collects = walk.is_dense(DST, size) && walk.count() * size >= STREAM_BYTES;
+    let collects = walk.is_dense(DST, size) && walk.count() * size >= COLLECT_BYTES;
     for_ranges(par, walk.count(), 2 * size, LINE, |range| {
         let (src, dst) = (from.get().cast_const(), to.get());
         if collects {

@@ -122,3 +122,185 @@ fn stays_inside(side: &str, dims: &[usize], strides: &[isize], offset: usize) ->
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::check::{Buffer, samples, size};
+    use crate::kernels::testing::{Rng, Threads};
+    use crate::kernels::unary::UnaryArgs;
+    use ep_core::Code;
+    use ep_core::parallel::Serial;
+
+    /// Dimensions, strides of the source and of the destination.
+    type Layout = (Vec<usize>, Vec<isize>, Vec<isize>);
+
+    /// One of each way that elements are brought to the kernel and back.
+    fn layouts() -> Vec<Layout> {
+        let layout =
+            |dims: &[usize], src: &[isize], dst: &[isize]| (dims.to_vec(), src.to_vec(), dst.to_vec());
+        vec![
+            layout(&[], &[], &[]),
+            layout(&[1500], &[1], &[1]),
+            // Rows with gaps, long and short.
+            layout(&[5, 300], &[307, 1], &[301, 1]),
+            layout(&[150, 7], &[9, 1], &[7, 1]),
+            // Transposed, one side or both strided, reversed, repeated.
+            layout(&[40, 130], &[1, 40], &[130, 1]),
+            layout(&[40, 130], &[-1, 45], &[131, 1]),
+            layout(&[40, 130], &[2, 90], &[130, 1]),
+            layout(&[1300], &[3], &[-1]),
+            layout(&[1300], &[1], &[2]),
+            layout(&[3, 500], &[1500, -3], &[1000, 2]),
+            layout(&[3, 400], &[0, 1], &[400, 1]),
+            layout(&[300, 4], &[1, 0], &[4, 1]),
+            layout(&[3, 4, 5, 6], &[1, 3, 12, 60], &[120, 30, 6, 1]),
+        ]
+    }
+
+    fn ends(dims: &[usize], strides: &[isize]) -> (usize, usize) {
+        let ends = dims.iter().zip(strides).map(|(&d, s)| (d - 1) as isize * s);
+        let sum = |sign: isize| ends.clone().filter(|e| e * sign > 0).sum::<isize>().unsigned_abs();
+        (sum(-1), sum(1) + 1)
+    }
+
+    fn offsets(dims: &[usize], strides: &[isize], start: usize) -> Vec<usize> {
+        let offset = |element: usize| {
+            let (mut rest, mut at) = (element, start as isize);
+            for (&dim, stride) in dims.iter().zip(strides).rev() {
+                at += (rest % dim) as isize * stride;
+                rest /= dim;
+            }
+            at as usize
+        };
+        (0..dims.iter().product()).map(offset).collect()
+    }
+
+    /// What the kernel for contiguous elements makes of them.
+    fn converted(src: DType, dst: DType, elements: &[u8]) -> Vec<u8> {
+        let count = elements.len() / size(src);
+        let (mut from, mut to) = (Buffer::of(elements, 16), Buffer::poisoned(count * size(dst), 16));
+        let args = UnaryArgs { count, src: from.ptr(), dst: to.ptr(), attr: [0.0; 2] };
+        // SAFETY: both sides have that many elements.
+        unsafe { cast::lookup(src, dst).unwrap().launch(Isa::BASELINE, &Serial, &args) }.unwrap();
+        to.into_bytes()
+    }
+
+    fn check(src: DType, dst: DType, (dims, src_strides, dst_strides): &Layout, rng: &mut Rng) {
+        let (src_size, dst_size) = (size(src), size(dst));
+        let ((src_low, src_high), (dst_low, dst_high)) = (ends(dims, src_strides), ends(dims, dst_strides));
+        let data = samples(src, src_low + src_high, rng);
+        let from = offsets(dims, src_strides, src_low);
+        let elements: Vec<u8> =
+            from.iter().flat_map(|&o| &data[o * src_size..][..src_size]).copied().collect();
+        let results = converted(src, dst, &elements);
+        let mut want = vec![0x5a; (dst_low + dst_high) * dst_size];
+        for (o, element) in offsets(dims, dst_strides, dst_low).into_iter().zip(results.chunks(dst_size)) {
+            want[o * dst_size..][..dst_size].copy_from_slice(element);
+        }
+        for isa in Isa::available() {
+            for par in [&Serial as &dyn Parallel, &Threads(3)] {
+                let mut src_buffer = Buffer::of(&data, src_size);
+                let mut dst_buffer = Buffer::of(&vec![0x5a; want.len()], dst_size);
+                let args = StridedCopyArgs {
+                    dims,
+                    src_strides,
+                    dst_strides,
+                    src_offset: src_low,
+                    dst_offset: dst_low,
+                    src: src_buffer.ptr(),
+                    dst: dst_buffer.ptr(),
+                };
+                // SAFETY: both sides have all that their strides lead to.
+                unsafe { lookup(src, dst).unwrap().launch(isa, par, &args) }.unwrap();
+                let got = dst_buffer.into_bytes();
+                let at = got.iter().zip(&want).position(|(g, w)| g != w);
+                assert!(
+                    at.is_none(),
+                    "{src} to {dst} at {isa}: {dims:?} {src_strides:?} {dst_strides:?}, byte {at:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_pair_of_dtypes_in_every_layout() {
+        let mut rng = Rng::new();
+        let layouts = layouts();
+        assert_eq!(rows().count(), 225);
+        for (i, (src, dst)) in rows().enumerate() {
+            // All layouts for some pairs, and for each pair some layouts.
+            for (j, layout) in layouts.iter().enumerate() {
+                if i % 16 == 0 || (i + j) % 5 == 0 {
+                    check(src, dst, layout, &mut rng);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn large_outputs_are_collected() {
+        let mut rng = Rng::new();
+        for (src, dst) in [(DType::F32, DType::BF16), (DType::I8, DType::F64), (DType::F16, DType::F32)] {
+            check(src, dst, &(vec![90, 100, 3], vec![900, 3, 1], vec![300, 3, 1]), &mut rng);
+            check(src, dst, &(vec![20_001], vec![2], vec![1]), &mut rng);
+            check(src, dst, &(vec![400, 300], vec![1, 401], vec![300, 1]), &mut rng);
+        }
+    }
+
+    fn refused(kernel: (DType, DType), args: &StridedCopyArgs<'_>) -> Error {
+        // SAFETY: refused before anything is touched.
+        unsafe { lookup(kernel.0, kernel.1).unwrap().launch(Isa::BASELINE, &Serial, args) }.unwrap_err()
+    }
+
+    #[test]
+    fn bad_views_are_refused() {
+        let nothing = std::ptr::null_mut();
+        let args = |dims: &'static [usize], src_strides: &'static [isize], dst_strides: &'static [isize]| {
+            StridedCopyArgs {
+                dims,
+                src_strides,
+                dst_strides,
+                src_offset: 5,
+                dst_offset: 5,
+                src: nothing,
+                dst: nothing,
+            }
+        };
+        for kernel in [(DType::F32, DType::F32), (DType::F32, DType::I64)] {
+            for (bad, word) in [
+                (args(&[3, 4], &[4, 1], &[0, 1]), "twice"),
+                (args(&[3, 4], &[4, 1], &[3, 1]), "twice"),
+                (args(&[3], &[-3], &[1]), "source"),
+                (args(&[3], &[1], &[-3]), "destination"),
+                (args(&[3], &[isize::MAX / 2], &[1]), "address space"),
+                (args(&[1 << 40, 1 << 40], &[0, 0], &[1 << 40, 1]), "address space"),
+                (args(&[1; 9], &[1; 9], &[1; 9]), "8"),
+                (args(&[2, 2], &[1], &[2, 1]), "strides"),
+            ] {
+                let e = refused(kernel, &bad);
+                assert_eq!(e.code(), Code::InvalidArgument, "{e}");
+                assert!(e.message().contains(word), "{e}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_done_for_nothing() {
+        let nothing = std::ptr::null_mut();
+        // Strides that would lead anywhere do not matter.
+        let args = StridedCopyArgs {
+            dims: &[3, 0],
+            src_strides: &[-7, 1],
+            dst_strides: &[0, 0],
+            src_offset: 0,
+            dst_offset: 0,
+            src: nothing,
+            dst: nothing,
+        };
+        for dst in [DType::U8, DType::F64] {
+            // SAFETY: there is nothing to touch.
+            unsafe { lookup(DType::U8, dst).unwrap().launch(Isa::BASELINE, &Serial, &args) }.unwrap();
+        }
+    }
+}

@@ -10,8 +10,7 @@
 use super::lines::LINE;
 use super::movement::{DST, SRC};
 use super::raw::{Shared, for_ranges};
-use super::stream::STREAM_BYTES;
-use super::strided::{Block, Blocks, collect, gather, near, piece, scatter};
+use super::strided::{Block, Blocks, COLLECT_BYTES, collect, gather, near, piece, scatter};
 use super::transpose::{self, Matrix, Mode};
 use super::unary::{UnaryArgs, UnaryKernel};
 use crate::isa::Isa;
@@ -161,7 +160,7 @@ impl Map<'_> {
             }
         };
         let part_of = |start: usize| start..range.end.min(start + PART);
-        if dst_dense && self.walk.count() * self.dst_size >= STREAM_BYTES {
+        if dst_dense && self.walk.count() * self.dst_size >= COLLECT_BYTES {
             // SAFETY: the destination's elements lie one after the other.
             unsafe {
                 collect(isa, self.dst_at(range.start), range.clone(), self.dst_size, |block, to| {

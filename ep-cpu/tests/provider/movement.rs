@@ -1,11 +1,13 @@
-//! `memcpy`, `memset` and `permute`.
+//! `memcpy`, `memset`, `permute`, `copy_nd`, `strided_copy` and `broadcast_elementwise_unary`.
 
-use crate::support::{Random, Rig, bytes_of};
+use crate::support::{Num, Random, Rig, bytes_of, decode, encode_all};
 use ep_core::primitive::{
-    Memcpy, MemcpyCall, MemcpyDesc, MemcpyKind, Memset, MemsetCall, MemsetDesc, Permute, PermuteCall,
-    PermuteDesc,
+    BroadcastElementwiseUnary, BroadcastElementwiseUnaryCall, BroadcastElementwiseUnaryDesc, CopyNd,
+    CopyNdCall, CopyNdDesc, Memcpy, MemcpyCall, MemcpyDesc, MemcpyKind, Memset, MemsetCall, MemsetDesc,
+    Permute, PermuteCall, PermuteDesc, StridedCopy, StridedCopyCall, StridedCopyDesc, UnaryOp,
 };
-use ep_core::{DType, Scalar};
+use ep_core::{Code, DType, Result, Scalar};
+use ep_registry::Buffer;
 
 /// Past the size from which a copy is split over threads, and odd.
 const BYTES: usize = 1_200_007;
@@ -111,4 +113,137 @@ fn a_scalar_and_an_empty_tensor_permute_too() {
     let call = PermuteCall { src_dims: &[0, 9], permutation: &[1, 0], src: &src, dst: &mut dst };
     permute.launch(&rig.stream, call).unwrap();
     assert_eq!(bytes_of(dst), [-7i32, 2].map(i32::to_ne_bytes).concat());
+}
+
+#[test]
+fn copy_nd_of_every_dtype() {
+    let (rig, mut random) = (Rig::new(), Random::new());
+    let (dst_dims, dst_pos) = ([3i64, 4], [1i64, 2]);
+    let (src_dims, src_pos, extent) = ([2i64, 5], [0i64, 1], [2i64, 2]);
+    for dtype in DType::ALL {
+        let values = random.wholes(dtype, 10);
+        let src = rig.upload(dtype, &values);
+        let typed = rig.runtime.primitive::<CopyNd>(rig.cpu(), CopyNdDesc::new(dtype)).unwrap();
+        let named = rig.request("copy_nd", &[], &[("data", dtype)]);
+        let named = rig.runtime.primitive_dyn(rig.cpu(), &named).unwrap();
+        let old = random.wholes(dtype, 12);
+        let run = |launch: &mut dyn FnMut(&mut Buffer) -> Result<()>| {
+            let mut dst = rig.upload(dtype, &old);
+            launch(&mut dst).unwrap();
+            bytes_of(dst)
+        };
+        let mut want = old.clone();
+        (want[6], want[7], want[10], want[11]) = (values[1], values[2], values[6], values[7]);
+        let by_type = run(&mut |dst| {
+            let (dst_dims, dst_pos, src_dims) = (&dst_dims[..], &dst_pos[..], &src_dims[..]);
+            let (src_pos, extent) = (&src_pos[..], &extent[..]);
+            typed.launch(
+                &rig.stream,
+                CopyNdCall { dst_dims, dst_pos, src_dims, src_pos, extent, src: &src, dst },
+            )
+        });
+        let by_name = run(&mut |dst| {
+            let args = named.args().dims("dst_dims", &dst_dims)?.dims("dst_pos", &dst_pos)?;
+            let args =
+                args.dims("src_dims", &src_dims)?.dims("src_pos", &src_pos)?.dims("extent", &extent)?;
+            named.launch(&rig.stream, args.read("src", &src)?.write("dst", dst)?)
+        });
+        for got in [by_type, by_name] {
+            assert_eq!(got, encode_all(dtype, &want), "{dtype}");
+        }
+    }
+}
+
+#[test]
+fn strided_copy_casts_between_views() {
+    let (rig, mut random) = (Rig::new(), Random::new());
+    for (from, to) in [(DType::F32, DType::I16), (DType::BF16, DType::F64), (DType::U8, DType::U8)] {
+        let values = random.wholes(from, 12);
+        let src = rig.upload(from, &values);
+        let typed = rig.runtime.primitive::<StridedCopy>(rig.cpu(), StridedCopyDesc::new(from, to)).unwrap();
+        let named = rig.request("strided_copy", &[], &[("src", from), ("dst", to)]);
+        let named = rig.runtime.primitive_dyn(rig.cpu(), &named).unwrap();
+        // A [3, 4] tensor, transposed and with its rows backwards, into every second element of 24.
+        let (dims, src_strides, dst_strides) = ([4i64, 3], [1i64, -4], [6i64, 2]);
+        let old = random.wholes(to, 24);
+        let mut want = old.clone();
+        for (c, r) in (0..4).flat_map(|c| (0..3).map(move |r| (c, r))) {
+            want[c * 6 + r * 2] = decode(to, &encode_all(to, &[values[8 + c - 4 * r]]))[0];
+        }
+        for typed_launch in [true, false] {
+            let mut dst = rig.upload(to, &old);
+            if typed_launch {
+                let call = StridedCopyCall {
+                    dims: &dims,
+                    src_strides: &src_strides,
+                    dst_strides: &dst_strides,
+                    src_offset: 8,
+                    dst_offset: 0,
+                    src: &src,
+                    dst: &mut dst,
+                };
+                typed.launch(&rig.stream, call).unwrap();
+            } else {
+                let args = named.args().dims("dims", &dims).unwrap();
+                let args = args.dims("src_strides", &src_strides).unwrap();
+                let args = args.dims("dst_strides", &dst_strides).unwrap().size("src_offset", 8).unwrap();
+                let args = args.size("dst_offset", 0).unwrap().read("src", &src).unwrap();
+                named.launch(&rig.stream, args.write("dst", &mut dst).unwrap()).unwrap();
+            }
+            assert_eq!(bytes_of(dst), encode_all(to, &want), "{from} to {to}");
+        }
+    }
+}
+
+#[test]
+fn a_view_below_its_buffer_is_refused() {
+    let rig = Rig::new();
+    let copy =
+        rig.runtime.primitive::<StridedCopy>(rig.cpu(), StridedCopyDesc::new(DType::U8, DType::U8)).unwrap();
+    let src = rig.cpu().upload(&[1u8, 2, 3]).unwrap();
+    let mut dst = rig.cpu().upload(&[9u8; 3]).unwrap();
+    let mut launch = |src_strides: &[i64], dst_strides: &[i64], src_offset: i64| {
+        let (dims, dst) = (&[3i64][..], &mut dst);
+        let call =
+            StridedCopyCall { dims, src_strides, dst_strides, src_offset, dst_offset: 0, src: &src, dst };
+        copy.launch(&rig.stream, call)
+    };
+    for (src_strides, dst_strides) in [([-1], [1]), ([1], [0])] {
+        let e = launch(&src_strides, &dst_strides, 1).unwrap_err();
+        assert_eq!(e.code(), Code::InvalidArgument, "{e}");
+    }
+    launch(&[-1], &[1], 2).unwrap();
+    assert_eq!(bytes_of(dst), [3, 2, 1]);
+}
+
+#[test]
+fn strided_unary_of_a_broadcast_column() {
+    let (rig, mut random) = (Rig::new(), Random::new());
+    for dtype in [DType::F32, DType::F16, DType::I32] {
+        let values = random.wholes(dtype, 3);
+        let src = rig.upload(dtype, &values);
+        let desc = BroadcastElementwiseUnaryDesc::new(UnaryOp::SQUARE, dtype, dtype);
+        let typed = rig.runtime.primitive::<BroadcastElementwiseUnary>(rig.cpu(), desc).unwrap();
+        let old = random.wholes(dtype, 12);
+        let mut dst = rig.upload(dtype, &old);
+        // A column of three, over the first two of each four.
+        let call = BroadcastElementwiseUnaryCall {
+            src_dims: &[3, 1],
+            src_strides: &[1, 7],
+            dst_dims: &[3, 2],
+            dst_strides: &[4, 1],
+            src: &src,
+            dst: &mut dst,
+        };
+        typed.launch(&rig.stream, call).unwrap();
+        let square = |x: Num| match x {
+            Num::Int(i) => Num::Int(i * i),
+            other => Num::Float(other.float() * other.float()),
+        };
+        let mut want = old;
+        for (i, x) in values.into_iter().enumerate() {
+            want[4 * i..4 * i + 2].fill(square(x));
+        }
+        assert_eq!(bytes_of(dst), encode_all(dtype, &want), "{dtype}");
+    }
 }
