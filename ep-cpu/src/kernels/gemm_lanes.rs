@@ -16,8 +16,6 @@ pub(super) trait Real: Copy + Send + Sync + 'static {
     fn is_zero(self) -> bool;
     fn add(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
-    /// `self * factor + addend`, rounded once: fast where there is an instruction for it.
-    fn fused(self, factor: Self, addend: Self) -> Self;
     fn from_f32(x: f32) -> Self;
     fn to_f32(self) -> f32;
 }
@@ -284,11 +282,6 @@ macro_rules! real {
             #[inline(always)]
             fn mul(self, other: $real) -> $real {
                 self * other
-            }
-
-            #[inline(always)]
-            fn fused(self, factor: $real, addend: $real) -> $real {
-                self.mul_add(factor, addend)
             }
 
             #[inline(always)]
