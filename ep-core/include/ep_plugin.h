@@ -2083,8 +2083,8 @@ struct EpGatherArgs {
  * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. The variance does not cancel:
  *   a large mean
  *   costs no more accuracy than the rounding of the elements.
- * - A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is
- *   written.
+ * - A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns mean
+ *   and rstd are NaN.
  * - dst may be in place with src.
  */
 
@@ -2548,7 +2548,7 @@ struct EpReduceArgs {
  *   written where it
  *   is given.
  * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
- * - A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is written.
+ * - A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns inv_rms is NaN.
  * - dst may be in place with src.
  */
 
@@ -4556,7 +4556,7 @@ static inline const EpOpSchema *ep_layer_norm_schema(void) {
            "- The variance is that of the population (divided by cols). mean and rstd, [rows], are written where they are given.\n"
            "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. The variance does not cancel: a large mean\n"
            "  costs no more accuracy than the rounding of the elements.\n"
-           "- A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is written.\n"
+           "- A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns mean and rstd are NaN.\n"
            "- dst may be in place with src."),
     sizeof(EpLayerNormDesc), desc_fields, 4, sizeof(EpLayerNormArgs), arg_fields, 8, operands, 6, flops,
     5};
@@ -4891,7 +4891,7 @@ static inline const EpOpSchema *ep_rms_norm_schema(void) {
     EP_STR("- src and dst are [rows, cols], contiguous; weight [cols], optional: without it 1. inv_rms, [rows], is written where it\n"
            "  is given.\n"
            "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n"
-           "- A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is written.\n"
+           "- A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns inv_rms is NaN.\n"
            "- dst may be in place with src."),
     sizeof(EpRmsNormDesc), desc_fields, 4, sizeof(EpRmsNormArgs), arg_fields, 6, operands, 4, flops, 5};
   return &schema;

@@ -217,7 +217,7 @@ unsafe impl<
 /// - The variance is that of the population (divided by cols). mean and rstd, \[rows\], are written where they are given.
 /// - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. The variance does not cancel: a large mean
 ///   costs no more accuracy than the rounding of the elements.
-/// - A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is written.
+/// - A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns mean and rstd are NaN.
 /// - dst may be in place with src.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNorm;
@@ -486,7 +486,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "Normalises each row: dst = (src - mean) * rstd * gamma + beta, with rstd = 1 / sqrt(variance + epsilon).",
     ),
     contract: text(
-        "- src and dst are [rows, cols], contiguous; gamma and beta [cols], each optional: without them 1 and 0.\n- The variance is that of the population (divided by cols). mean and rstd, [rows], are written where they are given.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. The variance does not cancel: a large mean\n  costs no more accuracy than the rounding of the elements.\n- A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is written.\n- dst may be in place with src.",
+        "- src and dst are [rows, cols], contiguous; gamma and beta [cols], each optional: without them 1 and 0.\n- The variance is that of the population (divided by cols). mean and rstd, [rows], are written where they are given.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. The variance does not cancel: a large mean\n  costs no more accuracy than the rounding of the elements.\n- A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns mean and rstd are NaN.\n- dst may be in place with src.",
     ),
     desc_size: 40,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

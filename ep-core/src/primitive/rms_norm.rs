@@ -182,7 +182,7 @@ unsafe impl<R, W, Src: Into<R>, Weight: Into<R>, Dst: Into<W>, InvRms: Into<Opti
 /// - src and dst are \[rows, cols\], contiguous; weight \[cols\], optional: without it 1. inv_rms, \[rows\], is written where it
 ///   is given.
 /// - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
-/// - A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is written.
+/// - A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns inv_rms is NaN.
 /// - dst may be in place with src.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm;
@@ -407,7 +407,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "Scales each row by its root mean square: dst = src * inv_rms * weight, with inv_rms = 1 / sqrt(mean(src^2) + epsilon).",
     ),
     contract: text(
-        "- src and dst are [rows, cols], contiguous; weight [cols], optional: without it 1. inv_rms, [rows], is written where it\n  is given.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n- A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; then nothing is written.\n- dst may be in place with src.",
+        "- src and dst are [rows, cols], contiguous; weight [cols], optional: without it 1. inv_rms, [rows], is written where it\n  is given.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n- A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns inv_rms is NaN.\n- dst may be in place with src.",
     ),
     desc_size: 40,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -11,7 +11,12 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let rows = Rows::new(launch)?;
     let (gamma, beta) = (rows.factors("gamma")?, rows.factors("beta")?);
     let [mut dst, mut means, mut rstds] = [rows.data, rows.stats, rows.stats].map(|d| Data::new(d, []));
-    for row in rows.iter().filter(|row| !row.is_empty()) {
+    for row in rows.iter() {
+        if row.is_empty() {
+            means.push(Number::Real(f64::NAN));
+            rstds.push(Number::Real(f64::NAN));
+            continue;
+        }
         let cols = Wide::from(row.len() as i128);
         let mean = row.iter().fold(Wide::ZERO, |sum, x| sum + *x) / cols;
         let variance = row.iter().fold(Wide::ZERO, |sum, x| sum + (*x - mean).square()) / cols;

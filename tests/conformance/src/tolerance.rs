@@ -32,10 +32,16 @@ pub fn spacing(dtype: DType, x: f64) -> f64 {
         _ => (52, -1022),
     };
     if x == 0.0 || !x.is_finite() {
-        return 2f64.powi(least - bits);
+        return power_of_two(least - bits);
     }
     let exponent = (x.abs().log2().floor() as i32).max(least);
-    2f64.powi((exponent - bits).max(-1074))
+    power_of_two((exponent - bits).max(-1074))
+}
+
+/// Exact down to the smallest subnormal; `powi` divides, and overflows before it gets there.
+fn power_of_two(exponent: i32) -> f64 {
+    let half = exponent / 2;
+    2f64.powi(half) * 2f64.powi(exponent - half)
 }
 
 fn work_epsilon(dtype: DType) -> f64 {
@@ -204,6 +210,8 @@ mod tests {
         assert_eq!(spacing(DType::F16, 2.0), 2f64.powi(-9));
         assert_eq!(spacing(DType::F16, 1e-7), 2f64.powi(-24));
         assert_eq!(spacing(DType::F64, -8.0), 8.0 * f64::EPSILON);
+        assert_eq!(spacing(DType::F64, 1e-300), f64::from_bits(1e-300f64.to_bits() + 1) - 1e-300);
+        assert_eq!(spacing(DType::F64, 0.0), f64::from_bits(1));
     }
 
     #[test]

@@ -134,9 +134,10 @@ formulas! {
     };
 
     Acos = |dy, x, _| -dy / ((M::V::splat(1.0) - x) * (x + 1.0)).sqrt();
+    // Adding 0 makes the -0 at -1 a 0, whose root has no sign to give to the quotient.
     Acosh = |dy, x, _| {
         let size = x.abs();
-        dy / M::V::select(size.lt(M::V::splat(LARGE)), ((x - 1.0) * (x + 1.0)).sqrt(), size)
+        dy / M::V::select(size.lt(M::V::splat(LARGE)), ((x - 1.0) * (x + 1.0) + 0.0).sqrt(), size)
     };
     Asin = |dy, x, _| dy / ((M::V::splat(1.0) - x) * (x + 1.0)).sqrt();
     Asinh = |dy, x, _| {

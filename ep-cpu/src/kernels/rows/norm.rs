@@ -72,6 +72,13 @@ unsafe fn run<S: Cell<A>, A: Compute, const CENTRE: bool>(
     let &NormArgs { rows, cols, .. } = args;
     let count = elements(rows, cols, 1, size_of::<S>())?;
     if count == 0 {
+        // There is nothing to be the mean of.
+        for stats in [args.mean, args.factor].into_iter().filter(|s| !s.is_null()) {
+            for row in 0..rows {
+                // SAFETY: the caller promises a value for each row.
+                unsafe { stats.cast::<A>().add(row).write(A::from_f64(f64::NAN)) };
+            }
+        }
         return Ok(());
     }
     let bytes = count * size_of::<S>();
