@@ -98,10 +98,11 @@ unsafe fn sum<T: Term, const PARTS: usize>(isa: Isa, par: &dyn Parallel, args: &
         .ok_or_else(|| too_many(count))?;
     match *srcs {
         _ if n == 0 => return Ok(()),
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller's promise.
         [] => return unsafe { fill_pattern(isa, par, dst, [0; 16], n * size) },
         [src] => {
             let src = ptr::with_exposed_provenance(src as usize);
+            // SAFETY: the caller's promise.
             return unsafe { memcpy(isa, par, &MemcpyArgs { dst, src, bytes: n * size }) };
         }
         _ => {}
@@ -306,14 +307,14 @@ impl<T: Term, const K: usize> Body for Direct<'_, T, K> {
 // A slice as a parameter of its own tells the compiler that nothing else points there; inside a struct it does not.
 #[inline(always)]
 fn direct<T: Term, const K: usize>(srcs: [*const T; K], out: &mut [MaybeUninit<T>]) {
-    for i in 0..out.len() {
+    for (i, out) in out.iter_mut().enumerate() {
         // SAFETY: what `Direct` is made with.
         let mut sum = unsafe { srcs[0].add(i).read() }.load();
         for src in &srcs[1..] {
             // SAFETY: as above.
             sum = T::plus(sum, unsafe { src.add(i).read() }.load());
         }
-        out[i].write(T::store(sum));
+        out.write(T::store(sum));
     }
 }
 
@@ -335,18 +336,18 @@ impl<T: Term, const K: usize, const MORE: bool> Body for Pass<'_, T, K, MORE> {
 // As for `direct`.
 #[inline(always)]
 fn pass<T: Term, const K: usize, const MORE: bool>(srcs: [*const T; K], sums: &mut [MaybeUninit<T::Value>]) {
-    for i in 0..sums.len() {
+    for (i, out) in sums.iter_mut().enumerate() {
         // SAFETY: what `Pass` is made with.
         let mut sum = unsafe { srcs[0].add(i).read() }.load();
         if MORE {
             // SAFETY: as above.
-            sum = T::plus(unsafe { sums[i].assume_init() }, sum);
+            sum = T::plus(unsafe { out.assume_init() }, sum);
         }
         for src in &srcs[1..] {
             // SAFETY: as above.
             sum = T::plus(sum, unsafe { src.add(i).read() }.load());
         }
-        sums[i].write(sum);
+        out.write(sum);
     }
 }
 

@@ -4,7 +4,7 @@
 //! launch into such blocks: it splits over threads, has [`Operands`] bring what repeats or is written in place
 //! to where a block can read it, and sends what no cache holds past it ([`stream`]).
 
-use super::operands::{Buffers, Compute, Operands};
+use super::operands::{Buffers, Compute, Operands, STAGE_BYTES, Stage, splat};
 use super::raw::{GRAIN_BYTES, Shared, for_ranges};
 use super::stream::{self, Ahead, Blocks};
 use crate::isa::Isa;
@@ -94,6 +94,11 @@ impl Unary {
             return Err(in_place_error("the source and destination elements differ in size"));
         }
         let compute = UnaryCompute { isa, attr, kernel: self };
+        if is_small(count, self.cost, bytes) {
+            // SAFETY: the caller's contract, passed on.
+            unsafe { compute_staged(&compute, self.src_size, count, [Held::InPlace(src)], dst) };
+            return Ok(());
+        }
         let operands = Operands::dense(self.src_size, [src], dst);
         // SAFETY: the caller's contract, passed on.
         unsafe { run(par, self.cost, count, compute, &operands, dst) }
@@ -151,15 +156,35 @@ impl Binary {
         dst: *mut u8,
     ) -> Result<()> {
         let bytes = 2 * self.src_size + self.dst_size;
-        let in_place = src.map(|s| ptr::eq(s, dst));
-        let count = plain_count(shapes);
-        if let Some(count) = count
-            && in_place == [false; 2]
+        if let Some((count, scalar)) = plain_count(shapes)
             && is_small(count, self.cost, bytes)
         {
-            // SAFETY: the caller's contract; no source is the destination, so none overlaps it.
-            unsafe { (self.block)(isa, attr, src[0], src[1], dst, count) };
-            return Ok(());
+            let mut held = [Held::Dense(src[0]), Held::Dense(src[1])];
+            let in_place = [ptr::eq(src[0], dst), ptr::eq(src[1], dst)];
+            for n in 0..2 {
+                if in_place[n] {
+                    held[n] = Held::InPlace(src[n]);
+                }
+            }
+            if let Some(n) = scalar {
+                held[n] = Held::Scalar(src[n]);
+            }
+            let compute = BinaryCompute { isa, attr, kernel: self };
+            match held {
+                [Held::Dense(a), Held::Dense(b)] => {
+                    // SAFETY: the caller's contract; no source is the destination, so none overlaps it.
+                    unsafe { (self.block)(isa, attr, a, b, dst, count) };
+                    return Ok(());
+                }
+                // What the other path refuses.
+                _ if in_place != [false; 2]
+                    && (self.src_size != self.dst_size || scalar.is_some_and(|n| in_place[n])) => {}
+                _ => {
+                    // SAFETY: the caller's contract, passed on.
+                    unsafe { compute_staged(&compute, self.src_size, count, held, dst) };
+                    return Ok(());
+                }
+            }
         }
         // SAFETY: the caller's contract, passed on.
         unsafe { self.launch_any(isa, par, attr, shapes, src, dst) }
@@ -182,7 +207,7 @@ impl Binary {
         let in_place = src.map(|s| ptr::eq(s, dst));
         let differ = self.src_size != self.dst_size;
         let compute = BinaryCompute { isa, attr, kernel: self };
-        if let Some(count) = plain_count(shapes) {
+        if let Some((count, None)) = plain_count(shapes) {
             if in_place != [false; 2] && differ {
                 return Err(in_place_error("the source and destination elements differ in size"));
             }
@@ -206,20 +231,84 @@ impl Binary {
     }
 }
 
-/// The elements of two operands of one shape, which need no plan; `None` for others, and for what a plan refuses.
+/// The elements of the result where both operands have its shape, or one, which is returned, is a single element:
+/// then no plan is needed. `None` for other shapes, and for what a plan refuses.
 #[inline]
-fn plain_count(shapes: [&[i64]; 2]) -> Option<usize> {
+fn plain_count(shapes: [&[i64]; 2]) -> Option<(usize, Option<usize>)> {
     let [a, b] = shapes;
-    if a != b || a.len() > MAX_DIMS {
+    let one = |s: &[i64]| s.iter().all(|&dim| dim == 1);
+    let (full, scalar) = if a == b {
+        (a, None)
+    } else if b.len() <= a.len() && one(b) {
+        (a, Some(1))
+    } else if a.len() <= b.len() && one(a) {
+        (b, Some(0))
+    } else {
+        return None;
+    };
+    if full.len() > MAX_DIMS {
         return None;
     }
     let mut count = 1isize;
-    for &dim in a {
+    for &dim in full {
         // An empty dimension must not hide that others are too large, which is for the plan to say.
         let dim = isize::try_from(dim).ok().filter(|&d| d > 0)?;
         count = count.checked_mul(dim)?;
     }
-    Some(count as usize)
+    Some((count as usize, scalar))
+}
+
+/// An operand of a small launch.
+#[derive(Clone, Copy)]
+enum Held {
+    Dense(*const u8),
+    /// The destination.
+    InPlace(*const u8),
+    /// One element.
+    Scalar(*const u8),
+}
+
+/// Computes a small launch in which some operand is not merely dense.
+///
+/// # Safety
+/// Operands are readable for `count` elements of `size` bytes, or one, and `dst` is writable for as many; it
+/// overlaps none but those that it is.
+#[inline(never)]
+unsafe fn compute_staged<C: Compute<N>, const N: usize>(
+    compute: &C,
+    size: usize,
+    count: usize,
+    operands: [Held; N],
+    dst: *mut u8,
+) {
+    let mut stages = [const { Stage::new() }; N];
+    let step = STAGE_BYTES / size;
+    for n in 0..N {
+        if let Held::Scalar(source) = operands[n] {
+            // SAFETY: the stage has room for a step and the slack.
+            unsafe { splat(size, source, step.min(count), stages[n].start()) };
+        }
+    }
+    for start in (0..count).step_by(step) {
+        let n = step.min(count - start);
+        let mut from = [ptr::null(); N];
+        for k in 0..N {
+            // SAFETY: `start + n` is at most `count`, and the stage holds a step.
+            unsafe {
+                from[k] = match operands[k] {
+                    Held::Dense(source) => source.add(start * size),
+                    Held::InPlace(source) => {
+                        let stage = stages[k].start();
+                        ptr::copy_nonoverlapping(source.add(start * size), stage, n * size);
+                        stage
+                    }
+                    Held::Scalar(_) => stages[k].start(),
+                };
+            }
+        }
+        // SAFETY: as above; what is the destination too is read from its copy.
+        unsafe { compute.compute(from, dst.add(start * compute.dst_size()), n) };
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -367,6 +456,49 @@ mod tests {
             let out = &dst.written()[1..];
             let wrong = (0..n).find(|&i| out[i].to_bits() != (a[index(x, i)] - b[index(y, i)]).to_bits());
             assert_eq!(wrong, None, "{x:?} {y:?}");
+        }
+    }
+
+    /// In place, with a scalar, or both, in one block and in several.
+    #[test]
+    fn small_launches_in_place_and_with_scalars() {
+        let op = binary::OPS.iter().position(|o| *o == "sub").unwrap();
+        let kernel = binary::lookup(op, DType::F32, DType::F32).unwrap();
+        for n in [1usize, 5, 1023, 1025, 9001] {
+            let (a, b) = (noise(n), noise(n));
+            let dims = [n as i64];
+            for isa in Isa::available() {
+                for (in_place, scalar) in [
+                    ([true, false], None),
+                    ([false, true], None),
+                    ([true, true], None),
+                    ([false, false], Some(0)),
+                    ([false, false], Some(1)),
+                    ([true, false], Some(1)),
+                    ([false, true], Some(0)),
+                ] {
+                    let mut dst = Guarded::from(if in_place[0] { &a } else { &b });
+                    let own = dst.ptr().cast_const().cast();
+                    let shape = |k| if scalar == Some(k) { &[][..] } else { &dims[..] };
+                    let args = BinaryArgs {
+                        src0_dims: shape(0),
+                        src1_dims: shape(1),
+                        src0: if in_place[0] { own } else { a.as_ptr().cast() },
+                        src1: if in_place[1] { own } else { b.as_ptr().cast() },
+                        dst: dst.ptr().cast(),
+                        attr: [0.0; 2],
+                    };
+                    // SAFETY: all have the elements of their shapes.
+                    unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
+                    let of = |k: usize, i: usize| {
+                        let from = if k == 0 || in_place == [true; 2] { &a } else { &b };
+                        from[if scalar == Some(k) { 0 } else { i }]
+                    };
+                    let wrong =
+                        (0..n).find(|&i| dst.written()[i].to_bits() != (of(0, i) - of(1, i)).to_bits());
+                    assert_eq!(wrong, None, "{n} {in_place:?} {scalar:?} {isa}");
+                }
+            }
         }
     }
 

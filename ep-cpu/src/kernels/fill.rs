@@ -50,7 +50,10 @@ unsafe fn fill<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &FillArgs)
             args.count
         ))
     })?;
-    let pattern = std::array::from_fn(|i| args.value[i % SIZE]);
+    let mut pattern = [0; 16];
+    for element in pattern.chunks_exact_mut(SIZE) {
+        element.copy_from_slice(&args.value[..SIZE]);
+    }
     // SAFETY: the caller's promise.
     unsafe { fill_pattern(isa, par, args.dst, pattern, bytes) }
 }
@@ -100,15 +103,15 @@ impl Body for Repeat {
 
     #[inline(always)]
     fn run(self) {
-        let block: [u8; Self::BLOCK] = std::array::from_fn(|i| self.pattern[i % 16]);
+        let block = [self.pattern; Self::BLOCK / 16];
         let whole = self.bytes / Self::BLOCK;
         for i in 0..whole {
             // SAFETY: block `i` ends within `bytes`, and arrays of bytes need no alignment.
-            unsafe { self.dst.cast::<[u8; Self::BLOCK]>().add(i).write(block) };
+            unsafe { self.dst.cast::<[[u8; 16]; Self::BLOCK / 16]>().add(i).write(block) };
         }
         let done = whole * Self::BLOCK;
         // SAFETY: less than a block is left, within `bytes`.
-        unsafe { self.dst.add(done).copy_from_nonoverlapping(block.as_ptr(), self.bytes - done) };
+        unsafe { self.dst.add(done).copy_from_nonoverlapping(block.as_ptr().cast(), self.bytes - done) };
     }
 }
 

@@ -12,10 +12,11 @@ use std::mem::MaybeUninit;
 pub(crate) fn widen_f16(isa: Isa, src: &[f16], dst: &mut [MaybeUninit<f32>]) {
     assert_eq!(src.len(), dst.len());
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: an `Isa` of a level exists only where the CPU has its features.
     match isa.level() {
         Level::Baseline => {}
+        // SAFETY: an `Isa` of a level exists only where the CPU has its features.
         Level::Avx2 => return unsafe { x86::widen_avx2(src, dst) },
+        // SAFETY: as above.
         Level::Avx512 | Level::Amx => return unsafe { x86::widen_avx512(src, dst) },
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -27,10 +28,11 @@ pub(crate) fn widen_f16(isa: Isa, src: &[f16], dst: &mut [MaybeUninit<f32>]) {
 pub(crate) fn round_f16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>]) {
     assert_eq!(src.len(), dst.len());
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as in `widen_f16`.
     match isa.level() {
         Level::Baseline => {}
+        // SAFETY: an `Isa` of a level exists only where the CPU has its features.
         Level::Avx2 => return unsafe { x86::round_f16_avx2(src, dst) },
+        // SAFETY: as above.
         Level::Avx512 | Level::Amx => return unsafe { x86::round_f16_avx512(src, dst) },
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -42,10 +44,11 @@ pub(crate) fn round_f16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>]) {
 pub(crate) fn round_bf16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
     assert_eq!(src.len(), dst.len());
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as in `widen_f16`.
     match isa.level() {
         Level::Baseline => {}
+        // SAFETY: an `Isa` of a level exists only where the CPU has its features.
         Level::Avx2 => return unsafe { x86::round_bf16_avx2(src, dst) },
+        // SAFETY: as above.
         Level::Avx512 | Level::Amx => return unsafe { x86::round_bf16_avx512(src, dst) },
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -148,7 +148,7 @@ pub(crate) unsafe fn blocks<B: Blocks>(
     let Range { start: mut at, end } = range;
     let misaligned = to_line(dst.wrapping_add(at * size));
     // Where no element begins at a line, all are left to the end.
-    let head = if misaligned % size == 0 { misaligned / size } else { end - at };
+    let head = if misaligned.is_multiple_of(size) { misaligned / size } else { end - at };
     let head = head.min(end - at);
     let mut cursor = work.cursor(at, 0);
     // SAFETY: `head` elements from `at` are within the range.

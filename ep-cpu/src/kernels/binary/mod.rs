@@ -160,7 +160,8 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
 /// Elements converted at a time by [`bulk`].
 const CHUNK: usize = 256;
 
-/// [`Map`] with the conversions before and after it done for many elements at a time.
+/// [`Map`] with the conversions of f16 before and after it done for many elements at a time. Only f16 sources give
+/// f16.
 fn bulk<O: Op<S, D>, S: Storage, D: Storage>(
     isa: Isa,
     attr: [f64; 2],
@@ -174,50 +175,47 @@ fn bulk<O: Op<S, D>, S: Storage, D: Storage>(
         for (values, src) in values.iter_mut().zip(src) {
             S::load_all(isa, &src[i * CHUNK..][..n], &mut values[..n]);
         }
-        // SAFETY: the first `n` values of both have just been written.
-        let loaded = |k: usize| unsafe { slice::from_raw_parts(values[k].as_ptr().cast::<S::Value>(), n) };
-        let src = [loaded(0), loaded(1)];
-        let map = Values::<O, S, D> { src, dst: &mut results[..n], attr, op: PhantomData };
+        let src = [values[0].as_ptr().cast(), values[1].as_ptr().cast()];
+        let to = if D::BULK { results.as_mut_ptr().cast() } else { dst.as_mut_ptr().cast() };
+        let part = Part::<O, S, D> { src, dst: to, n, attr, op: PhantomData };
         if O::VECTOR {
-            isa.dispatch(map)
+            isa.dispatch(part)
         } else {
-            map.run()
+            part.run()
         }
-        // SAFETY: and now the first `n` results.
-        let results = unsafe { slice::from_raw_parts(results.as_ptr().cast::<D::Value>(), n) };
-        D::store_all(isa, results, dst);
+        if D::BULK {
+            // SAFETY: the first `n` results have just been written.
+            D::store_all(isa, unsafe { slice::from_raw_parts(results.as_ptr().cast(), n) }, dst);
+        }
     }
 }
 
-/// An op on values that are already loaded.
-struct Values<'a, O, S: Storage, D: Storage> {
-    src: [&'a [S::Value]; 2],
-    dst: &'a mut [MaybeUninit<D::Value>],
+/// Made only where both `src` have `n` values, and `dst` has room for as many of `D::Value` where storing is bulk
+/// work and of `D` otherwise.
+struct Part<O, S: Storage, D> {
+    src: [*const S::Value; 2],
+    dst: *mut u8,
+    n: usize,
     attr: [f64; 2],
-    op: PhantomData<O>,
+    op: PhantomData<fn(O) -> D>,
 }
 
-impl<O: Op<S, D>, S: Storage, D: Storage> Body for Values<'_, O, S, D> {
+impl<O: Op<S, D>, S: Storage, D: Storage> Body for Part<O, S, D> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
-        apply::<O, S, D>(self.src[0], self.src[1], self.dst, self.attr);
-    }
-}
-
-// Parameters of their own, as for `map`.
-#[inline(always)]
-fn apply<O: Op<S, D>, S: Storage, D: Storage>(
-    a: &[S::Value],
-    b: &[S::Value],
-    dst: &mut [MaybeUninit<D::Value>],
-    attr: [f64; 2],
-) {
-    let n = dst.len();
-    let (a, b) = (&a[..n], &b[..n]);
-    for i in 0..n {
-        dst[i].write(O::apply(a[i], b[i], attr));
+        for i in 0..self.n {
+            // SAFETY: what a `Part` is made with.
+            unsafe {
+                let y = O::apply(self.src[0].add(i).read(), self.src[1].add(i).read(), self.attr);
+                if D::BULK {
+                    self.dst.cast::<D::Value>().add(i).write(y);
+                } else {
+                    self.dst.cast::<D>().add(i).write(D::store(y));
+                }
+            }
+        }
     }
 }
 

@@ -154,7 +154,7 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
 /// Elements converted at a time by [`bulk`].
 const CHUNK: usize = 256;
 
-/// [`Map`] with the conversions before and after it done for many elements at a time.
+/// [`Map`] with the conversions of f16 before and after it done for many elements at a time.
 fn bulk<O: Op<S, D>, S: Storage, D: Storage>(
     isa: Isa,
     attr: [f64; 2],
@@ -165,49 +165,57 @@ fn bulk<O: Op<S, D>, S: Storage, D: Storage>(
     let mut results = [const { MaybeUninit::<D::Value>::uninit() }; CHUNK];
     for (src, dst) in src.chunks(CHUNK).zip(dst.chunks_mut(CHUNK)) {
         let n = src.len();
-        S::load_all(isa, src, &mut values[..n]);
-        // SAFETY: the first `n` values have just been written.
-        let values = unsafe { slice::from_raw_parts(values.as_ptr().cast::<S::Value>(), n) };
-        let map = Values::<O, S, D> { src: values, dst: &mut results[..n], attr, op: PhantomData };
-        if O::VECTOR {
-            isa.dispatch(map)
+        let from = if S::BULK {
+            S::load_all(isa, src, &mut values[..n]);
+            values.as_ptr().cast()
         } else {
-            map.run()
+            src.as_ptr().cast()
+        };
+        let to = if D::BULK { results.as_mut_ptr().cast() } else { dst.as_mut_ptr().cast() };
+        let part = Part::<O, S, D> { src: from, dst: to, n, attr, op: PhantomData };
+        if O::VECTOR {
+            isa.dispatch(part)
+        } else {
+            part.run()
         }
-        // SAFETY: and now the first `n` results.
-        let results = unsafe { slice::from_raw_parts(results.as_ptr().cast::<D::Value>(), n) };
-        D::store_all(isa, results, dst);
+        if D::BULK {
+            // SAFETY: the first `n` results have just been written.
+            D::store_all(isa, unsafe { slice::from_raw_parts(results.as_ptr().cast(), n) }, dst);
+        }
     }
 }
 
-/// An op on values that are already loaded.
-struct Values<'a, O, S: Storage, D: Storage> {
-    src: &'a [S::Value],
-    dst: &'a mut [MaybeUninit<D::Value>],
+/// Made only where `src` has `n` elements, of `S::Value` where loading is bulk work and of `S` otherwise, and `dst`
+/// has room for as many of `D::Value` or `D`.
+struct Part<O, S, D> {
+    src: *const u8,
+    dst: *mut u8,
+    n: usize,
     attr: [f64; 2],
-    op: PhantomData<O>,
+    op: PhantomData<fn(O, S) -> D>,
 }
 
-impl<O: Op<S, D>, S: Storage, D: Storage> Body for Values<'_, O, S, D> {
+impl<O: Op<S, D>, S: Storage, D: Storage> Body for Part<O, S, D> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
-        apply::<O, S, D>(self.src, self.dst, self.attr);
-    }
-}
-
-// Parameters of their own, as for `map`.
-#[inline(always)]
-fn apply<O: Op<S, D>, S: Storage, D: Storage>(
-    src: &[S::Value],
-    dst: &mut [MaybeUninit<D::Value>],
-    attr: [f64; 2],
-) {
-    let n = dst.len();
-    let src = &src[..n];
-    for i in 0..n {
-        dst[i].write(O::apply(src[i], attr));
+        for i in 0..self.n {
+            // SAFETY: what a `Part` is made with.
+            unsafe {
+                let x = if S::BULK {
+                    self.src.cast::<S::Value>().add(i).read()
+                } else {
+                    self.src.cast::<S>().add(i).read().load()
+                };
+                let y = O::apply(x, self.attr);
+                if D::BULK {
+                    self.dst.cast::<D::Value>().add(i).write(y);
+                } else {
+                    self.dst.cast::<D>().add(i).write(D::store(y));
+                }
+            }
+        }
     }
 }
 
