@@ -491,4 +491,70 @@ mod tiles {
             }
         }
     }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use crate::kernels::matmul::{MatmulArgs, lookup};
+        use ep_core::DType;
+        use ep_core::parallel::Serial;
+
+        /// Whether this thread's tiles hold anything, as the CPU tells.
+        fn tiles_in_use() -> bool {
+            let in_use: u32;
+            // SAFETY: a CPU with tiles has the instruction, with this argument.
+            unsafe { asm!("xgetbv", in("ecx") 1, out("eax") in_use, out("edx") _, options(nostack, nomem)) };
+            in_use & (0b11 << 17) != 0
+        }
+
+        fn amx() -> Option<Isa> {
+            Isa::new(Level::Amx).ok().filter(|&isa| usable(isa))
+        }
+
+        #[test]
+        fn tiles_are_released_after_a_product() {
+            let Some(isa) = amx() else { return };
+            let (a, b, mut c) = ([bf16::ONE; 40 * 50], [bf16::ONE; 50 * 60], [bf16::ONE; 40 * 60]);
+            let (m, n, k) = (40, 60, 50);
+            let args = MatmulArgs {
+                m,
+                n,
+                k,
+                trans_a: false,
+                trans_b: false,
+                alpha: (1.0, 0.0),
+                a: a.as_ptr().cast(),
+                b: b.as_ptr().cast(),
+                beta: (0.0, 0.0),
+                c: c.as_mut_ptr().cast(),
+            };
+            // SAFETY: the arrays have these sizes.
+            unsafe { lookup(DType::BF16).unwrap()(isa, &Serial, &args).unwrap() };
+            assert!(c.iter().all(|x| x.to_f32() == 50.0));
+            assert!(!tiles_in_use());
+        }
+
+        struct Fails;
+
+        impl Body for Fails {
+            type Out = ();
+
+            fn run(self) {
+                assert!(tiles_in_use());
+                panic!("a task that fails");
+            }
+        }
+
+        #[test]
+        fn tiles_are_released_when_a_task_panics() {
+            if amx().is_none() {
+                return;
+            }
+            // SAFETY: the CPU has tiles, and the process may use them.
+            let outcome = std::panic::catch_unwind(|| unsafe { Tiles::run(Fails) });
+            let message = *outcome.unwrap_err().downcast::<&str>().unwrap();
+            assert_eq!(message, "a task that fails");
+            assert!(!tiles_in_use());
+        }
+    }
 }

@@ -35,7 +35,12 @@ pub(super) unsafe fn multiply<T: Part>(
     let row_bytes = p.k.saturating_mul(size_of::<T>());
     // Rows of which a task has enough to do, and of columns so many that memory is read in long stretches.
     let least = (GRAIN_BYTES / row_bytes.max(1)).max(if deep == 1 { 1 } else { 1024 });
-    let each = len.div_ceil(par.threads().saturating_mul(4)).max(least).next_multiple_of(16).min(len);
+    let wanted = match (par.threads(), deep) {
+        (1, _) => 1,
+        (threads, 1) => threads.saturating_mul(4),
+        (threads, _) => threads,
+    };
+    let each = len.div_ceil(wanted).max(least).next_multiple_of(16).min(len);
     let parts = len.div_ceil(each);
     Some(for_ranges(par, count(p.outer) * parts, each.saturating_mul(row_bytes), 1, |tasks| {
         for task in tasks {

@@ -118,8 +118,9 @@ fn too_large(batch: usize, m: usize, n: usize, k: usize) -> Error {
 mod tests {
     use super::*;
     use crate::kernels::batch_matmul::BatchMatmulArgs;
+    use crate::kernels::check::Buffer;
     use crate::kernels::raw::GRAIN_BYTES;
-    use crate::kernels::testing::{Guarded, Rng, Threads, bytes_of, decode, encode, epsilon, words};
+    use crate::kernels::testing::{Rng, Threads, decode, encode, epsilon};
     use ep_core::Code;
     use ep_core::parallel::Serial;
     use primitives::reference::{self, MatmulShape};
@@ -170,8 +171,9 @@ mod tests {
 
         fn run(&self, isa: Isa, par: &dyn Parallel) -> Result<Vec<u8>> {
             let MatmulShape { m, n, k, trans_a, trans_b } = self.shape;
-            let (a, b) = (words(&self.a), words(&self.b));
-            let mut c = Guarded::<u64>::from(&words(&self.c));
+            // Aligned to their elements and no more.
+            let [mut a, mut b, mut c] =
+                [&self.a, &self.b, &self.c].map(|bytes| Buffer::of(bytes, self.dtype.size().unwrap()));
             let each = MatmulArgs {
                 m,
                 n,
@@ -179,10 +181,10 @@ mod tests {
                 trans_a,
                 trans_b,
                 alpha: self.alpha,
-                a: a.as_ptr().cast(),
-                b: b.as_ptr().cast(),
+                a: a.ptr(),
+                b: b.ptr(),
                 beta: self.beta,
-                c: c.ptr().cast(),
+                c: c.ptr(),
             };
             // SAFETY: the buffers hold matrices of these sizes.
             unsafe {
@@ -193,7 +195,7 @@ mod tests {
                     }
                 }
             }
-            Ok(bytes_of(c.written(), self.c.len()))
+            Ok(c.into_bytes())
         }
 
         /// Checks all levels and thread counts.
@@ -308,6 +310,13 @@ mod tests {
             (DType::F32, (1, 3000, 70)),
             (DType::F64, (3000, 1, 70)),
             (DType::BF16, (1, 2500, 131)),
+            (DType::F32, (130, 250, 1090)),
+            (DType::F64, (100, 130, 530)),
+            (DType::BF16, (129, 290, 67)),
+            (DType::BF16, (70, 40, 2120)),
+            (DType::F16, (33, 260, 1030)),
+            (DType::COMPLEX64, (70, 130, 1030)),
+            (DType::COMPLEX128, (66, 70, 530)),
         ] {
             for trans in 0..4 {
                 let mut case = Case::random(dtype, 2, sizes, trans, &mut rng);
