@@ -259,9 +259,9 @@ mod tests {
         ) {
             // A margin of zero on all sides, which is what merges, is drawn half of the time.
             let axes: Vec<_> = axes.into_iter().map(|(a, b, c, d, e, whole)| if whole { (0, 0, 0, 0, e) } else { (a, b, c, d, e) }).collect();
-            let column = |f: &dyn Fn(&(i64, i64, i64, i64, i64)) -> i64| axes.iter().map(f).collect::<Vec<i64>>();
-            let (dst_pos, src_pos, extent) = (column(&|a| a.0), column(&|a| a.2), column(&|a| a.4));
-            let (dst, src) = (column(&|a| a.0 + a.1 + a.4), column(&|a| a.2 + a.3 + a.4));
+            let column = |f: fn(&(i64, i64, i64, i64, i64)) -> i64| axes.iter().map(f).collect::<Vec<i64>>();
+            let (dst_pos, src_pos, extent) = (column(|a| a.0), column(|a| a.2), column(|a| a.4));
+            let (dst, src) = (column(|a| a.0 + a.1 + a.4), column(|a| a.2 + a.3 + a.4));
             let copy = BoxCopy::simplify(&dst, &dst_pos, &src, &src_pos, &extent, 1 << size_log2).unwrap().fold(1 << max_log2);
             prop_assert!(copy.movement_size() <= 1 << max_log2.max(size_log2));
             let plain = |v: &[i64]| v.iter().map(|&x| x as usize).collect::<Vec<_>>();

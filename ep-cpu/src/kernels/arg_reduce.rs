@@ -274,8 +274,8 @@ unsafe fn run<S: Storage<Value: Number>, P: Position, const MAX: bool>(
         let from = p * PART;
         let count = PART.min(reduced - from);
         // SAFETY: a part of row `row`, with at least one element.
-        let (best, place) =
-            isa.dispatch(Part::<S, MAX> { src: unsafe { src.get().add(row * reduced + from) }, count });
+        let at = unsafe { src.get().add(row * reduced + from) };
+        let (best, place) = isa.dispatch(Part::<S, MAX> { src: at, count });
         (best, from + place)
     };
     let better = |a: (S::Value, usize), b: (S::Value, usize)| if beats::<_, MAX>(b.0, a.0) { b } else { a };

@@ -426,9 +426,12 @@ mod tests {
                     let all: Vec<usize> =
                         (0..rng.next() % 5).map(|_| 1 + (rng.next() % 3) as usize).collect();
                     let mut part = |one_in: u64| -> Vec<usize> {
-                        let missing =
-                            if rng.next() % 3 == 0 { rng.next() as usize % (all.len() + 1) } else { 0 };
-                        let mut some = |len: usize| if rng.next() % one_in == 0 { 1 } else { len };
+                        let missing = if rng.next().is_multiple_of(3) {
+                            rng.next() as usize % (all.len() + 1)
+                        } else {
+                            0
+                        };
+                        let mut some = |len: usize| if rng.next().is_multiple_of(one_in) { 1 } else { len };
                         all[missing..].iter().map(|&len| some(len)).collect()
                     };
                     let (a, b) = (part(3), part(4));
@@ -438,7 +441,7 @@ mod tests {
                         |dims: &[usize], i: usize| (i + dims.len()).checked_sub(rank).map_or(1, |i| dims[i]);
                     let both: Vec<usize> = (0..rank).map(|i| at(&a, i).max(at(&b, i))).collect();
                     let mut c: Vec<usize> =
-                        both.iter().map(|&len| if rng.next() % 3 == 0 { 1 } else { len }).collect();
+                        both.iter().map(|&len| if rng.next().is_multiple_of(3) { 1 } else { len }).collect();
                     let missing = c.iter().take_while(|&&len| len == 1).count();
                     c.drain(..rng.next() as usize % (missing + 1));
                     let mut size = || 1 + (rng.next() % 9) as usize;

@@ -25,7 +25,7 @@ pub(super) unsafe fn multiply<T: Part>(
 ) -> Option<Result<()>> {
     // y[len] = mat * x[k], where mat is `len` long along `along` and `k` long along `deep`.
     let of_a = p.n == 1 && p.b.rs == 1;
-    if !p.inner.is_empty() || !of_a && !(p.m == 1 && p.a.cs == 1) {
+    if !p.inner.is_empty() || !(of_a || p.m == 1 && p.a.cs == 1) {
         return None;
     }
     let (mat, x, len, along, deep, y_stride) = match of_a {
@@ -255,16 +255,16 @@ impl<T: Part, L: Lanes<Real = T::Value>> Sums<T, L> {
                 }
                 for at in (i..whole.min(i + line)).step_by(L::LANES) {
                     let mut total = L::load(sum.add(at));
-                    for n in 0..N {
-                        total = L::mul_add(splat[n], T::widen::<L>(first.add(n * v.deep + at)), total);
+                    for (n, splat) in splat.iter().enumerate() {
+                        total = L::mul_add(*splat, T::widen::<L>(first.add(n * v.deep + at)), total);
                     }
                     L::store(sum.add(at), total);
                 }
             }
             for i in whole..sums.len() {
                 let mut total = *sum.add(i);
-                for n in 0..N {
-                    total = total.add(x[n].mul(first.add(n * v.deep + i).read().load()));
+                for (n, x) in x.iter().enumerate() {
+                    total = total.add(x.mul(first.add(n * v.deep + i).read().load()));
                 }
                 *sum.add(i) = total;
             }

@@ -283,19 +283,19 @@ impl<V: Ends> Fold<V> for Min {
 
 /// Whether a value is not 0; NaN is not.
 pub(super) trait Truth {
-    fn is_true(self) -> bool;
+    fn truthy(self) -> bool;
 }
 
 impl<T: Number> Truth for T {
     #[inline(always)]
-    fn is_true(self) -> bool {
+    fn truthy(self) -> bool {
         self.truth()
     }
 }
 
 impl Truth for Complex<f64> {
     #[inline(always)]
-    fn is_true(self) -> bool {
+    fn truthy(self) -> bool {
         // Unlike `||` without a branch, so that it vectorises.
         (self.re != 0.0) | (self.im != 0.0)
     }
@@ -307,7 +307,7 @@ impl<V: Truth + 'static> Fold<V> for Any {
 
     #[inline(always)]
     fn take(acc: bool, value: V) -> bool {
-        acc | value.is_true()
+        acc | value.truthy()
     }
 
     #[inline(always)]
@@ -322,7 +322,7 @@ impl<V: Truth + 'static> Fold<V> for All {
 
     #[inline(always)]
     fn take(acc: bool, value: V) -> bool {
-        acc & value.is_true()
+        acc & value.truthy()
     }
 
     #[inline(always)]

@@ -69,11 +69,8 @@ where
         let start = c * CHUNK;
         let count = CHUNK.min(reduced - start);
         // SAFETY: a chunk of row `row`, which the caller promises.
-        isa.dispatch(Chunk::<S, F> {
-            src: unsafe { src.get().add(row * reduced + start) },
-            count,
-            fold: PhantomData,
-        })
+        let src = unsafe { src.get().add(row * reduced + start) };
+        isa.dispatch(Chunk::<S, F> { src, count, fold: PhantomData })
     };
     let store = |row: usize, acc: F::Acc| {
         // SAFETY: `row < outer`, written by one task.

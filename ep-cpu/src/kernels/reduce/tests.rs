@@ -1,16 +1,6 @@
 use super::*;
-use crate::kernels::testing::{Guarded, Rng, Threads};
+use crate::kernels::testing::{Guarded, Rng, Threads, bytes_of, words};
 use primitives::reference::{Data, Launch, Number};
-
-/// Memory aligned for every element.
-fn aligned(bytes: &[u8]) -> Vec<u64> {
-    let word = |c: &[u8]| {
-        let mut word = [0; 8];
-        word[..c.len()].copy_from_slice(c);
-        u64::from_ne_bytes(word)
-    };
-    bytes.chunks(8).map(word).collect()
-}
 
 /// Launches a row of the table; what it writes.
 fn launch(row: &Row, [outer, reduced, inner]: [usize; 3], src: &[u64], threads: usize, isa: Isa) -> Vec<u8> {
@@ -19,7 +9,7 @@ fn launch(row: &Row, [outer, reduced, inner]: [usize; 3], src: &[u64], threads: 
     let args = ReduceArgs { outer, reduced, inner, src: src.as_ptr().cast(), dst: out.ptr().cast() };
     // SAFETY: both sides have these sizes, aligned to 8.
     unsafe { (row.kernel)(isa, &Threads(threads), &args) }.unwrap();
-    out.written().iter().flat_map(|w| w.to_ne_bytes()).take(bytes).collect()
+    bytes_of(out.written(), bytes)
 }
 
 /// Modest numbers with a few specials where the reduction is exact.
@@ -89,7 +79,7 @@ fn the_reference_agrees() {
         for shape in shapes {
             let [outer, reduced, inner] = shape;
             let data = content(row, outer * reduced * inner, &mut rng);
-            let src = aligned(&data.bytes);
+            let src = words(&data.bytes);
             let want = Launch::new("reduce")
                 .selector("op", OPS[row.op])
                 .dtype("src", row.src)
@@ -124,7 +114,7 @@ fn threads_change_nothing() {
             let row = sum(dtype);
             let count: usize = shape.iter().product();
             let data = content(&row, count, &mut rng);
-            let src = aligned(&data.bytes);
+            let src = words(&data.bytes);
             let one = launch(&row, shape, &src, 1, isa);
             for threads in [2, 3, 7] {
                 assert_eq!(launch(&row, shape, &src, threads, isa), one, "{dtype} {shape:?} {threads}");

@@ -66,13 +66,14 @@ where
 {
     let (src, dst) = (Shared::new(m.src.cast_mut()), Shared::new(m.dst));
     let &Matrix { cols, stream, log, .. } = m;
-    // SAFETY (of both closures): the elements are of one row of the matrix.
     let summed = |row: usize, from: usize, len: usize| {
+        // SAFETY: the elements are of one row of the matrix.
         let src = unsafe { src.get().add(row * cols + from) };
         dispatch::<A, _>(isa, Sum { src: src.cast_const(), len })
     };
     let written = |row: usize, from: usize, len: usize, finish: Finish<A>| {
         let at = row * cols + from;
+        // SAFETY: as above.
         let (src, dst) = unsafe { (src.get().add(at).cast_const(), dst.get().add(at)) };
         dispatch::<A, _>(isa, Write { src, dst, len, stream, log, finish });
     };

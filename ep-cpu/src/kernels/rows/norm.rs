@@ -251,17 +251,8 @@ impl<V: Vector, S: Cell<V::Lane>> Line<V, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{Guarded, Rng, Threads};
+    use crate::kernels::testing::{Guarded, Rng, Threads, bytes_of, words};
     use primitives::reference::{Data, Launch, Number};
-
-    fn words(bytes: &[u8]) -> Vec<u64> {
-        let word = |c: &[u8]| {
-            let mut word = [0; 8];
-            word[..c.len()].copy_from_slice(c);
-            u64::from_ne_bytes(word)
-        };
-        bytes.chunks(8).map(word).collect()
-    }
 
     struct Case<'a> {
         rows: usize,
@@ -310,9 +301,7 @@ mod tests {
         };
         // SAFETY: every operand has these sizes, aligned to 8.
         unsafe { run(isa, &Threads(threads), &args) }.unwrap();
-        let bytes = |g: &Guarded<u64>, n: usize| -> Vec<u8> {
-            g.written().iter().flat_map(|w| w.to_ne_bytes()).take(n).collect()
-        };
+        let bytes = |g: &Guarded<u64>, n: usize| bytes_of(g.written(), n);
         let found = [
             ("dst", dtype, bytes(&out, rows * cols * size)),
             (names[2], stats, bytes(&factor, rows * stats.size().unwrap())),

@@ -197,6 +197,7 @@ macro_rules! vector {
             fn quotient(self, d: Self) -> Self {
                 let one = Self::splat(1.0);
                 let mut r = x!($v($rcp(d.0)));
+                #[allow(clippy::reversed_empty_ranges, reason = "one step is enough for f32")]
                 for _ in 1..$steps {
                     r = r.mul_add(d.neg_mul_add(r, one), r);
                 }
