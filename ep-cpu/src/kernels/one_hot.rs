@@ -225,7 +225,7 @@ mod lines {
         for i in first..(bytes.end - 1) / row + 1 {
             // SAFETY: row `i` is one of the destination's, which has one for each index.
             let class = window.row(unsafe { indices.get(i) }, i, bad);
-            let at = (i * row + class.wrapping_mul(size)).wrapping_sub(bytes.start);
+            let at = (i * row).wrapping_add(class.wrapping_mul(size)).wrapping_sub(bytes.start);
             if class == NONE || at >= bytes.len() {
                 continue;
             }

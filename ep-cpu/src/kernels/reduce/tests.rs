@@ -28,7 +28,7 @@ fn content(row: &Row, count: usize, rng: &mut Rng) -> Data {
         } else if DType::FLOAT.contains(&row.src) {
             Number::Real(one(rng))
         } else {
-            Number::Int(one(rng) as i128)
+            Number::Int((one(rng) as i128).clamp(-100, 100))
         }
     };
     let wanted = row.src;

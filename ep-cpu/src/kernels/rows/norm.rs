@@ -115,7 +115,9 @@ impl<S: Cell<A>, A: Compute, const CENTRE: bool> Body<A> for Rows<'_, S, CENTRE>
             // SAFETY: the row is inside of the matrices, and only this task's to write; so are its statistics.
             unsafe {
                 let src = args.src.cast::<S>().add(row * cols);
-                let pivot = if CENTRE { src.read().read() } else { A::ZERO };
+                let first = src.read().read();
+                // What is not finite is nothing to measure from.
+                let pivot = if CENTRE && first - first == A::ZERO { first } else { A::ZERO };
                 let mean =
                     if CENTRE { sum::<V, S, false>(src, cols, pivot, A::ZERO) / cols as f64 } else { 0.0 };
                 let centre = A::from_f64(mean);
