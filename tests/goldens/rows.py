@@ -423,7 +423,7 @@ def matmul():
     file = File("matmul")
     for dtype in INTS + FLOATS + list(PARTS):
         for i, (m, n, k) in enumerate([(1, 1, 1), (5, 7, 3), (16, 12, 9), (1, 33, 40), (37, 1, 21), (13, 35, 48), (3, 4, 0), (0, 5, 3), (19, 17, 70)]):
-            for trans in TRANSPOSES:
+            for trans in TRANSPOSES[:: 3 if i in (3, 4, 5) else 1]:
                 for ab in factors_of(dtype)[:: 1 if i in (1, 6) else 2][: 1 if i in (5, 8) else 4]:
                     shapes = stored(m, k, trans[0]), stored(k, n, trans[1]), [m, n]
                     launch_product(file, "matmul", dtype, shapes, trans, {"m": m, "n": n, "k": k}, {}, (i, trans), ab)
