@@ -1,6 +1,6 @@
 //! Functions in f64 arithmetic.
 
-use super::{Double, HalfPi, Math, gamma, ln_limits, nearest, polynomial};
+use super::{Double, HalfPi, Math, gamma, gated, ln_limits, nearest, polynomial};
 use crate::kernels::simd::Vector;
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E, LOG10_E, SQRT_2};
 
@@ -351,6 +351,11 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
     #[inline(always)]
     fn gelu(x: V) -> V {
         x * Self::normal_cdf(x)
+    }
+
+    #[inline(always)]
+    fn gated(x: V, high: V, low: V) -> V {
+        gated::<Self>(x, high, low)
     }
 
     #[inline(always)]

@@ -1,7 +1,10 @@
 //! Functions in f32 arithmetic.
+//!
+//! Where two roundings of a multiplication and an addition would cost more than the limit allows, levels without
+//! a fused one compute in f64.
 
-use super::{Double, HalfPi, Math, Single, ln_limits, nearest, polynomial};
-use crate::kernels::simd;
+use super::{Double, HalfPi, Math, Single, gated, ln_limits, nearest, polynomial};
+use crate::kernels::simd::{self, Vector};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI};
 
 /// 9 bits of ln 2: its products with the exponents of f32 are exact.
@@ -205,6 +208,9 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn log2(x: V) -> V {
+        if !V::FUSED {
+            return V::narrow(Double::log2(x.widen()));
+        }
         let (k, m) = x.split();
         ln_limits(x, k + Self::ln_times(m - 1.0, LOG2_E_PARTS.0, LOG2_E_PARTS.1))
     }
@@ -279,12 +285,23 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn gelu(x: V) -> V {
+        if !V::FUSED {
+            return V::narrow(Double::gelu(x.widen()));
+        }
         let (t, square, product) = Self::normal_tail(x);
         // `x` or 0 by its sign; NaN for -inf, as the product of the formula is.
         let large = x.mul_add(V::splat(0.5), x.abs() * 0.5) - product;
         let line = x.mul_add(V::splat(CDF_SLOPE), V::splat(0.5));
         let small = x.mul_add(line, polynomial(square, &CDF) * square);
         V::select(t.lt(V::splat(1.0)), small, large).copysign(x)
+    }
+
+    #[inline(always)]
+    fn gated(x: V, high: V, low: V) -> V {
+        if !V::FUSED {
+            return V::narrow(Double::gated(x.widen(), high.widen() + low.widen(), V::Wide::splat(-0.0)));
+        }
+        gated::<Self>(x, high, low)
     }
 
     #[inline(always)]
