@@ -41,9 +41,14 @@ pub enum Op {
 impl Op {
     /// All that have a float formula.
     pub fn all() -> Vec<Op> {
-        let unary = unary_kernels::OPS.iter().copied().filter(|op| unary::value::<f64>(op, 0.5, ATTR, false).is_some());
-        let binary =
-            binary_kernels::OPS.iter().copied().filter(|op| binary::value::<f64>(op, 2.5, 0.5, ATTR, 5.0).is_some());
+        let unary = unary_kernels::OPS
+            .iter()
+            .copied()
+            .filter(|op| unary::value::<f64>(op, 0.5, ATTR, false).is_some());
+        let binary = binary_kernels::OPS
+            .iter()
+            .copied()
+            .filter(|op| binary::value::<f64>(op, 2.5, 0.5, ATTR, 5.0).is_some());
         unary.map(Op::Unary).chain(binary.map(Op::Binary)).collect()
     }
 
@@ -90,7 +95,13 @@ pub fn limit(op: Op, dtype: DType) -> Limit {
         _ => (if hard { 16.0 } else { 4.0 }) + more,
     };
     let rooted = name.contains("gamma");
-    let absolute = if !rooted { 0.0 } else if dtype == DType::F64 { 1e-13 } else { 1e-6 };
+    let absolute = if !rooted {
+        0.0
+    } else if dtype == DType::F64 {
+        1e-13
+    } else {
+        1e-6
+    };
     Limit { ulps, absolute }
 }
 
@@ -260,7 +271,8 @@ fn judge_all(op: Op, format: Format, operands: [&[u8]; 2], got: &[u8]) -> Worst 
             .step_by(part)
             .map(|start| {
                 let end = (start + part).min(got.len());
-                let cut = |bytes: &[u8]| format.decode(if bytes.is_empty() { &[] } else { &bytes[start..end] });
+                let cut =
+                    |bytes: &[u8]| format.decode(if bytes.is_empty() { &[] } else { &bytes[start..end] });
                 let (x, y, got) = (cut(operands[0]), cut(operands[1]), cut(got));
                 scope.spawn(move || judge_part(op, format, &x, &y, &got))
             })
@@ -293,7 +305,9 @@ fn judge<R: Real>(op: Op, format: Format, limit: Limit, [x, y]: [f64; 2], got: f
     let (value, mut slack) = match op {
         Op::Unary(name) => {
             let above = format.computed(x * ATTR[0]) > ATTR[1];
-            let Some(value) = unary::value::<R>(name, x, ATTR, above) else { return (f64::INFINITY, f64::NAN) };
+            let Some(value) = unary::value::<R>(name, x, ATTR, above) else {
+                return (f64::INFINITY, f64::NAN);
+            };
             (value, 0.0)
         }
         Op::Binary(name) => {
@@ -310,7 +324,13 @@ fn judge<R: Real>(op: Op, format: Format, limit: Limit, [x, y]: [f64; 2], got: f
                 let dy = if name.ends_with("power_grad") { y } else { x };
                 let size = derivative.abs().parts().0;
                 // A derivative that the dtype cannot hold: the product is that of its limit.
-                let limit = if size > format.max { f64::INFINITY } else if size < tiny { 0.0 } else { size };
+                let limit = if size > format.max {
+                    f64::INFINITY
+                } else if size < tiny {
+                    0.0
+                } else {
+                    size
+                };
                 if limit != size && (dy.abs() * limit == got.abs() || (dy * limit).is_nan() && got.is_nan()) {
                     return (0.0, got);
                 }
@@ -330,7 +350,16 @@ fn judge<R: Real>(op: Op, format: Format, limit: Limit, [x, y]: [f64; 2], got: f
     let past = if past.is_finite() { past } else { f64::MAX };
     let inside = |x: f64| if x.is_infinite() { past.copysign(x) } else { x };
     if high.is_infinite() || high.abs() > past {
-        return (if got.is_infinite() && got.signum() == high.signum() { 0.0 } else if got.abs() == format.max && high.is_finite() { 1.0 } else { f64::INFINITY }, high);
+        return (
+            if got.is_infinite() && got.signum() == high.signum() {
+                0.0
+            } else if got.abs() == format.max && high.is_finite() {
+                1.0
+            } else {
+                f64::INFINITY
+            },
+            high,
+        );
     }
     let ulp = format.ulp(high);
     slack += if high.abs() < 1.0 { limit.absolute } else { 0.0 };

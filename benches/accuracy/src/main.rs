@@ -63,7 +63,11 @@ fn run(cli: &Cli) -> Result<bool, String> {
         // AMX has no code of its own.
         Isa::available().into_iter().filter(|isa| isa.level() != Level::Amx).collect()
     } else {
-        cli.isa.iter().map(|&level| Isa::new(level)).collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?
+        cli.isa
+            .iter()
+            .map(|&level| Isa::new(level))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| e.to_string())?
     };
     let plan = if cli.quick { Plan::QUICK } else { Plan::FULL };
 
@@ -74,7 +78,9 @@ fn run(cli: &Cli) -> Result<bool, String> {
             let mut row: Option<Row> = None;
             for &isa in &isas {
                 let label = format!("{} {dtype} {isa}", op.name());
-                let Some(worst) = measure(op, dtype, isa, &plan, &mut |points| show(&label, points)) else { break };
+                let Some(worst) = measure(op, dtype, isa, &plan, &mut |points| show(&label, points)) else {
+                    break;
+                };
                 if row.as_ref().is_none_or(|row| worst.ulps > row.worst.ulps) {
                     row = Some(Row { op, dtype, worst, isa });
                 }
@@ -114,8 +120,13 @@ fn show(label: &str, points: u64) {
 
 fn line(row: &Row) -> String {
     let Row { op, dtype, worst, isa } = row;
-    let mut text =
-        format!("{:<38} {:<5} {:>6} {:>9.3}", op.name(), dtype.to_string(), limit(*op, *dtype).ulps, worst.ulps);
+    let mut text = format!(
+        "{:<38} {:<5} {:>6} {:>9.3}",
+        op.name(),
+        dtype.to_string(),
+        limit(*op, *dtype).ulps,
+        worst.ulps
+    );
     let _ = write!(text, "  {} ({isa})", worst.place(*op));
     if !holds(row) {
         let _ = write!(text, "  PAST THE LIMIT: {:e} is not {:e}", worst.got, worst.want);
