@@ -112,7 +112,7 @@ fn mismatch(args: &StridedUnaryArgs<'_>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::check::{Buffer, decode, samples, size};
+    use crate::kernels::check::{Buffer, agree, decode, samples, size};
     use crate::kernels::testing::{Rng, Threads};
     use crate::kernels::unary::{UnaryArgs, UnaryRow};
     use ep_core::Code;
@@ -191,7 +191,10 @@ mod tests {
             // SAFETY: both sides have all that their strides lead to.
             unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
             let (got, op) = (dst.into_bytes(), unary::OPS[row.op]);
-            let same = decode(row.dst, &got).iter().zip(&decode(row.dst, &want)).all(|(g, w)| g.same(*w));
+            let same = decode(row.dst, &got)
+                .iter()
+                .zip(&decode(row.dst, &want))
+                .all(|(g, w)| agree(row.dst, *g, *w));
             assert!(
                 same && got.len() == want.len(),
                 "{op} of {} to {} at {isa}: {src_dims:?} {src_strides:?}",

@@ -230,6 +230,12 @@ fn spacing(dtype: DType, x: f64) -> f64 {
     libm::ldexp(1.0, (libm::ilogb(x) - bits).max(least))
 }
 
+/// Whether two values of one computation agree: the same, or floats a few ulps apart, as a function may take another
+/// path where the elements that share a vector ask for it.
+pub(crate) fn agree(dtype: DType, a: Val, b: Val) -> bool {
+    a.same(b) || (DType::FLOAT.contains(&dtype) && close(dtype, a.float(), b.float(), 4.0, 0.0))
+}
+
 /// Whether `got` of `dtype` is within `ulps` of the exact `want`, or within `slack` of it.
 pub(crate) fn close(dtype: DType, got: f64, want: f64, ulps: f64, slack: f64) -> bool {
     let stored = rounded(dtype, Val::Float(want)).float();
