@@ -117,7 +117,7 @@ impl<S: Cell<A>, A: Compute, const CENTRE: bool> Body<A> for Rows<'_, S, CENTRE>
                 let src = args.src.cast::<S>().add(row * cols);
                 let first = src.read().read();
                 // What is not finite is nothing to measure from.
-                let pivot = if CENTRE && first - first == A::ZERO { first } else { A::ZERO };
+                let pivot = if CENTRE && first.to_f64().is_finite() { first } else { A::ZERO };
                 let mean =
                     if CENTRE { sum::<V, S, false>(src, cols, pivot, A::ZERO) / cols as f64 } else { 0.0 };
                 let centre = A::from_f64(mean);
