@@ -394,7 +394,13 @@ fn gradients_in_y_match_their_formulas() {
                 other => panic!("no formula for {other}"),
             };
             assert!(
-                close(row.dst, got, want, 2.0, 4.0 * epsilon(row.dst) * (dy + dy * y).abs().min(1e300)),
+                close(
+                    row.dst,
+                    got,
+                    want,
+                    2.0,
+                    4.0 * epsilon(row.dst) * (dy.abs() + (dy * y).abs()).min(1e300)
+                ),
                 "{} of {dy:e}, {y:e}: {got:e}, not {want:e}",
                 label(row)
             );
