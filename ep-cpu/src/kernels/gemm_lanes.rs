@@ -543,3 +543,77 @@ mod x86 {
             _mm512_mask_storeu_pd, _mm512_fmadd_pd, _mm512_mul_pd, _mm512_permutex2var_pd, LOW_64, HIGH_64 {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "x86_64")]
+    use crate::isa::{Isa, Level};
+    use crate::kernels::testing::Rng;
+
+    struct Trip<T, L>(Vec<f32>, std::marker::PhantomData<(T, L)>);
+
+    impl<T: Part<Value = f32>, L: Lanes<Real = f32>> Body for Trip<T, L> {
+        type Out = Vec<(T, f32)>;
+
+        /// Each number as stored, and as it is read again.
+        fn run(self) -> Vec<(T, f32)> {
+            let mut out = Vec::new();
+            for chunk in self.0.chunks_exact(L::LANES) {
+                let (mut stored, mut back) = ([T::store(0.0); MOST], [0.0; MOST]);
+                // SAFETY: a vector of numbers each; the test runs at levels that the CPU has.
+                unsafe {
+                    T::narrow::<L>(L::load(chunk.as_ptr()), stored.as_mut_ptr());
+                    L::store(back.as_mut_ptr(), T::widen::<L>(stored.as_ptr()));
+                }
+                out.extend(stored.into_iter().zip(back).take(L::LANES));
+            }
+            out
+        }
+    }
+
+    fn check<T: Part<Value = f32>, L: Lanes<Real = f32>>(values: &[f32], bits: impl Fn(T) -> u16) {
+        // SAFETY: called with levels that the CPU has.
+        let got = unsafe { L::run(Trip::<T, L>(values.to_vec(), std::marker::PhantomData)) };
+        assert_eq!(got.len(), values.len());
+        for ((stored, back), &x) in got.into_iter().zip(values) {
+            let want = T::store(x);
+            if x.is_nan() {
+                assert!(back.is_nan() && want.load().is_nan());
+                continue;
+            }
+            assert_eq!(bits(stored), bits(want), "{x:e}");
+            assert_eq!(back.to_bits(), want.load().to_bits(), "{x:e}");
+        }
+    }
+
+    /// Vectors of every level round halves as the plain code does, ties and subnormal numbers included.
+    #[test]
+    fn halves_round_as_single_ones_do() {
+        let mut rng = Rng::new();
+        let special =
+            [0.0, -0.0, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -f32::NAN, 65519.9, 65520.0, 3e-8];
+        let mut values: Vec<f32> = special.into();
+        // Ties, and their neighbours, of numbers of all sizes.
+        for _ in 0..500 {
+            let upper = (rng.next() as u32) & 0xffff_0000;
+            values.extend([0x7fff, 0x8000, 0x8001].map(|low| f32::from_bits(upper | low)));
+            let half = f16::from_bits((rng.next() as u16) & 0x7bff);
+            let tie = half.to_f32_const().to_bits() + 0x1000;
+            values.extend([tie - 1, tie, tie + 1].map(f32::from_bits));
+        }
+        values.resize(values.len().next_multiple_of(MOST), 1.5);
+        check::<f16, <f32 as Real>::Portable>(&values, f16::to_bits);
+        check::<bf16, <f32 as Real>::Portable>(&values, bf16::to_bits);
+        #[cfg(target_arch = "x86_64")]
+        for isa in Isa::available() {
+            if isa.level() == Level::Avx2 {
+                check::<f16, <f32 as Real>::Avx2>(&values, f16::to_bits);
+                check::<bf16, <f32 as Real>::Avx2>(&values, bf16::to_bits);
+            } else if isa.level() == Level::Avx512 {
+                check::<f16, <f32 as Real>::Avx512>(&values, f16::to_bits);
+                check::<bf16, <f32 as Real>::Avx512>(&values, bf16::to_bits);
+            }
+        }
+    }
+}

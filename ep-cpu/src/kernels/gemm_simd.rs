@@ -222,14 +222,17 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     const ZERO: T::Real = T::Real::ZERO;
     const ONE: T::Real = T::Real::ONE;
 
-    fn limits(m: usize, _: bool) -> Limits {
+    fn limits(m: usize, reads_a: bool) -> Limits {
         let unit = WIDE * L::LANES / T::PARTS;
-        let (depth, blocks, cols) = match m <= 32 {
+        let depth = 2048 / size_of::<T::Real>();
+        let (depth, blocks, cols) = match (m <= 32, reads_a) {
             // Few uses: `b` is best read in long stretches.
-            true => (128, 1, 4096 / size_of::<T::Real>()),
-            false => (2048 / size_of::<T::Real>(), 2, 240),
+            (true, _) => (128, 1, 4096 / size_of::<T::Real>()),
+            // One block is shorter, so that it can be wider: `a` is packed for each again.
+            (_, false) => (depth, 1, 480),
+            (_, true) => (depth, 2, 240),
         };
-        Limits { depth, blocks, cols: cols / T::PARTS, unit, rows: 1024 }
+        Limits { depth, blocks, cols: cols / T::PARTS, unit, rows: 1024 / T::PARTS }
     }
 
     #[inline(always)]
