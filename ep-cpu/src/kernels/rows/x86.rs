@@ -138,6 +138,15 @@ vector! {
     _mm_castsi128_pd(_mm_slli_epi64::<52>(_mm_castpd_si128(x)))
 }
 
+/// All bits of the first `len` lanes of 8, or of 4 twice as wide.
+#[inline(always)]
+fn wide_mask<const N: usize>(len: usize) -> __m256i {
+    const BITS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+    let from = 8 - len.min(N) * (8 / N);
+    // SAFETY: `from` is at most 8, and the level has the instruction.
+    unsafe { _mm256_loadu_si256(BITS[from..].as_ptr().cast()) }
+}
+
 /// The low `len` bits.
 #[inline(always)]
 fn mask(len: usize) -> u16 {
@@ -206,6 +215,8 @@ impl F32x16 {
 }
 
 impl Vector for F32x16 {
+    const FAST_PARTS: bool = true;
+
     #[inline(always)]
     fn fold(self, f: impl Fn(Self, Self) -> Self) -> Self {
         // SAFETY: the level has the instructions.
@@ -313,6 +324,8 @@ impl F64x8 {
 }
 
 impl Vector for F64x8 {
+    const FAST_PARTS: bool = true;
+
     #[inline(always)]
     fn fold(self, f: impl Fn(Self, Self) -> Self) -> Self {
         // SAFETY: the level has the instructions.
@@ -362,6 +375,30 @@ impl Vector for F64x8 {
                 DType::F64 => _mm512_stream_pd(at.cast(), self.0),
                 DType::F32 => _mm256_stream_ps(at.cast(), _mm512_cvtpd_ps(self.0)),
                 _ => self.store_each(at),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part<S: Cell<f64>>(at: *const S, len: usize, fill: f64) -> Self {
+        // SAFETY: lanes outside the mask are not read, the others are the caller's promise; and the level has the
+        // instructions.
+        unsafe {
+            match S::DTYPE {
+                DType::F64 => Self(_mm512_mask_loadu_pd(Self::splat(fill).0, mask(len) as u8, at.cast())),
+                _ => Self::load_each_part(at, len, fill),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part<D: Cell<f64>>(self, at: *mut D, len: usize) {
+        // SAFETY: lanes outside the mask are not written, the others are the caller's promise; and the level has
+        // the instructions.
+        unsafe {
+            match D::DTYPE {
+                DType::F64 => _mm512_mask_storeu_pd(at.cast(), mask(len) as u8, self.0),
+                _ => self.store_each_part(at, len),
             }
         }
     }
@@ -463,6 +500,31 @@ impl Vector for F32x8 {
             }
         }
     }
+    #[inline(always)]
+    unsafe fn load_part<S: Cell<f32>>(at: *const S, len: usize, fill: f32) -> Self {
+        // SAFETY: lanes outside the mask are not read, the others are the caller's promise; and the level has the
+        // instructions.
+        unsafe {
+            if S::DTYPE != DType::F32 {
+                return Self::load_each_part(at, len, fill);
+            }
+            let mask = wide_mask::<8>(len);
+            let x = _mm256_maskload_ps(at.cast(), mask);
+            Self(_mm256_blendv_ps(Self::splat(fill).0, x, _mm256_castsi256_ps(mask)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part<D: Cell<f32>>(self, at: *mut D, len: usize) {
+        // SAFETY: lanes outside the mask are not written, the others are the caller's promise; and the level has
+        // the instructions.
+        unsafe {
+            if D::DTYPE != DType::F32 {
+                return self.store_each_part(at, len);
+            }
+            _mm256_maskstore_ps(at.cast(), wide_mask::<8>(len), self.0);
+        }
+    }
 }
 
 impl F64x4 {
@@ -534,6 +596,31 @@ impl Vector for F64x4 {
                 DType::F32 => _mm_stream_ps(at.cast(), _mm256_cvtpd_ps(self.0)),
                 _ => self.store_each(at),
             }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_part<S: Cell<f64>>(at: *const S, len: usize, fill: f64) -> Self {
+        // SAFETY: lanes outside the mask are not read, the others are the caller's promise; and the level has the
+        // instructions.
+        unsafe {
+            if S::DTYPE != DType::F64 {
+                return Self::load_each_part(at, len, fill);
+            }
+            let mask = wide_mask::<4>(len);
+            let x = _mm256_maskload_pd(at.cast(), mask);
+            Self(_mm256_blendv_pd(Self::splat(fill).0, x, _mm256_castsi256_pd(mask)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part<D: Cell<f64>>(self, at: *mut D, len: usize) {
+        // SAFETY: lanes outside the mask are not written, the others are the caller's promise; and the level has
+        // the instructions.
+        unsafe {
+            if D::DTYPE != DType::F64 {
+                return self.store_each_part(at, len);
+            }
+            _mm256_maskstore_pd(at.cast(), wide_mask::<4>(len), self.0);
         }
     }
 }
