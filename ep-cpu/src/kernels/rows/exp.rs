@@ -85,8 +85,8 @@ impl<A: Real> Shifts<A> {
     pub(super) fn of(max: &[A; MAX_LANES], lanes: usize) -> Self {
         let mut all =
             Self { centre: [A::ZERO; MAX_LANES], offset: [A::ZERO; MAX_LANES], lowest: [A::ZERO; MAX_LANES] };
-        for i in 0..lanes {
-            [all.centre[i], all.offset[i], all.lowest[i]] = Shift::of(max[i]).parts();
+        for (i, &max) in max[..lanes].iter().enumerate() {
+            [all.centre[i], all.offset[i], all.lowest[i]] = Shift::of(max).parts();
         }
         all
     }
