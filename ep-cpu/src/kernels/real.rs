@@ -127,7 +127,21 @@ impl Real for f64 {
 
     #[inline(always)]
     fn log(self) -> f64 {
-        libm::log(self)
+        // As for f32.
+        const ROOT: u64 = 0x3fe6_a09e_667f_3bcd;
+        const FRACTION: u64 = (1 << 52) - 1;
+        let above = self.to_bits().wrapping_sub(ROOT);
+        let exponent = ((above as i64) >> 52) as i32;
+        let m = f64::from_bits((above & FRACTION).wrapping_add(ROOT));
+        let s = (m - 1.0) / (m + 1.0);
+        let s2 = s * s;
+        let mut series = 0.0;
+        for odd in [21.0, 19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0] {
+            series = series * s2 + 2.0 / odd;
+        }
+        let n = f64::from(exponent);
+        let small = n * f64::LN_2[1] + s * s2 * series;
+        n * f64::LN_2[0] + (2.0 * s + small) + self * 0.0
     }
 
     #[cfg(any(test, not(target_arch = "x86_64")))]

@@ -6,7 +6,7 @@
 use super::exp::HalfExp;
 use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
 use super::{EXP_BYTES, LINE, Room, Row, UNROLL, backward_strips, elements, flush, join, lanes, staged};
-use super::{prefetch, prefetch_line, streams};
+use super::{prefetch, prefetch_line};
 use crate::isa::Isa;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::{Cell, Real};
@@ -117,7 +117,8 @@ unsafe fn run<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool>(
     }
     let written = count * size_of::<D>();
     let in_place = args.y == args.dx || args.dy == args.dx;
-    let stream = streams(written, written.saturating_add(count.saturating_mul(2 * size_of::<S>())), in_place);
+    let total = written.saturating_add(count.saturating_mul(2 * size_of::<S>()));
+    let stream = !in_place && stream::pays(written, total);
     // SAFETY: the caller's promise, and the sizes are as counted.
     unsafe { backward::<S, D, A, LOG>(isa, par, args, count, stream) }
 }
@@ -232,7 +233,11 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for Rows<S, D,
                     if stream {
                         g.dx = stage.start();
                     }
-                    group::<V, S, D, LOG>(&g, rows, cols);
+                    match cols.div_ceil(V::LANES) {
+                        1 if V::FAST_PARTS => group::<V, S, D, LOG, 1>(&g, rows, cols),
+                        2 if V::FAST_PARTS => group::<V, S, D, LOG, 2>(&g, rows, cols),
+                        _ => group::<V, S, D, LOG, 0>(&g, rows, cols),
+                    }
                     if stream {
                         flush(dx, g.dx.cast_const(), rows * cols);
                     }
@@ -407,46 +412,72 @@ pub(super) unsafe fn part<V, S, D, const LOG: bool>(
     }
 }
 
-/// As many rows as a vector has lanes, or fewer.
+/// As many rows as a vector has lanes, or fewer, of `W` vectors each, or of any number if that is 0.
 ///
 /// # Safety
 /// `g` is valid for `rows * cols` elements.
 #[inline(always)]
-unsafe fn group<V, S, D, const LOG: bool>(g: &Gradient<S, D>, rows: usize, cols: usize)
+unsafe fn group<V, S, D, const LOG: bool, const W: usize>(g: &Gradient<S, D>, rows: usize, cols: usize)
 where
     V: Vector,
     S: Cell<V::Lane>,
     D: Cell<V::Lane>,
 {
     let zero = V::splat(V::Lane::ZERO);
-    let whole = cols - cols % V::LANES;
+    // The last vector of a row may be part of one.
+    let full = if W > 0 { W - 1 } else { (cols - 1) / V::LANES };
+    let last = full * V::LANES;
     // SAFETY: every row is inside the matrix; each vector is read before it is written.
     unsafe {
         let mut each = [zero; MAX_LANES];
         for (row, each) in each[..rows].iter_mut().enumerate() {
             let g = g.from(row * cols);
-            for at in (0..whole).step_by(V::LANES) {
-                let y = if LOG { zero } else { V::load(g.y.add(at)) };
-                *each = term::<V, LOG>(y, V::load(g.dy.add(at)), *each);
-            }
-            if whole < cols {
-                let n = cols - whole;
-                let y = if LOG { zero } else { V::load_part(g.y.add(whole), n, V::Lane::ZERO) };
-                let dy = V::load_part(g.dy.add(whole), n, V::Lane::ZERO);
-                *each = term::<V, LOG>(y, dy, *each);
+            let (y, dy) = load_last::<V, S, D, LOG>(&g.from(last), cols - last);
+            *each = term::<V, LOG>(y, dy, zero);
+            for k in 0..full {
+                let y = if LOG { zero } else { V::load(g.y.add(k * V::LANES)) };
+                *each = term::<V, LOG>(y, V::load(g.dy.add(k * V::LANES)), *each);
             }
         }
         let sum = lanes(V::fold_each(&each, V::add));
         for (row, &sum) in sum[..rows].iter().enumerate() {
-            let ahead = (rows + row) * cols;
-            prefetch(g.y.wrapping_add(ahead), cols);
-            prefetch(g.dy.wrapping_add(ahead), cols);
             let g = g.from(row * cols);
+            prefetch(g.y.wrapping_add(rows * cols), cols);
+            prefetch(g.dy.wrapping_add(rows * cols), cols);
             let formula = Formula::<V, LOG>::new(V::splat(sum));
-            for at in (0..whole).step_by(V::LANES) {
+            for k in 0..full {
+                let at = k * V::LANES;
                 formula.of(V::load(g.y.add(at)), V::load(g.dy.add(at))).store(g.dx.add(at));
             }
-            part::<V, S, D, LOG>(&g, &formula, whole, cols);
+            let (y, dy) = load_last::<V, S, D, false>(&g.from(last), cols - last);
+            let dx = formula.of(y, dy);
+            if cols - last == V::LANES && !V::FAST_PARTS {
+                dx.store(g.dx.add(last));
+            } else {
+                dx.store_part(g.dx.add(last), cols - last);
+            }
+        }
+    }
+}
+
+/// The last vectors of a row, with zeros past its end; with `ONLY_DY`, zeros for the first.
+///
+/// # Safety
+/// `g` is valid for `len` elements, which are at most a vector.
+#[inline(always)]
+unsafe fn load_last<V, S, D, const ONLY_DY: bool>(g: &Gradient<S, D>, len: usize) -> (V, V)
+where
+    V: Vector,
+    S: Cell<V::Lane>,
+{
+    let zero = V::Lane::ZERO;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len == V::LANES && !V::FAST_PARTS {
+            (if ONLY_DY { V::splat(zero) } else { V::load(g.y) }, V::load(g.dy))
+        } else {
+            let y = if ONLY_DY { V::splat(zero) } else { V::load_part(g.y, len, zero) };
+            (y, V::load_part(g.dy, len, zero))
         }
     }
 }

@@ -5,7 +5,7 @@
 //! while `x - max` would be rounded, which grows to many units in the last place far from the maximum. Only where
 //! the maximum itself is large is `centre` not 0; then `x - centre` is exact for every `x` that counts.
 
-use super::vector::Vector;
+use super::vector::{MAX_LANES, Vector};
 use crate::kernels::real::Real;
 
 /// How far a row is shifted, in one lane or all.
@@ -69,6 +69,61 @@ impl<A: Real> Shift<A> {
     #[inline(always)]
     pub(super) fn splat<V: Vector<Lane = A>>(&self) -> Shift<V> {
         Shift { centre: V::splat(self.centre), offset: V::splat(self.offset), lowest: V::splat(self.lowest) }
+    }
+}
+
+/// [`Shift`] of each lane's row.
+pub(super) struct Shifts<A> {
+    centre: [A; MAX_LANES],
+    offset: [A; MAX_LANES],
+    lowest: [A; MAX_LANES],
+}
+
+impl<A: Real> Shifts<A> {
+    /// Of the first `lanes` maxima. A loop over arrays, which vectorises.
+    #[inline(always)]
+    pub(super) fn of(max: &[A; MAX_LANES], lanes: usize) -> Self {
+        let mut all =
+            Self { centre: [A::ZERO; MAX_LANES], offset: [A::ZERO; MAX_LANES], lowest: [A::ZERO; MAX_LANES] };
+        for (i, &max) in max[..lanes].iter().enumerate() {
+            [all.centre[i], all.offset[i], all.lowest[i]] = Shift::of(max).parts();
+        }
+        all
+    }
+
+    #[inline(always)]
+    pub(super) fn row(&self, i: usize) -> Shift<A> {
+        Shift { centre: self.centre[i], offset: self.offset[i], lowest: self.lowest[i] }
+    }
+}
+
+/// [`Last`] of each lane's row.
+pub(super) struct Lasts<A> {
+    factor: [A; MAX_LANES],
+    addend: [A; MAX_LANES],
+}
+
+impl<A: Real> Lasts<A> {
+    /// Of the first `lanes` rows.
+    #[inline(always)]
+    pub(super) fn of(
+        log: bool,
+        shifts: &Shifts<A>,
+        sum: &[A; MAX_LANES],
+        max: &[A; MAX_LANES],
+        lanes: usize,
+    ) -> Self {
+        let mut all = Self { factor: [A::ONE; MAX_LANES], addend: [A::ZERO; MAX_LANES] };
+        for i in 0..lanes {
+            let last = Last::of(log, &shifts.row(i), sum[i], max[i]);
+            (all.factor[i], all.addend[i]) = (last.factor, last.addend);
+        }
+        all
+    }
+
+    #[inline(always)]
+    pub(super) fn row(&self, i: usize) -> Last<A> {
+        Last { factor: self.factor[i], addend: self.addend[i] }
     }
 }
 

@@ -95,7 +95,7 @@ where
 /// The sum of the exponentials of a row, which are stored, or with `log` the differences to the maximum.
 ///
 /// # Safety
-/// `src` is readable and `exps` writable for `cols` elements; they do not overlap.
+/// `src` is readable for `cols` elements and `exps` writable for as many, rounded up to a vector; they do not overlap.
 #[inline(always)]
 unsafe fn exponentials<V, S>(
     log: bool,
@@ -136,7 +136,7 @@ where
             let x = V::load_part(src.add(at), len, V::Lane::NEG_INFINITY);
             let e = shift.exp(x);
             sum = sum.add(e);
-            if log { x.sub(max) } else { e }.store_part(exps.add(at), len);
+            if log { x.sub(max) } else { e }.store(exps.add(at));
         }
         V::Lane::from_f64(total + sum.fold(V::add).first().to_f64())
     }

@@ -13,6 +13,7 @@ mod exp;
 mod long;
 mod medium;
 mod norm;
+mod periodic;
 mod short;
 mod staged;
 mod strips;
@@ -101,9 +102,6 @@ const UNROLL: usize = 4;
 const LINE: usize = 64;
 /// What an exponential costs, in bytes of traffic.
 const EXP_BYTES: usize = 16;
-/// Bytes read and written from which the destination is not worth keeping in a cache, even if it is small itself.
-const STREAM_TOTAL: usize = 2 * stream::STREAM_BYTES;
-
 /// A matrix `[rows, cols]` and where its result goes: both are valid for their elements, and either apart, or one.
 struct Matrix<S, D> {
     rows: usize,
@@ -114,11 +112,6 @@ struct Matrix<S, D> {
     stream: bool,
     /// Whether it is the logarithm.
     log: bool,
-}
-
-/// Whether results go past the cache: never where they replace what has just been read.
-fn streams(written: usize, total: usize, in_place: bool) -> bool {
-    !in_place && (written >= stream::STREAM_BYTES || total >= STREAM_TOTAL)
 }
 
 /// The number of elements of a matrix, if that many of `size` bytes are possible.
@@ -146,7 +139,9 @@ unsafe fn run<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool>(
         return Ok(());
     }
     let written = count * size_of::<D>();
-    let stream = streams(written, written.saturating_add(count * size_of::<S>()), args.src == args.dst);
+    let total = written.saturating_add(count * size_of::<S>());
+    // Never past the cache where results replace what has just been read.
+    let stream = args.src != args.dst && stream::pays(written, total);
     // SAFETY: the caller's promise, and the sizes are as counted.
     unsafe { forward::<S, D, A>(isa, par, args, LOG, count, stream) }
 }

@@ -5,7 +5,7 @@
 //! before anything is rounded, and move to f64 after each block.
 
 use super::vector::{Body, Compute, Vector, dispatch};
-use super::{LINE, UNROLL, elements, join, lanes, prefetch_line, streams};
+use super::{LINE, UNROLL, elements, join, lanes, prefetch_line};
 use crate::isa::Isa;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::{Cell, Real};
@@ -82,7 +82,7 @@ unsafe fn run<S: Cell<A>, A: Compute, const CENTRE: bool>(
         return Ok(());
     }
     let bytes = count * size_of::<S>();
-    let stream = streams(bytes, bytes.saturating_mul(2), args.src == args.dst);
+    let stream = args.src != args.dst && stream::pays(bytes, bytes.saturating_mul(2));
     let shared = Shared::new(std::ptr::from_ref(args).cast_mut());
     for_ranges(par, rows, cols.saturating_mul(COST_BYTES), 1, |range| {
         // SAFETY: the caller's arguments, which live until this returns.

@@ -1,7 +1,7 @@
 //! Short rows, as many at a time as a vector has lanes: what is computed once a row, such as the reductions across
 //! lanes, is then computed once for all of them.
 
-use super::exp::{Last, Shift};
+use super::exp::{Lasts, Shifts};
 use super::vector::{MAX_LANES, Vector};
 use super::{Matrix, Room, flush, lanes, prefetch};
 use crate::kernels::real::{Cell, Real};
@@ -25,13 +25,17 @@ where
     let mut stage = Room::<GROUP_BYTES>::new();
     for first in (0..m.rows).step_by(V::LANES) {
         let rows = V::LANES.min(m.rows - first);
-        // SAFETY: these rows are inside the matrix, and so the next ones are unless they are none. A group fits both
-        // rooms: an element is no larger than the type computed in, of which a row has no more than `SHORT_BYTES`.
+        // SAFETY: these rows are inside the matrix. A group fits both rooms: an element is no larger than the type
+        // computed in, of which a row has no more than `SHORT_BYTES`.
         unsafe {
             let (src, dst) = (m.src.add(first * m.cols), m.dst.add(first * m.cols));
-            let next = src.wrapping_add(rows * m.cols);
             let to = if m.stream { stage.start() } else { dst };
-            group::<V, S, D>(m.log, rows, m.cols, src, to, exps.start(), next);
+            let group = Group { log: m.log, rows, cols: m.cols, src, dst: to, exps: exps.start() };
+            match m.cols.div_ceil(V::LANES) {
+                1 if V::FAST_PARTS => group.run::<V, 1>(),
+                2 if V::FAST_PARTS => group.run::<V, 2>(),
+                _ => group.run::<V, 0>(),
+            }
             if m.stream {
                 flush(dst, to.cast_const(), rows * m.cols);
             }
@@ -39,81 +43,98 @@ where
     }
 }
 
-/// # Safety
-/// `src` is readable, and `dst` and `exps` are writable, for `rows * cols` elements; `rows` is at most a vector.
-/// `dst` may be `src`.
-#[inline(always)]
-unsafe fn group<V, S, D>(
+/// As many rows as a vector has lanes, or fewer: `src` is readable and `dst` writable for `rows * cols` elements, and
+/// `exps` for as many with `cols` rounded up to a vector. `dst` may be `src`.
+struct Group<S, D, A> {
     log: bool,
     rows: usize,
     cols: usize,
     src: *const S,
     dst: *mut D,
-    exps: *mut V::Lane,
-    next: *const S,
-) where
-    V: Vector,
-    S: Cell<V::Lane>,
-    D: Cell<V::Lane>,
-{
-    let whole = cols - cols % V::LANES;
-    let part = cols - whole;
-    let lowest = V::splat(V::Lane::NEG_INFINITY);
-    // SAFETY: every access below is to the `cols` elements of one of the `rows` rows.
+    exps: *mut A,
+}
+
+impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
+    /// With rows of `W` vectors, or of any number if that is 0. Knowing it halves the time of rows of one or two.
+    ///
+    /// # Safety
+    /// The group is as [`Group`] says, and its rows are that long.
+    #[inline(always)]
+    unsafe fn run<V, const W: usize>(&self)
+    where
+        V: Vector<Lane = A>,
+        S: Cell<A>,
+        D: Cell<A>,
+    {
+        let &Self { log, rows, cols, src, dst, exps } = self;
+        // The last vector of a row may be part of one.
+        let full = if W > 0 { W - 1 } else { (cols - 1) / V::LANES };
+        let last_at = full * V::LANES;
+        let part = cols - last_at;
+        // Exponentials are kept in whole vectors: what is stored in part is slow to load again.
+        let pitch = last_at + V::LANES;
+        let lowest = V::splat(A::NEG_INFINITY);
+        // SAFETY: every access below is to the `cols` elements of one of the rows, or to their `pitch`.
+        unsafe {
+            let mut each = [lowest; MAX_LANES];
+            for (row, each) in each[..rows].iter_mut().enumerate() {
+                let src = src.add(row * cols);
+                let mut max = load_last::<V, S>(src.add(last_at), part).max(lowest);
+                for k in 0..full {
+                    max = V::load(src.add(k * V::LANES)).max(max);
+                }
+                *each = max;
+            }
+            let max = lanes(V::fold_each(&each, V::max));
+            let shifts = Shifts::of(&max, V::LANES);
+
+            for row in 0..rows {
+                let (src, exps) = (src.add(row * cols), exps.add(row * pitch));
+                prefetch(src.wrapping_add(rows * cols), cols);
+                let (shift, max) = (shifts.row(row).splat::<V>(), V::splat(max[row]));
+                let x = load_last::<V, S>(src.add(last_at), part);
+                let mut sum = shift.exp(x);
+                if log { x.sub(max) } else { sum }.store(exps.add(last_at));
+                for k in 0..full {
+                    let x = V::load(src.add(k * V::LANES));
+                    let e = shift.exp(x);
+                    sum = sum.add(e);
+                    if log { x.sub(max) } else { e }.store(exps.add(k * V::LANES));
+                }
+                each[row] = sum;
+            }
+            let sum = lanes(V::fold_each(&each, V::add));
+            let lasts = Lasts::of(log, &shifts, &sum, &max, V::LANES);
+
+            for row in 0..rows {
+                let (exps, dst) = (exps.add(row * pitch), dst.add(row * cols));
+                let last = lasts.row(row).splat::<V>();
+                for k in 0..full {
+                    last.apply(V::load(exps.add(k * V::LANES))).store(dst.add(k * V::LANES));
+                }
+                let y = last.apply(V::load(exps.add(last_at)));
+                if part == V::LANES && !V::FAST_PARTS {
+                    y.store(dst.add(last_at));
+                } else {
+                    y.store_part(dst.add(last_at), part);
+                }
+            }
+        }
+    }
+}
+
+/// The last vector of a row, with `-inf` in the lanes past its end.
+///
+/// # Safety
+/// `at` is readable for `part` elements, of which there are at most a vector.
+#[inline(always)]
+unsafe fn load_last<V: Vector, S: Cell<V::Lane>>(at: *const S, part: usize) -> V {
+    // SAFETY: the caller's promise.
     unsafe {
-        let mut each = [lowest; MAX_LANES];
-        for (row, each) in each[..rows].iter_mut().enumerate() {
-            let src = src.add(row * cols);
-            let mut max = lowest;
-            for at in (0..whole).step_by(V::LANES) {
-                max = V::load(src.add(at)).max(max);
-            }
-            if part > 0 {
-                max = V::load_part(src.add(whole), part, V::Lane::NEG_INFINITY).max(max);
-            }
-            *each = max;
-        }
-        let max = lanes(V::fold_each(&each, V::max));
-        let mut shift = [Shift::of(V::Lane::ZERO); MAX_LANES];
-        for (shift, &max) in shift[..V::LANES].iter_mut().zip(&max) {
-            *shift = Shift::of(max);
-        }
-
-        for row in 0..rows {
-            let (src, exps) = (src.add(row * cols), exps.add(row * cols));
-            prefetch(next.wrapping_add(row * cols), cols);
-            let (shift, max) = (shift[row].splat::<V>(), V::splat(max[row]));
-            let mut sum = V::splat(V::Lane::ZERO);
-            for at in (0..whole).step_by(V::LANES) {
-                let x = V::load(src.add(at));
-                let e = shift.exp(x);
-                sum = sum.add(e);
-                if log { x.sub(max) } else { e }.store(exps.add(at));
-            }
-            if part > 0 {
-                let x = V::load_part(src.add(whole), part, V::Lane::NEG_INFINITY);
-                let e = shift.exp(x);
-                sum = sum.add(e);
-                if log { x.sub(max) } else { e }.store_part(exps.add(whole), part);
-            }
-            each[row] = sum;
-        }
-        let sum = lanes(V::fold_each(&each, V::add));
-        let mut last = [Last::of(log, &shift[0], sum[0], max[0]); MAX_LANES];
-        for i in 1..V::LANES {
-            last[i] = Last::of(log, &shift[i], sum[i], max[i]);
-        }
-
-        for (row, last) in last[..rows].iter().enumerate() {
-            let (exps, dst) = (exps.add(row * cols), dst.add(row * cols));
-            let last = last.splat::<V>();
-            for at in (0..whole).step_by(V::LANES) {
-                last.apply(V::load(exps.add(at))).store(dst.add(at));
-            }
-            if part > 0 {
-                let x = V::load_part(exps.add(whole), part, V::Lane::ZERO);
-                last.apply(x).store_part(dst.add(whole), part);
-            }
+        if part == V::LANES && !V::FAST_PARTS {
+            V::load(at)
+        } else {
+            V::load_part(at, part, V::Lane::NEG_INFINITY)
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::exp::{Last, Shift};
 use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
-use super::{EXP_BYTES, LINE, Matrix, prefetch_far};
+use super::{EXP_BYTES, LINE, Matrix, periodic, prefetch_far};
 use crate::isa::Isa;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::Cell;
@@ -15,7 +15,7 @@ use ep_core::{Error, Result};
 use std::cell::RefCell;
 
 /// Bytes that a strip's exponentials take at most: half of a second-level cache of 1 MiB or more.
-const STRIP_BYTES: usize = 512 << 10;
+pub(super) const STRIP_BYTES: usize = 512 << 10;
 /// The most elements side by side in a strip: what is kept of each stays in the first-level cache.
 const WIDEST: usize = 512;
 /// The fewest, of a type computed in: a few lines of each column are read in a row.
@@ -40,6 +40,10 @@ where
     A: Compute,
 {
     let cols = m.cols;
+    if periodic::suits::<A>(cols, inner) {
+        // SAFETY: the caller's promise.
+        return unsafe { periodic::run::<S, D, A>(isa, par, m, inner) };
+    }
     let fits = STRIP_BYTES / size_of::<A>() / cols;
     let cached = fits >= MAX_LANES || fits >= inner;
     // Several strips for each thread, so that none waits long for the last one.
@@ -82,7 +86,7 @@ thread_local! {
 }
 
 /// Calls `f` with room for `bytes` bytes, aligned to a line.
-fn with_scratch(bytes: usize, f: impl FnOnce(*mut u8)) -> Result<()> {
+pub(super) fn with_scratch(bytes: usize, f: impl FnOnce(*mut u8)) -> Result<()> {
     let mut room = SCRATCH.take();
     let lines = bytes.div_ceil(LINE);
     if room.len() < lines {

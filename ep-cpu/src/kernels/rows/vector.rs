@@ -36,6 +36,9 @@ pub(super) trait Arithmetic: Copy {
 
 /// The rest of a vector: what moves between lanes, and to and from memory.
 pub(super) trait Vector: Arithmetic {
+    /// Whether loading and storing part of a vector costs no more than all of it.
+    const FAST_PARTS: bool = false;
+
     /// Every lane becomes `f` over all lanes.
     fn fold(self, f: impl Fn(Self, Self) -> Self) -> Self;
 
@@ -66,12 +69,8 @@ pub(super) trait Vector: Arithmetic {
     /// `at` is readable for `len` elements; `len` is at most a vector.
     #[inline(always)]
     unsafe fn load_part<S: Cell<Self::Lane>>(at: *const S, len: usize, fill: Self::Lane) -> Self {
-        let mut part = [S::write(fill); MAX_LANES];
-        // SAFETY: the caller's promise; the array holds a vector.
-        unsafe {
-            at.copy_to_nonoverlapping(part.as_mut_ptr(), len);
-            Self::load(part.as_ptr())
-        }
+        // SAFETY: the caller's promise.
+        unsafe { Self::load_each_part(at, len, fill) }
     }
 
     /// The first `len` lanes to memory.
@@ -80,11 +79,39 @@ pub(super) trait Vector: Arithmetic {
     /// `at` is writable for `len` elements; `len` is at most a vector.
     #[inline(always)]
     unsafe fn store_part<D: Cell<Self::Lane>>(self, at: *mut D, len: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store_each_part(at, len) };
+    }
+
+    /// [`Self::load_part`] of any element type, one by one.
+    ///
+    /// # Safety
+    /// As for [`Self::load_part`].
+    #[inline(always)]
+    unsafe fn load_each_part<S: Cell<Self::Lane>>(at: *const S, len: usize, fill: Self::Lane) -> Self {
+        let mut part = [S::write(fill); MAX_LANES];
+        // SAFETY: the caller's promise; the array holds a vector.
+        unsafe {
+            for (i, part) in part[..len].iter_mut().enumerate() {
+                *part = at.add(i).read();
+            }
+            Self::load(part.as_ptr())
+        }
+    }
+
+    /// [`Self::store_part`] of any element type, one by one.
+    ///
+    /// # Safety
+    /// As for [`Self::store_part`].
+    #[inline(always)]
+    unsafe fn store_each_part<D: Cell<Self::Lane>>(self, at: *mut D, len: usize) {
         let mut part = [D::write(Self::Lane::ZERO); MAX_LANES];
         // SAFETY: the array holds a vector; the rest is the caller's promise.
         unsafe {
             self.store(part.as_mut_ptr());
-            at.copy_from_nonoverlapping(part.as_ptr(), len);
+            for (i, &x) in part[..len].iter().enumerate() {
+                at.add(i).write(x);
+            }
         }
     }
 
