@@ -105,6 +105,15 @@ trait Op<S: Storage, D: Storage>: 'static {
     /// Whether to compile it for each instruction-set level.
     const VECTOR: bool = !matches!(Self::COST, Cost::Special);
     fn apply(a: S::Value, b: S::Value, attr: [f64; 2]) -> D::Value;
+    /// Whether a result of [`Self::apply`] must be [repaired](Self::repair).
+    #[inline(always)]
+    fn is_lost(_result: &D) -> bool {
+        false
+    }
+    /// The right result where the formula has lost it, which is rare; so loops over the formula stay simple.
+    fn repair(_a: S::Value, _b: S::Value, result: D) -> D {
+        result
+    }
 }
 
 struct Map<'a, O, S, D> {
@@ -126,10 +135,26 @@ impl<O: Op<S, D>, S: Storage, D: Storage> Body for Map<'_, O, S, D> {
 // Slices as parameters of their own tell the compiler that they do not alias; inside a struct they do not.
 #[inline(always)]
 fn map<O: Op<S, D>, S: Storage, D: Storage>(a: &[S], b: &[S], dst: &mut [MaybeUninit<D>], attr: [f64; 2]) {
-    for ((d, &a), &b) in dst.iter_mut().zip(a).zip(b) {
-        d.write(D::store(O::apply(a.load(), b.load(), attr)));
+    for ((dst, a), b) in dst.chunks_mut(REPAIRED).zip(a.chunks(REPAIRED)).zip(b.chunks(REPAIRED)) {
+        let mut lost = false;
+        for ((d, &a), &b) in dst.iter_mut().zip(a).zip(b) {
+            let result = D::store(O::apply(a.load(), b.load(), attr));
+            lost |= O::is_lost(&result);
+            d.write(result);
+        }
+        if lost {
+            for ((d, &a), &b) in dst.iter_mut().zip(a).zip(b) {
+                let result = D::store(O::apply(a.load(), b.load(), attr));
+                if O::is_lost(&result) {
+                    d.write(O::repair(a.load(), b.load(), result));
+                }
+            }
+        }
     }
 }
+
+/// How many elements are looked over for lost results at a time.
+const REPAIRED: usize = 1024;
 
 /// # Safety
 /// As [`super::engine::BinaryBlock`], with aligned elements of `S` and `D`.

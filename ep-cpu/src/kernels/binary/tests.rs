@@ -1,8 +1,8 @@
 use super::*;
 use crate::kernels::check::{Buffer, Val, close, decode, encode, rounded, samples, size};
 use crate::kernels::special;
-use crate::kernels::testing::{Rng, Threads};
-use crate::kernels::unary::tests::{ATTR, float_reference};
+use crate::kernels::testing::{Rng, Threads, epsilon};
+use crate::kernels::unary::tests::{ATTR, between_levels, float_reference};
 use ep_core::Code;
 use ep_core::parallel::Serial;
 use proptest::prelude::*;
@@ -96,9 +96,20 @@ fn levels_and_in_place_agree() {
         b.rotate_left(size(row.src) * (1 + rng.next() as usize % (n - 1)));
         let shape = [n as i64];
         let call = |isa| Call { isa, par: &Serial, shapes: [&shape, &shape], attr: ATTR };
-        let want = decode(row.dst, &call(Isa::BASELINE).run(row, [&a, &b], None).unwrap());
+        let base = decode(row.dst, &call(Isa::BASELINE).run(row, [&a, &b], None).unwrap());
         for isa in Isa::available() {
-            for in_place in [None, Some(0), Some(1)] {
+            let want = decode(row.dst, &call(isa).run(row, [&a, &b], None).unwrap());
+            for (i, (&g, &w)) in want.iter().zip(&base).enumerate() {
+                // Functions round differently with a fused multiply-add; all else is the same everywhere.
+                let near = || {
+                    let factor = decode(row.src, &a)[i].float().abs().min(1e300);
+                    let slack = 32.0 * epsilon(row.dst) * factor.max(decode(row.src, &b)[i].float().abs());
+                    close(row.dst, g.float(), w.float(), between_levels(row.dst), slack)
+                };
+                let alike = g.same(w) || row.src == row.dst && row.dst.is_float() && near();
+                assert!(alike, "{} {isa} [{i}]: {g:?} is not {w:?}", label(row));
+            }
+            for in_place in [Some(0), Some(1)] {
                 let got = match call(isa).run(row, [&a, &b], in_place) {
                     Ok(got) => decode(row.dst, &got),
                     Err(e) => {
@@ -207,7 +218,7 @@ fn float_ops_match_their_formulas() {
                 "max" | "min" if x.is_nan() || y.is_nan() => (f64::NAN, 0.0),
                 "max" => (x.max(y), 0.0),
                 "min" => (x.min(y), 0.0),
-                "pow" => (libm::pow(x, y), 1.0),
+                "pow" => (libm::pow(x, y), if row.src == DType::F32 { 4.0 } else { 1.0 }),
                 "fmod" => (libm::fmod(x, y), 0.51),
                 "floor_mod" => (floor_mod(), 1.0),
                 // Where the quotient has more digits than the dtype, each of its integers is far apart.
@@ -314,7 +325,9 @@ fn gradients_in_x_are_the_derivatives() {
                 continue;
             }
             let want = dy * fine;
-            let slack = (1e-9 + 20.0 * trust) * (1.0 + want.abs() + dy.abs());
+            // The terms of a derivative may cancel.
+            let rounding = 4.0 * epsilon(row.dst).min(f32::EPSILON.into()) * dy.abs();
+            let slack = (1e-9 + 20.0 * trust) * (1.0 + want.abs() + dy.abs()) + rounding;
             assert!(
                 close(row.dst, got, want, 2.0, slack),
                 "{} of {dy}, {x}: {got:e}, not {want:e}",
@@ -339,6 +352,10 @@ fn gradients_in_y_match_their_formulas() {
         let got = decode(row.dst, &apply(row, &dy, &y, ATTR));
         for ((dy, y), got) in decode(row.src, &dy).into_iter().zip(decode(row.src, &y)).zip(got) {
             let (dy, y, got) = (dy.float(), y.float(), got.float());
+            if y.abs() > 1e15 && y.is_finite() {
+                // No such result exists, and the derivative may overflow.
+                continue;
+            }
             let want = match name {
                 "celu" => {
                     if y > 0.0 {
@@ -373,7 +390,7 @@ fn gradients_in_y_match_their_formulas() {
                 other => panic!("no formula for {other}"),
             };
             assert!(
-                close(row.dst, got, want, 2.0, 0.0),
+                close(row.dst, got, want, 2.0, 4.0 * epsilon(row.dst) * (dy + dy * y).abs().min(1e300)),
                 "{} of {dy:e}, {y:e}: {got:e}, not {want:e}",
                 label(row)
             );

@@ -12,7 +12,7 @@ mod double;
 mod gamma;
 mod single;
 
-use super::simd::{Mask, Vector};
+use super::simd::Vector;
 use std::marker::PhantomData;
 
 /// Functions on f32 lanes: within 2 ulps of the true value except where noted.
@@ -46,6 +46,8 @@ pub(crate) trait Math: 'static {
     fn erfc(x: Self::V) -> Self::V;
     /// The normal distribution: half of `erfc(-x / sqrt(2))`.
     fn normal_cdf(x: Self::V) -> Self::V;
+    /// `x sigmoid(high + low)`, for `x` of the sign of `high`; NaN for -inf.
+    fn gated(x: Self::V, high: Self::V, low: Self::V) -> Self::V;
     fn sin(x: Self::V) -> Self::V;
     fn cos(x: Self::V) -> Self::V;
     /// Within 4 ulps on f32 lanes, 16 on f64 lanes.
@@ -120,19 +122,6 @@ pub(crate) trait Math: 'static {
         ((t + 1.0).scale(n).one_over_one_plus(), t, n, negative)
     }
 
-    /// `x sigmoid(high + low)`, for `x` of the sign of `high`; NaN for -inf.
-    #[inline(always)]
-    fn gated(x: Self::V, high: Self::V, low: Self::V) -> Self::V {
-        let (inverse, t, n, negative) = Self::sigmoid_parts(high, low);
-        // Below the bound, the exponential is 0 by far.
-        let bounded = x.at_least(-1000.0);
-        let product = bounded * inverse;
-        let rest = product.mul_add(t, bounded.product_error(inverse, product));
-        // Scaled last, which may leave few digits. Adding 0 x, zero but for infinite x.
-        let left = x.mul_add(Self::V::splat(0.0), (product + rest).scale(n));
-        Self::V::select(negative, left, x * inverse)
-    }
-
     /// `ln(1 + exp(high + low))`.
     #[inline(always)]
     fn soft_plus(high: Self::V, low: Self::V) -> Self::V {
@@ -159,6 +148,19 @@ pub(crate) trait Math: 'static {
         let left = x.mul_add(Self::V::splat(0.0), product.mul_add(t, product).scale(n));
         Self::V::select(negative, left, x * ratio)
     }
+}
+
+/// [`Math::gated`] with the exponential of `M`.
+#[inline(always)]
+fn gated<M: Math>(x: M::V, high: M::V, low: M::V) -> M::V {
+    let (inverse, t, n, negative) = M::sigmoid_parts(high, low);
+    // Below the bound, the exponential is 0 by far.
+    let bounded = x.at_least(-1000.0);
+    let product = bounded * inverse;
+    let rest = product.mul_add(t, bounded.product_error(inverse, product));
+    // Scaled last, which may leave few digits. Adding 0 x, zero but for infinite x.
+    let left = x.mul_add(M::V::splat(0.0), (product + rest).scale(n));
+    M::V::select(negative, left, x * inverse)
 }
 
 /// `c[0] + c[1] x + ...`
@@ -193,19 +195,17 @@ fn nearest<V: Vector>(x: V, c: f64) -> (V, V) {
 struct HalfPi([f64; 4], f64);
 
 impl HalfPi {
-    /// `x` less its nearest multiple of pi / 2, and which multiple, as a sum with the rounder. `None` if a
-    /// lane is too large.
+    /// `x` less its nearest multiple of pi / 2, which multiple, as a sum with the rounder, and where `x` is too
+    /// large for that.
     #[inline(always)]
-    fn reduce<V: Vector>(&self, x: V) -> Option<(V, V)> {
+    fn reduce<V: Vector>(&self, x: V) -> (V, V, V::Mask) {
         let size = x.abs();
-        if (V::splat(self.1).lt(size) & size.lt(V::splat(f64::INFINITY))).any() {
-            return None;
-        }
+        let large = V::splat(self.1).lt(size) & size.lt(V::splat(f64::INFINITY));
         let (n, rounded) = nearest(x, std::f64::consts::FRAC_2_PI);
         let mut r = x;
         for part in self.0 {
             r = n.neg_mul_add(V::splat(part), r);
         }
-        Some((r, rounded))
+        (r, rounded, large)
     }
 }

@@ -199,11 +199,6 @@ pub(crate) trait Vector:
         (-self).mul_add(b, c)
     }
 
-    #[inline(always)]
-    fn gt(self, other: Self) -> Self::Mask {
-        other.lt(self)
-    }
-
     /// The rounding error of `self * b`, given the rounded product. Without a fused multiply-add the
     /// operands must be far from overflow.
     #[inline(always)]
