@@ -10,16 +10,8 @@ pub(crate) trait Number: Copy + PartialOrd + Send + Sync + 'static {
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
     fn div(self, other: Self) -> Self;
-    /// Remainder with the sign of `self`, as C's `fmod` and `%`.
-    fn fmod(self, other: Self) -> Self;
-    /// Remainder with the sign of `other`, as Python's `%`.
-    fn floor_mod(self, other: Self) -> Self;
-    /// Quotient rounded down, as Python's `//`.
-    fn floor_div(self, other: Self) -> Self;
     /// Quotient rounded toward zero.
     fn trunc_div(self, other: Self) -> Self;
-    /// Integers: wrapping; a negative exponent gives the reciprocal truncated to an integer.
-    fn pow(self, other: Self) -> Self;
     fn neg(self) -> Self;
     fn abs(self) -> Self;
     /// The greater, or NaN if either is NaN.
@@ -60,6 +52,14 @@ pub(crate) fn round_to<S: Storage<Value: Float>>(x: f64) -> S::Value {
 
 /// An integer.
 pub(crate) trait Int: Number {
+    /// Remainder with the sign of `self`, as C's `%`.
+    fn fmod(self, other: Self) -> Self;
+    /// Remainder with the sign of `other`, as Python's `%`.
+    fn floor_mod(self, other: Self) -> Self;
+    /// Quotient rounded down, as Python's `//`.
+    fn floor_div(self, other: Self) -> Self;
+    /// Wrapping; a negative exponent gives the reciprocal truncated to an integer.
+    fn pow(self, other: Self) -> Self;
     fn not(self) -> Self;
     fn and(self, other: Self) -> Self;
     fn or(self, other: Self) -> Self;
@@ -67,7 +67,7 @@ pub(crate) trait Int: Number {
 }
 
 macro_rules! ints {
-    ($($t:ident, $abs:expr, $below_zero:expr;)*) => {$(
+    ($($t:ident, $abs:expr, $below_zero:expr, $divide:expr;)*) => {$(
         impl Number for $t {
             const ZERO: $t = 0;
             const ONE: $t = 1;
@@ -89,51 +89,13 @@ macro_rules! ints {
 
             #[inline(always)]
             fn div(self, other: $t) -> $t {
-                if other == 0 { 0 } else { self.wrapping_div(other) }
-            }
-
-            #[inline(always)]
-            fn fmod(self, other: $t) -> $t {
-                if other == 0 { 0 } else { self.wrapping_rem(other) }
-            }
-
-            #[inline(always)]
-            fn floor_mod(self, other: $t) -> $t {
-                let r = self.fmod(other);
-                if r != 0 && $below_zero(r) != $below_zero(other) { r.wrapping_add(other) } else { r }
-            }
-
-            #[inline(always)]
-            fn floor_div(self, other: $t) -> $t {
-                let q = Number::div(self, other);
-                let r = self.fmod(other);
-                if r != 0 && $below_zero(r) != $below_zero(other) { q.wrapping_sub(1) } else { q }
+                let quotient = $divide(self, if other == 0 { 1 } else { other });
+                if other == 0 { 0 } else { quotient }
             }
 
             #[inline(always)]
             fn trunc_div(self, other: $t) -> $t {
                 Number::div(self, other)
-            }
-
-            #[inline(always)]
-            fn pow(self, other: $t) -> $t {
-                if $below_zero(other) {
-                    // 1 and -1 are the only integers with an integer reciprocal.
-                    return match self {
-                        1 => 1,
-                        x if $below_zero(x) && x.wrapping_add(1) == 0 => if other & 1 == 0 { 1 } else { x },
-                        _ => 0,
-                    };
-                }
-                let (mut result, mut square, mut exponent) = (1 as $t, self, other);
-                while exponent != 0 {
-                    if exponent & 1 == 1 {
-                        result = result.wrapping_mul(square);
-                    }
-                    square = square.wrapping_mul(square);
-                    exponent >>= 1;
-                }
-                result
             }
 
             #[inline(always)]
@@ -179,6 +141,48 @@ macro_rules! ints {
 
         impl Int for $t {
             #[inline(always)]
+            fn fmod(self, other: $t) -> $t {
+                // The remainder of a division by 1 is 0.
+                let divisor = if other == 0 { 1 } else { other };
+                self.wrapping_sub($divide(self, divisor).wrapping_mul(divisor))
+            }
+
+            #[inline(always)]
+            fn floor_mod(self, other: $t) -> $t {
+                let r = self.fmod(other);
+                if r != 0 && $below_zero(r) != $below_zero(other) { r.wrapping_add(other) } else { r }
+            }
+
+            #[inline(always)]
+            fn floor_div(self, other: $t) -> $t {
+                let q = Number::div(self, other);
+                let r = self.wrapping_sub(q.wrapping_mul(other));
+                let r = if other == 0 { 0 } else { r };
+                if r != 0 && $below_zero(r) != $below_zero(other) { q.wrapping_sub(1) } else { q }
+            }
+
+            #[inline(always)]
+            fn pow(self, other: $t) -> $t {
+                if $below_zero(other) {
+                    // 1 and -1 are the only integers with an integer reciprocal.
+                    return match self {
+                        1 => 1,
+                        x if $below_zero(x) && x.wrapping_add(1) == 0 => if other & 1 == 0 { 1 } else { x },
+                        _ => 0,
+                    };
+                }
+                let (mut result, mut square, mut exponent) = (1 as $t, self, other);
+                while exponent != 0 {
+                    if exponent & 1 == 1 {
+                        result = result.wrapping_mul(square);
+                    }
+                    square = square.wrapping_mul(square);
+                    exponent >>= 1;
+                }
+                result
+            }
+
+            #[inline(always)]
             fn not(self) -> $t {
                 !self
             }
@@ -200,32 +204,23 @@ macro_rules! ints {
         }
     )*};
 }
+// Integers of up to 16 bits divide exactly in f32 and of 32 in f64, which there are vectors of: the quotient of
+// two of them is too far from the next integer to be rounded to it. The wider integer in between makes the one
+// overflow, of the least by -1, wrap.
 ints! {
-    i8, i8::wrapping_abs, i8::is_negative;
-    i16, i16::wrapping_abs, i16::is_negative;
-    i32, i32::wrapping_abs, i32::is_negative;
-    i64, i64::wrapping_abs, i64::is_negative;
-    u8, std::convert::identity, never;
-    u16, std::convert::identity, never;
-    u32, std::convert::identity, never;
-    u64, std::convert::identity, never;
+    i8, i8::wrapping_abs, i8::is_negative, |a, b| (f32::from(a) / f32::from(b)) as i32 as i8;
+    i16, i16::wrapping_abs, i16::is_negative, |a, b| (f32::from(a) / f32::from(b)) as i32 as i16;
+    i32, i32::wrapping_abs, i32::is_negative, |a, b| (f64::from(a) / f64::from(b)) as i64 as i32;
+    i64, i64::wrapping_abs, i64::is_negative, i64::wrapping_div;
+    u8, std::convert::identity, never, |a, b| (f32::from(a) / f32::from(b)) as i32 as u8;
+    u16, std::convert::identity, never, |a, b| (f32::from(a) / f32::from(b)) as i32 as u16;
+    u32, std::convert::identity, never, |a, b| (f64::from(a) / f64::from(b)) as i64 as u32;
+    u64, std::convert::identity, never, u64::wrapping_div;
 }
 
 #[inline(always)]
 fn never<T>(_: T) -> bool {
     false
-}
-
-/// The quotient is taken once the remainder is gone, so that one just below an integer does not round up
-/// to it.
-fn floor_div(a: f64, b: f64) -> f64 {
-    if b == 0.0 {
-        return a / b;
-    }
-    let r = a % b;
-    let exact = (a - r) / b;
-    let q = if r != 0.0 && (r < 0.0) != (b < 0.0) { exact - 1.0 } else { exact };
-    if q == 0.0 { 0f64.copysign(a / b) } else { q.round_ties_even() }
 }
 
 macro_rules! floats {
@@ -255,35 +250,8 @@ macro_rules! floats {
             }
 
             #[inline(always)]
-            fn fmod(self, other: $t) -> $t {
-                self % other
-            }
-
-            #[inline(always)]
-            fn floor_mod(self, other: $t) -> $t {
-                let r = self % other;
-                if r == 0.0 {
-                    r.copysign(other)
-                } else if (r < 0.0) != (other < 0.0) {
-                    r + other
-                } else {
-                    r
-                }
-            }
-
-            #[inline(always)]
-            fn floor_div(self, other: $t) -> $t {
-                floor_div(f64::from(self), f64::from(other)) as $t
-            }
-
-            #[inline(always)]
             fn trunc_div(self, other: $t) -> $t {
                 (self / other).trunc()
-            }
-
-            #[inline(always)]
-            fn pow(self, other: $t) -> $t {
-                f64::from(self).powf(f64::from(other)) as $t
             }
 
             #[inline(always)]

@@ -105,6 +105,15 @@ trait Op<S: Storage, D: Storage>: 'static {
     /// Whether to compile it for each instruction-set level.
     const VECTOR: bool = !matches!(Self::COST, Cost::Special);
     fn apply(a: S::Value, b: S::Value, attr: [f64; 2]) -> D::Value;
+    /// Whether a result of [`Self::apply`] must be [repaired](Self::repair).
+    #[inline(always)]
+    fn is_lost(_result: &D) -> bool {
+        false
+    }
+    /// The right result where the formula has lost it, which is rare; so loops over the formula stay simple.
+    fn repair(_a: S::Value, _b: S::Value, result: D) -> D {
+        result
+    }
 }
 
 struct Map<'a, O, S, D> {
@@ -129,8 +138,19 @@ fn map<O: Op<S, D>, S: Storage, D: Storage>(a: &[S], b: &[S], dst: &mut [MaybeUn
     // By index, because setting up zipped iterators is a call that is not inlined, and blocks are short.
     let n = dst.len();
     let (a, b) = (&a[..n], &b[..n]);
+    let mut lost = false;
     for i in 0..n {
-        dst[i].write(D::store(O::apply(a[i].load(), b[i].load(), attr)));
+        let result = D::store(O::apply(a[i].load(), b[i].load(), attr));
+        lost |= O::is_lost(&result);
+        dst[i].write(result);
+    }
+    if lost {
+        for i in 0..n {
+            let result = D::store(O::apply(a[i].load(), b[i].load(), attr));
+            if O::is_lost(&result) {
+                dst[i].write(O::repair(a[i].load(), b[i].load(), result));
+            }
+        }
     }
 }
 

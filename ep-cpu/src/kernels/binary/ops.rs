@@ -6,7 +6,7 @@ use crate::kernels::engine::Cost;
 use crate::kernels::formula::Formula;
 use crate::kernels::math::Math;
 use crate::kernels::num::{Int, Number};
-use crate::kernels::simd::Vector;
+use crate::kernels::simd::{Mask as _, Vector};
 use crate::kernels::special;
 
 type C = Complex<f64>;
@@ -34,11 +34,11 @@ arithmetic! {
     Div: Number Cheap = |a, b, _| a.div(b);
     Max: Number Cheap = |a, b, _| a.max(b);
     Min: Number Cheap = |a, b, _| a.min(b);
-    Pow: Number Special = |a, b, _| a.pow(b);
-    Fmod: Number Special = |a, b, _| a.fmod(b);
-    FloorDiv: Number Special = |a, b, _| a.floor_div(b);
-    TruncDiv: Number Cheap = |a, b, _| a.trunc_div(b);
-    FloorMod: Number Special = |a, b, _| a.floor_mod(b);
+    Pow: Int Special = |a, b, _| a.pow(b);
+    Fmod: Int Elementary = |a, b, _| a.fmod(b);
+    FloorDiv: Int Elementary = |a, b, _| a.floor_div(b);
+    TruncDiv: Number Elementary = |a, b, _| a.trunc_div(b);
+    FloorMod: Int Elementary = |a, b, _| a.floor_mod(b);
 
     BitwiseAnd: Int Cheap = |a, b, _| a.and(b);
     BitwiseOr: Int Cheap = |a, b, _| a.or(b);
@@ -63,9 +63,60 @@ macro_rules! formulas {
 
 formulas! {
     PowFloat = |a, b, _| M::pow(a, b);
+    FmodFloat = |a, b, _| division::<M>(a, b).remainder;
+    FloorDivFloat = |a, b, _| {
+        let Division { quotient, remainder } = division::<M>(a, b);
+        let zero = M::V::splat(0.0);
+        let below = M::V::select(opposed(remainder, b), quotient - 1.0, quotient);
+        let whole = M::V::select(below.equals(zero), zero.copysign(a / b), below);
+        M::V::select(b.equals(zero), a / b, whole)
+    };
+    FloorModFloat = |a, b, _| {
+        let remainder = division::<M>(a, b).remainder;
+        let moved = M::V::select(opposed(remainder, b), remainder + b, remainder);
+        M::V::select(remainder.equals(M::V::splat(0.0)), remainder.copysign(b), moved)
+    };
     ScalarBasePowerGrad = |x, dy, [base, _]| M::pow(base, x) * M::ln(base) * dy;
     ScalarExpPowerGrad = |x, dy, [exponent, _]| exponent * M::pow(x, exponent - 1.0) * dy;
     Zeta = |x, q, _| x.zip(q, special::zeta);
+}
+
+/// A quotient rounded toward zero, and what is left, with the sign of the dividend.
+struct Division<V> {
+    quotient: V,
+    remainder: V,
+}
+
+/// Whether neither is zero and their signs differ.
+#[inline(always)]
+fn opposed<V: Vector>(remainder: V, divisor: V) -> V::Mask {
+    let zero = V::splat(0.0);
+    (remainder.lt(zero) & zero.lt(divisor)) | (zero.lt(remainder) & divisor.lt(zero))
+}
+
+#[inline(always)]
+fn division<M: Math>(a: M::V, b: M::V) -> Division<M::V> {
+    let zero = M::V::splat(0.0);
+    let ratio = a / b;
+    let size = ratio.abs();
+    let down = size.floor();
+    // A fused multiplication makes the remainder exact, if it has the right quotient or one too large, which
+    // rounding may have made of a ratio just below an integer.
+    let left = down.neg_mul_add(b.abs(), a.abs());
+    let over = left.lt(zero);
+    let quotient = M::V::select(over, down - 1.0, down).copysign(ratio);
+    let remainder = M::V::select(over, left + b.abs(), left).copysign(a);
+    let exact = size.lt(M::V::splat(if M::V::FUSED { 2f64.powi(52) } else { 0.0 })) & b.abs().lt(M::V::splat(f64::INFINITY));
+    if !(!exact).any() {
+        return Division { quotient, remainder };
+    }
+    let slow = a.zip(b, |a, b| a % b);
+    // The quotient is taken once the remainder is gone, so that one just below an integer does not become it.
+    let slow_quotient = a.zip(b, |a, b| ((a - a % b) / b).round_ties_even());
+    Division {
+        quotient: M::V::select(exact, quotient, slow_quotient),
+        remainder: M::V::select(exact, remainder, slow),
+    }
 }
 
 /// Rows of: name, bound on the value type, formula of a truth value.
@@ -122,8 +173,27 @@ macro_rules! complex {
 complex! {
     ComplexAdd = |a, b| a.add(b);
     ComplexSub = |a, b| a.sub(b);
-    ComplexMul = |a, b| a.mul(b);
     ComplexDiv = |a, b| a.div(b);
+}
+
+pub(super) struct ComplexMul;
+
+impl<S: Storage<Value = C>> Op<S, S> for ComplexMul {
+    const COST: Cost = Cost::Cheap;
+
+    #[inline(always)]
+    fn apply(a: C, b: C, _: [f64; 2]) -> C {
+        a.mul(b)
+    }
+
+    #[inline(always)]
+    fn is_lost(result: &S) -> bool {
+        result.load().is_lost()
+    }
+
+    fn repair(a: C, b: C, _: S) -> S {
+        S::store(a.repaired_product(b))
+    }
 }
 
 /// `dy conj(d sqrt(x) / dx)`.

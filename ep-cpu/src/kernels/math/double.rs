@@ -1,7 +1,7 @@
 //! Functions in f64 arithmetic.
 
 use super::{Double, HalfPi, Math, gamma, gated, ln_limits, nearest, polynomial};
-use crate::kernels::simd::Vector;
+use crate::kernels::simd::{Mask, Vector};
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E, LOG10_E, SQRT_2};
 
 /// 32 bits of ln 2, and the rest.
@@ -360,27 +360,30 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
 
     #[inline(always)]
     fn sin(x: V) -> V {
-        let Some((r, quadrant)) = HALF_PI.reduce(x) else { return x.map(f64::sin) };
+        let (r, quadrant, large) = HALF_PI.reduce(x);
         let (sin, cos) = Self::sin_cos(r);
         let result = V::select(quadrant.low_bit(0), cos, sin).flip_if_bit(quadrant, 1);
-        V::select(x.equals(V::splat(0.0)), x, result)
+        let result = V::select(x.equals(V::splat(0.0)), x, result);
+        if large.any() { V::select(large, x.map(f64::sin), result) } else { result }
     }
 
     #[inline(always)]
     fn cos(x: V) -> V {
-        let Some((r, quadrant)) = HALF_PI.reduce(x) else { return x.map(f64::cos) };
+        let (r, quadrant, large) = HALF_PI.reduce(x);
         let (sin, cos) = Self::sin_cos(r);
         // Negative in quadrants 1 and 2.
-        V::select(quadrant.low_bit(0), -sin, cos).flip_if_bit(quadrant, 1)
+        let result = V::select(quadrant.low_bit(0), -sin, cos).flip_if_bit(quadrant, 1);
+        if large.any() { V::select(large, x.map(f64::cos), result) } else { result }
     }
 
     #[inline(always)]
     fn tan(x: V) -> V {
-        let Some((r, quadrant)) = HALF_PI.reduce(x) else { return x.map(f64::tan) };
+        let (r, quadrant, large) = HALF_PI.reduce(x);
         let (sin, cos) = Self::sin_cos(r);
         let odd = quadrant.low_bit(0);
         let result = V::select(odd, -cos, sin) / V::select(odd, sin, cos);
-        V::select(x.equals(V::splat(0.0)), x, result)
+        let result = V::select(x.equals(V::splat(0.0)), x, result);
+        if large.any() { V::select(large, x.map(f64::tan), result) } else { result }
     }
 
     #[inline(always)]

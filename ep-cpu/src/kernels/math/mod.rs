@@ -12,7 +12,7 @@ mod double;
 mod gamma;
 mod single;
 
-use super::simd::{Mask, Vector};
+use super::simd::Vector;
 use std::marker::PhantomData;
 
 /// Functions on f32 lanes: within 2 ulps of the true value except where noted.
@@ -192,19 +192,17 @@ fn nearest<V: Vector>(x: V, c: f64) -> (V, V) {
 struct HalfPi([f64; 4], f64);
 
 impl HalfPi {
-    /// `x` less its nearest multiple of pi / 2, and which multiple, as a sum with the rounder. `None` if a
-    /// lane is too large.
+    /// `x` less its nearest multiple of pi / 2, which multiple, as a sum with the rounder, and where `x` is too
+    /// large for that.
     #[inline(always)]
-    fn reduce<V: Vector>(&self, x: V) -> Option<(V, V)> {
+    fn reduce<V: Vector>(&self, x: V) -> (V, V, V::Mask) {
         let size = x.abs();
-        if (V::splat(self.1).lt(size) & size.lt(V::splat(f64::INFINITY))).any() {
-            return None;
-        }
+        let large = V::splat(self.1).lt(size) & size.lt(V::splat(f64::INFINITY));
         let (n, rounded) = nearest(x, std::f64::consts::FRAC_2_PI);
         let mut r = x;
         for part in self.0 {
             r = n.neg_mul_add(V::splat(part), r);
         }
-        Some((r, rounded))
+        (r, rounded, large)
     }
 }

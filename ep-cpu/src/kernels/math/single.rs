@@ -4,7 +4,7 @@
 //! a fused one compute in f64.
 
 use super::{Double, HalfPi, Math, Single, gated, ln_limits, nearest, polynomial};
-use crate::kernels::simd::{self, Vector};
+use crate::kernels::simd::{self, Mask, Vector};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI};
 
 /// 9 bits of ln 2: its products with the exponents of f32 are exact.
@@ -306,28 +306,31 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn sin(x: V) -> V {
-        let Some((r, quadrant)) = HALF_PI.reduce(x) else { return V::narrow(Double::sin(x.widen())) };
+        let (r, quadrant, large) = HALF_PI.reduce(x);
         let (sin, cos) = Self::sin_cos(r);
         let result = V::select(quadrant.low_bit(0), cos, sin).flip_if_bit(quadrant, 1);
-        V::select(x.equals(V::splat(0.0)), x, result)
+        let result = V::select(x.equals(V::splat(0.0)), x, result);
+        if large.any() { V::select(large, V::narrow(Double::sin(x.widen())), result) } else { result }
     }
 
     #[inline(always)]
     fn cos(x: V) -> V {
-        let Some((r, quadrant)) = HALF_PI.reduce(x) else { return V::narrow(Double::cos(x.widen())) };
+        let (r, quadrant, large) = HALF_PI.reduce(x);
         let (sin, cos) = Self::sin_cos(r);
         let odd = quadrant.low_bit(0);
         // Negative in quadrants 1 and 2.
-        V::select(odd, -sin, cos).flip_if_bit(quadrant, 1)
+        let result = V::select(odd, -sin, cos).flip_if_bit(quadrant, 1);
+        if large.any() { V::select(large, V::narrow(Double::cos(x.widen())), result) } else { result }
     }
 
     #[inline(always)]
     fn tan(x: V) -> V {
-        let Some((r, quadrant)) = HALF_PI.reduce(x) else { return V::narrow(Double::tan(x.widen())) };
+        let (r, quadrant, large) = HALF_PI.reduce(x);
         let (sin, cos) = Self::sin_cos(r);
         let odd = quadrant.low_bit(0);
         let result = V::select(odd, -cos, sin) / V::select(odd, sin, cos);
-        V::select(x.equals(V::splat(0.0)), x, result)
+        let result = V::select(x.equals(V::splat(0.0)), x, result);
+        if large.any() { V::select(large, V::narrow(Double::tan(x.widen())), result) } else { result }
     }
 
     #[inline(always)]

@@ -232,7 +232,10 @@ macro_rules! complex {
 complex! {
     Conj = |z| z.conj();
     ComplexNegative = |z| C::new(-z.re, -z.im);
-    ComplexSquare = |z| z.mul(z);
+    ComplexSquare = |z| {
+        let square = z.mul(z);
+        if square.is_lost() { z.repaired_product(z) } else { square }
+    };
     ComplexReciprocal = |z| C::new(1.0, 0.0).div(z);
     ComplexSqrt = |z| z.sqrt();
     ComplexExp = |z| z.exp();
