@@ -62,19 +62,16 @@ fn casts() {
 }
 
 #[test]
-#[ignore = "open: functions beyond their limits at some levels"]
 fn unary() {
     check(&["elementwise_unary"]);
 }
 
 #[test]
-#[ignore = "open: as `unary`"]
 fn strided_unary() {
     check(&["broadcast_elementwise_unary"]);
 }
 
 #[test]
-#[ignore = "open: zeta at infinite arguments"]
 fn binary() {
     check(&["broadcast_elementwise_binary"]);
 }

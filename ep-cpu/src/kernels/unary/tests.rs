@@ -43,7 +43,6 @@ fn tables_are_complete_and_unambiguous() {
 }
 
 #[test]
-#[ignore = "open: on the merged tree a vector with a huge argument takes another path, an ulp away"]
 fn levels_threads_and_in_place_agree() {
     let mut rng = Rng::new();
     for row in rows() {
@@ -81,7 +80,6 @@ pub(crate) fn between_levels(dtype: DType) -> f64 {
 
 /// However many elements there are beside it, an element's result is the same to the bit.
 #[test]
-#[ignore = "open: payloads of f16 NaN differ between vectors and tails at avx2"]
 fn results_do_not_depend_on_the_length() {
     let mut rng = Rng::new();
     for row in rows().iter().filter(|r| r.src == r.dst && r.src.is_float()) {
@@ -246,7 +244,6 @@ pub(crate) fn float_reference(op: &str, x: f64) -> Option<(f64, f64)> {
 }
 
 #[test]
-#[ignore = "open: one function is beyond its limit on the merged tree"]
 fn float_ops_match_their_formulas() {
     let mut rng = Rng::new();
     let mut rows_checked = 0;
