@@ -10,6 +10,7 @@
 
 mod double;
 mod gamma;
+mod pieces;
 mod single;
 
 use super::simd::Vector;
@@ -107,8 +108,7 @@ pub(crate) trait Math: 'static {
     /// Sigmoid of `high + low`.
     #[inline(always)]
     fn sigmoid_sum(high: Self::V, low: Self::V) -> Self::V {
-        let (inverse, t, n, negative) = Self::sigmoid_parts(high, low);
-        Self::V::select(negative, inverse.mul_add(t, inverse).scale(n), inverse)
+        sigmoid::<Self>(high, low)
     }
 
     /// `(1 / (1 + e), t, n, x < 0)` with `x = high + low` and `e = exp(-|x|) = 2^n (1 + t)`.
@@ -145,6 +145,13 @@ pub(crate) trait Math: 'static {
         let left = x.mul_add(Self::V::splat(0.0), product.mul_add(t, product).scale(n));
         Self::V::select(negative, left, x * ratio)
     }
+}
+
+/// [`Math::sigmoid_sum`] with the exponential of `M`.
+#[inline(always)]
+fn sigmoid<M: Math + ?Sized>(high: M::V, low: M::V) -> M::V {
+    let (inverse, t, n, negative) = M::sigmoid_parts(high, low);
+    M::V::select(negative, inverse.mul_add(t, inverse).scale(n), inverse)
 }
 
 /// [`Math::gated`] with the exponential of `M`.

@@ -3,7 +3,7 @@
 //! Where two roundings of a multiplication and an addition would cost more than the limit allows, levels without
 //! a fused one compute in f64.
 
-use super::{Double, HalfPi, Math, Single, gated, ln_limits, nearest, polynomial};
+use super::{Double, HalfPi, Math, Single, gated, ln_limits, nearest, pieces, polynomial, sigmoid};
 use crate::kernels::simd::{self, Mask, Vector};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI};
 
@@ -133,6 +133,29 @@ impl<V: simd::Single> Single<V> {
         let r = t.product_error(t, square).mul_add(V::splat(-0.5), r);
         let tail = polynomial((t - 2.0) * (t + 2.0).rough_reciprocal(), &CDF_TAIL) + CDF_TAIL_MIDDLE;
         (t, square, tail.mul_add(Self::exp_m1_reduced(r), tail).scale(n))
+    }
+
+    /// [`Math::gelu`] without pieces.
+    #[inline(always)]
+    fn gelu_anywhere(x: V) -> V {
+        if !V::FUSED {
+            return V::narrow(Double::gelu(x.widen()));
+        }
+        let (t, square, product) = Self::normal_tail(x);
+        // `x` or 0 by its sign; NaN for -inf, as the product of the formula is.
+        let large = x.mul_add(V::splat(0.5), x.abs() * 0.5) - product;
+        let line = x.mul_add(V::splat(CDF_SLOPE), V::splat(0.5));
+        let small = x.mul_add(line, polynomial(square, &CDF) * square);
+        V::select(t.lt(V::splat(1.0)), small, large).copysign(x)
+    }
+
+    /// [`Math::gated`] without pieces.
+    #[inline(always)]
+    fn gated_anywhere(x: V, high: V, low: V) -> V {
+        if !V::FUSED {
+            return V::narrow(Double::gated(x.widen(), high.widen() + low.widen(), V::Wide::splat(-0.0)));
+        }
+        gated::<Self>(x, high, low)
     }
 
     /// Sine and cosine of `r` in `-pi/4..pi/4`.
@@ -285,23 +308,33 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn gelu(x: V) -> V {
-        if !V::FUSED {
-            return V::narrow(Double::gelu(x.widen()));
-        }
-        let (t, square, product) = Self::normal_tail(x);
-        // `x` or 0 by its sign; NaN for -inf, as the product of the formula is.
-        let large = x.mul_add(V::splat(0.5), x.abs() * 0.5) - product;
-        let line = x.mul_add(V::splat(CDF_SLOPE), V::splat(0.5));
-        let small = x.mul_add(line, polynomial(square, &CDF) * square);
-        V::select(t.lt(V::splat(1.0)), small, large).copysign(x)
+        let t = x.abs();
+        let Some(tail) = t.piecewise(V::splat(-0.0), &pieces::CDF) else { return Self::gelu_anywhere(x) };
+        let near = t.neg_mul_add(tail, x.at_least(0.0)).copysign(x);
+        let far = !t.lt(V::splat(pieces::CDF.end.into()));
+        if far.any() { V::select(far, Self::gelu_anywhere(x), near) } else { near }
+    }
+
+    #[inline(always)]
+    fn sigmoid_sum(high: V, low: V) -> V {
+        let (t, negative) = (high.abs(), high.lt(V::splat(0.0)));
+        let Some(tail) = t.piecewise(V::select(negative, -low, low), &pieces::LOGISTIC) else {
+            return sigmoid::<Self>(high, low);
+        };
+        let near = V::select(negative, tail, V::splat(1.0) - tail);
+        let far = !t.lt(V::splat(pieces::LOGISTIC.end.into()));
+        if far.any() { V::select(far, sigmoid::<Self>(high, low), near) } else { near }
     }
 
     #[inline(always)]
     fn gated(x: V, high: V, low: V) -> V {
-        if !V::FUSED {
-            return V::narrow(Double::gated(x.widen(), high.widen() + low.widen(), V::Wide::splat(-0.0)));
-        }
-        gated::<Self>(x, high, low)
+        let (t, negative) = (high.abs(), high.lt(V::splat(0.0)));
+        let Some(tail) = t.piecewise(V::select(negative, -low, low), &pieces::LOGISTIC) else {
+            return Self::gated_anywhere(x, high, low);
+        };
+        let near = x.abs().neg_mul_add(tail, x.at_least(0.0)).copysign(x);
+        let far = !t.lt(V::splat(pieces::LOGISTIC.end.into()));
+        if far.any() { V::select(far, Self::gated_anywhere(x, high, low), near) } else { near }
     }
 
     #[inline(always)]
