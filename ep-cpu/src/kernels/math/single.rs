@@ -3,7 +3,10 @@
 //! Where two roundings of a multiplication and an addition would cost more than the limit allows, levels without
 //! a fused one compute in f64.
 
-use super::{Double, HalfPi, Math, Single, gated, ln_limits, nearest, pieces, polynomial, sigmoid};
+use super::{
+    Double, HalfPi, Math, Single, fast_gelu_argument, gated, ln_limits, nearest, pieces, polynomial, sigmoid,
+    tanh,
+};
 use crate::kernels::simd::{self, Mask, Vector};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI};
 
@@ -313,6 +316,31 @@ impl<V: simd::Single> Math for Single<V> {
         let near = t.neg_mul_add(tail, x.at_least(0.0)).copysign(x);
         let far = !t.lt(V::splat(pieces::CDF.end.into()));
         if far.any() { V::select(far, Self::gelu_anywhere(x), near) } else { near }
+    }
+
+    #[inline(always)]
+    fn fast_gelu(x: V) -> V {
+        let t = x.abs();
+        let Some(tail) = t.piecewise(V::splat(-0.0), &pieces::FAST_CDF) else {
+            let (high, low) = fast_gelu_argument(x);
+            return Self::gated_anywhere(x, high, low);
+        };
+        let near = t.neg_mul_add(tail, x.at_least(0.0)).copysign(x);
+        let far = !t.lt(V::splat(pieces::FAST_CDF.end.into()));
+        if far.any() {
+            let (high, low) = fast_gelu_argument(x);
+            return V::select(far, Self::gated_anywhere(x, high, low), near);
+        }
+        near
+    }
+
+    #[inline(always)]
+    fn tanh(x: V) -> V {
+        let t = x.abs();
+        let Some(ratio) = t.piecewise(V::splat(-0.0), &pieces::TANH_RATIO) else { return tanh::<Self>(x) };
+        let near = x * ratio;
+        let far = !t.lt(V::splat(pieces::TANH_RATIO.end.into()));
+        if far.any() { V::select(far, tanh::<Self>(x), near) } else { near }
     }
 
     #[inline(always)]
