@@ -154,6 +154,7 @@ static float fp8_decode(uint8_t code) {
 /* Nearest, ties to even; beyond 240, the largest number. */
 static uint8_t fp8_encode(double x) {
   if (isnan(x)) return 0x80;
+  if (x == 0) return 0;
   int exponent;
   double magnitude = fmin(fabs(x), 240);
   frexp(magnitude, &exponent);
