@@ -27,6 +27,7 @@ pub fn make(folder: &Path, name: &str) -> PathBuf {
         .arg("-C")
         .arg(root().join("plugins/c-example"))
         .arg(format!("OUT={}", folder.display()))
+        .arg("CFLAGS=-O1 -g")
         .arg(&library)
         .output()
         .expect("these tests need `make` and a C compiler called `cc`");
