@@ -25,7 +25,7 @@ typedef struct {
 static const EpField DESC_FIELDS[] = {
   {.name = EP_STR("data"), .doc = EP_STR("The elements."), .kind = EP_FIELD_DTYPE,
    .offset = offsetof(Conv2dDesc, data), .size = 4},
-  {.name = EP_STR("kernel"), .doc = EP_STR("Height and width of the window, 1 to 31."), .kind = EP_FIELD_ATTR,
+  {.name = EP_STR("kernel"), .doc = EP_STR("Height and width of the window: 1, 2, 3, 5 or 7."), .kind = EP_FIELD_ATTR,
    .offset = offsetof(Conv2dDesc, kernel), .size = 8, .default_value = {EP_SCALAR_I64, 0, 3, 0}}};
 
 enum { NUM_DIMS, SRC_DIMS, WEIGHT_DIMS, DST_DIMS, SRC, WEIGHT, DST };
@@ -215,9 +215,10 @@ static const EpStatus *copy_bytes(EpPrimitive *primitive, EpStream *stream, cons
 
 static const EpExprNode IS_POINTWISE[] = {
   EP_NODE_FACT(EP_EXPR_ATTR, "kernel"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_EQ)};
+/* An attribute is any number; a window is a whole one. */
 static const EpExprNode IS_POSSIBLE[] = {
-  EP_NODE_FACT(EP_EXPR_ATTR, "kernel"), EP_NODE_I64(1), EP_NODE_OP(EP_EXPR_GE),
-  EP_NODE_FACT(EP_EXPR_ATTR, "kernel"), EP_NODE_I64(31), EP_NODE_OP(EP_EXPR_LE), EP_NODE_OP(EP_EXPR_AND)};
+  EP_NODE_FACT(EP_EXPR_ATTR, "kernel"), EP_NODE_I64(1), EP_NODE_I64(2), EP_NODE_I64(3), EP_NODE_I64(5),
+  EP_NODE_I64(7), EP_NODE_IN(5)};
 static const uint32_t AUTO[] = {EP_MEMCPY_KIND_AUTO};
 
 /* Where both kernels can do a convolution, the one of higher priority does it. */
