@@ -8,6 +8,7 @@ mod failure;
 mod host;
 mod init;
 mod list;
+mod new_provider;
 mod output;
 mod query;
 mod support;
@@ -55,6 +56,7 @@ Examples:
   ep bench --device cpu --filter add  how fast primitives are, and how near the
                                       machine's limits
   ep bench --boundary                 what calling a plugin costs
+  ep new-provider acme                a crate with a new provider in ./acme
   ep completions bash                 a completion script
 
 Config:
@@ -112,6 +114,7 @@ enum Command {
     Support(support::Support),
     Bench(bench::Bench),
     Init(init::Init),
+    NewProvider(new_provider::NewProvider),
     Completions(completions::Completions),
 }
 
@@ -126,6 +129,7 @@ impl Command {
             Command::Support(x) => x.run(config, out),
             Command::Bench(x) => x.run(config, out),
             Command::Init(x) => x.run(config, out),
+            Command::NewProvider(x) => x.run(out),
             Command::Completions(x) => x.run(out),
         }
     }

@@ -66,11 +66,7 @@ impl Request {
     /// # Errors
     /// An unknown role or dtype, with the known ones.
     pub fn dtype(mut self, role: &str, dtype: &str) -> Result<Request> {
-        let vendor = ep_core::dtype::vendor::by_name(dtype).map(|v| v.dtype);
-        let dtype = match vendor {
-            Some(d) => d,
-            None => DType::parse(dtype).map_err(|e| Error::not_found(e.to_string()))?,
-        };
+        let dtype = DType::by_name(dtype)?;
         let (at, _) = self.field(role, "dtype", |k| *k == DescKind::DType)?;
         self.put(at, &dtype.0.to_ne_bytes());
         Ok(self)
