@@ -4,6 +4,7 @@
 //! the formula of the derivative adds terms that cancel, 3 epsilons of their magnitudes; and everywhere half the
 //! least number of the dtype, as the derivative may have been rounded there; all times `|dy|`.
 
+use crate::gamma;
 use crate::real::Real;
 use crate::unary::{fast_gelu_argument, normal_cdf, sigmoid, tanh_soft_plus};
 
@@ -82,24 +83,24 @@ fn floor_div<R: Real>(x: f64, y: f64) -> R {
 }
 
 fn zeta<R: Real>(x: f64, q: f64) -> R {
-    let r = R::from;
-    if x.is_nan() || q.is_nan() || x < 1.0 {
-        return r(f64::NAN);
+    let (nan, infinity) = (R::from(f64::NAN), R::from(f64::INFINITY));
+    if x.is_nan() || q.is_nan() || x < 1.0 || q == f64::NEG_INFINITY {
+        return nan;
     }
-    if x == 1.0 || q <= 0.0 && q == q.floor() {
-        return r(f64::INFINITY);
+    if x == 1.0 {
+        return infinity;
     }
-    if q > 0.0 {
-        return if q.is_infinite() || x.is_infinite() { r(f64::NAN) } else { r(x).zeta(r(q)) };
+    if x.is_infinite() || q == f64::INFINITY {
+        // The limits of the first term.
+        return if q < 0.0 { nan } else { R::from(libm::pow(q, -x)) };
     }
-    if x != x.floor() || x.is_infinite() {
-        return r(f64::NAN);
+    if q <= 0.0 && q == q.floor() {
+        return infinity;
     }
-    // The terms below zero are sums above it, with the sign of (-1)^x.
-    let fraction = r(q.ceil()) - r(q);
-    let one = r(1.0);
-    let below = r(x).zeta(fraction) - r(x).zeta(one - r(q));
-    r(x).zeta(one - fraction) + if x % 2.0 == 0.0 { below } else { -below }
+    if q < 0.0 && x != x.floor() {
+        return nan;
+    }
+    gamma::zeta(x, q)
 }
 
 /// The derivative of a unary op at its argument, or given its result for those whose gradients take that, and

@@ -14,7 +14,7 @@ const LN_10: Dd = Dd(std::f64::consts::LN_10, -2.1707562233822494e-16);
 /// pi
 pub const PI: Dd = Dd(std::f64::consts::PI, 1.2246467991473532e-16);
 const SQRT_PI: Dd = Dd(1.772453850905516, -7.666586499825799e-17);
-const HALF_LN_2_PI: Dd = Dd(0.9189385332046728, -3.878294158067242e-17);
+pub(crate) const HALF_LN_2_PI: Dd = Dd(0.9189385332046728, -3.878294158067242e-17);
 /// pi / 2 to 160 bits.
 const HALF_PI: [f64; 3] = [1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33];
 
@@ -385,149 +385,6 @@ impl Dd {
         let exponent = y * self.ln();
         if exponent.0.is_nan() { (y.0 * self.0.ln()).exp().into() } else { exponent.exp() }
     }
-
-    /// `pi` times the cotangent, and `pi^2` over the squared sine, of `pi self`, and `ln(pi / |sin|)`.
-    fn reflections(self) -> (Dd, Dd, Dd) {
-        let r = self - self.0.round().into();
-        let (s, c) = (PI * r).sin_cos();
-        let over = PI / s;
-        (over * c, over * over, over.abs().ln())
-    }
-
-    /// `ln |gamma|`.
-    pub fn lgamma(self) -> Dd {
-        if !self.0.is_finite() {
-            return self.0.abs().into();
-        }
-        if self.0 <= 0.0 && self.0 == self.0.round() {
-            return f64::INFINITY.into();
-        }
-        let one = Dd(1.0, 0.0);
-        if self.0 < 0.5 {
-            return self.reflections().2 - (one - self).lgamma();
-        }
-        let (mut x, mut product) = (self, one);
-        while x.0 < STEADY {
-            product = product * x;
-            x = x + one;
-        }
-        let mut sum = HALF_LN_2_PI - x + (x - Dd(0.5, 0.0)) * x.ln();
-        let (square, mut power) = (x * x, one / x);
-        for (k, b) in bernoulli().enumerate() {
-            let n = 2.0 * (k + 1) as f64;
-            sum = sum + b * power / (n * (n - 1.0)).into();
-            power = power / square;
-        }
-        sum - product.ln()
-    }
-
-    /// The logarithmic derivative of gamma.
-    pub fn digamma(self) -> Dd {
-        if self.0 == 0.0 {
-            return (-1.0 / self.0).into();
-        }
-        if self.0 == f64::INFINITY || self.0.is_nan() {
-            return self;
-        }
-        if self.0 < 0.0 && (self.0.is_infinite() || self.0 == self.0.round()) {
-            return f64::NAN.into();
-        }
-        let one = Dd(1.0, 0.0);
-        if self.0 < 0.0 {
-            return (one - self).digamma() - self.reflections().0;
-        }
-        let (mut x, mut below) = (self, Dd(0.0, 0.0));
-        while x.0 < STEADY {
-            below = below + one / x;
-            x = x + one;
-        }
-        let mut sum = x.ln() - Dd(0.5, 0.0) / x - below;
-        let square = one / (x * x);
-        let mut power = square;
-        for (k, b) in bernoulli().enumerate() {
-            sum = sum - b * power / (2.0 * (k + 1) as f64).into();
-            power = power * square;
-        }
-        sum
-    }
-
-    /// The derivative of [`Self::digamma`].
-    pub fn trigamma(self) -> Dd {
-        let one = Dd(1.0, 0.0);
-        if self.0 == f64::INFINITY || self.0.is_nan() {
-            return (1.0 / self.0).into();
-        }
-        if self.0.is_infinite() {
-            return f64::NAN.into();
-        }
-        if self.0 <= 0.0 && self.0 == self.0.round() {
-            return f64::INFINITY.into();
-        }
-        if self.0 < 0.0 {
-            return self.reflections().1 - (one - self).trigamma();
-        }
-        let (mut x, mut sum) = (self, Dd(0.0, 0.0));
-        while x.0 < STEADY {
-            sum = sum + one / (x * x);
-            x = x + one;
-        }
-        let (square, mut power) = (x * x, one / x);
-        sum = sum + power + Dd(0.5, 0.0) / square;
-        for b in bernoulli() {
-            power = power / square;
-            sum = sum + b * power;
-        }
-        sum
-    }
-
-    /// The sum of `(q + k)^-self` over k = 0, 1, ..., for `self` above 1 and positive `q`.
-    pub fn zeta(self, q: Dd) -> Dd {
-        let one = Dd(1.0, 0.0);
-        let (mut sum, mut a) = (Dd(0.0, 0.0), q);
-        while a.0 < STEADY || a.0 - q.0 < 8.0 {
-            let term = a.powd(-self);
-            sum = sum + term;
-            a = a + one;
-            if term.0 < 1e-33 * sum.0 {
-                return sum;
-            }
-        }
-        let last = a.powd(-self);
-        sum = sum + last * a / (self - one) + last.scaled(-1);
-        let (mut factor, mut factorial) = (self * last / a, 2.0f64);
-        let square = a * a;
-        for (k, b) in bernoulli().enumerate() {
-            sum = sum + b * factor / factorial.into();
-            let n = 2.0 * (k + 1) as f64;
-            factor = factor * (self + (n - 1.0).into()) * (self + n.into()) / square;
-            factorial *= (n + 1.0) * (n + 2.0);
-        }
-        sum
-    }
-}
-
-/// From here up the asymptotic series are right to the last bits with the terms of [`bernoulli`].
-const STEADY: f64 = 30.0;
-
-/// Bernoulli numbers B(2k) from k = 1.
-fn bernoulli() -> impl Iterator<Item = Dd> {
-    const QUOTIENTS: [(f64, f64); 14] = [
-        (1.0, 6.0),
-        (-1.0, 30.0),
-        (1.0, 42.0),
-        (-1.0, 30.0),
-        (5.0, 66.0),
-        (-691.0, 2730.0),
-        (7.0, 6.0),
-        (-3617.0, 510.0),
-        (43867.0, 798.0),
-        (-174_611.0, 330.0),
-        (854_513.0, 138.0),
-        (-236_364_091.0, 2730.0),
-        (8_553_103.0, 6.0),
-        (-23_749_461_029.0, 870.0),
-    ];
-    QUOTIENTS.into_iter().map(|(a, b)| Dd(a, 0.0) / Dd(b, 0.0))
 }
 
 /// `x + s x^3 / 3! + x^5 / 5! + s ...`, for |x| below 0.8.
@@ -592,6 +449,7 @@ fn reduce(x: Dd) -> (u8, Dd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gamma::zeta;
 
     fn near(got: Dd, high: f64, low: f64) {
         let error = ((got.0 - high) + (got.1 - low)).abs() / high.abs();
@@ -683,9 +541,9 @@ mod tests {
         near(Dd(170.5, 0.0).trigamma(), 0.005882335979579863, -3.5799654637351396e-19);
         near(Dd(-2.6, 0.0).digamma(), 0.1148975066969342, -5.674900411412496e-18);
         near(Dd(-2.6, 0.0).trigamma(), 10.591688362390217, 5.019791203827317e-16);
-        near(Dd(2.5, 0.0).zeta(Dd(0.7, 0.0)), 2.9028675777573465, 1.3404853887207435e-16);
-        near(Dd(1.001, 0.0).zeta(Dd(3.0, 0.0)), 999.0776349295164, -2.0376248326311314e-14);
-        near(Dd(40.0, 0.0).zeta(Dd(1.5, 0.0)), 9.043772695905904e-08, -4.335419621033147e-24);
+        near(zeta(2.5, 0.7), 2.9028675777573465, 1.3404853887207435e-16);
+        near(zeta(1.001, 3.0), 999.0776349295164, -2.0376248326311314e-14);
+        near(zeta(40.0, 1.5), 9.043772695905904e-08, -4.335419621033147e-24);
         near(Dd(1.1, 0.0).powd(Dd(7000.5, 0.0)), 5.881558894572704e+289, -2.8937208314697187e+273);
     }
 }

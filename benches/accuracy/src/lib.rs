@@ -8,6 +8,7 @@
 
 pub mod binary;
 pub mod dd;
+pub mod gamma;
 mod points;
 pub mod real;
 pub mod unary;
@@ -65,10 +66,10 @@ pub struct Limit {
 }
 
 /// The limit of an op in a dtype: 1 ulp in f16 and bf16, 2 in f32, 4 in f64; of `pow`, `tan`, `erfc`, the gamma
-/// family and `zeta`, and what is made of them, 4 in f32 and 16 in f64. Near a root of the gamma family,
-/// 1e-6 in f32 and 1e-13 in f64. The gradients of powers multiply a power with two more factors: 2 ulps more.
+/// family and `zeta`, and the gradients that contain them, 4 in f32 and 16 in f64. Near a root, 1e-6 in f32 and
+/// 1e-14 in f64. The gradients of powers multiply a power with two more factors: 2 ulps more.
 pub fn limit(op: Op, dtype: DType) -> Limit {
-    const HARD: [&str; 11] = [
+    const HARD: [&str; 12] = [
         "pow",
         "tan",
         "erfc",
@@ -76,11 +77,13 @@ pub fn limit(op: Op, dtype: DType) -> Limit {
         "digamma",
         "trigamma",
         "zeta",
+        "tan_backward_with_dy_x",
         "lgamma_backward_with_dy_x",
         "digamma_backward_with_dy_x",
         "scalar_base_power_grad",
         "scalar_exp_power_grad",
     ];
+    const ROOTED: [&str; 4] = ["lgamma", "digamma", "zeta", "lgamma_backward_with_dy_x"];
     let name = op.name();
     let hard = HARD.contains(&name);
     let more = if name.ends_with("power_grad") { 2.0 } else { 0.0 };
@@ -89,10 +92,16 @@ pub fn limit(op: Op, dtype: DType) -> Limit {
         DType::F32 => (if hard { 4.0 } else { 2.0 }) + more,
         _ => (if hard { 16.0 } else { 4.0 }) + more,
     };
-    let rooted = name.contains("gamma");
-    let absolute = if !rooted { 0.0 } else if dtype == DType::F64 { 1e-13 } else { 1e-6 };
+    let absolute = match dtype {
+        _ if !ROOTED.contains(&name) => 0.0,
+        DType::F64 => 1e-14,
+        _ => 1e-6,
+    };
     Limit { ulps, absolute }
 }
+
+/// Nearer to zero than this, a function with roots is near one.
+const NEAR_ROOT: f64 = 0.5;
 
 /// The largest error that was found.
 #[derive(Clone, Debug, Default)]
@@ -148,6 +157,16 @@ impl Format {
             _ => (52, -1074, f64::MAX),
         };
         Format { dtype, digits, least, max }
+    }
+
+    /// The least number.
+    fn tiny(self) -> f64 {
+        libm::ldexp(1.0, self.least)
+    }
+
+    /// The least number that has all digits, in the type computed in.
+    fn normal(self) -> f64 {
+        if self.dtype == DType::F64 { f64::MIN_POSITIVE } else { f32::MIN_POSITIVE.into() }
     }
 
     fn size(self) -> usize {
@@ -289,7 +308,8 @@ fn judge_part(op: Op, format: Format, x: &[f64], y: &[f64], got: &[f64]) -> Wors
 
 /// The error of `got` in ulps, and the true value.
 fn judge<R: Real>(op: Op, format: Format, limit: Limit, [x, y]: [f64; 2], got: f64) -> (f64, f64) {
-    let tiny = libm::ldexp(1.0, format.least);
+    // What the absolute limit near a root is multiplied with.
+    let mut factor = 1.0;
     let (value, mut slack) = match op {
         Op::Unary(name) => {
             let above = format.computed(x * ATTR[0]) > ATTR[1];
@@ -310,12 +330,19 @@ fn judge<R: Real>(op: Op, format: Format, limit: Limit, [x, y]: [f64; 2], got: f
                 let dy = if name.ends_with("power_grad") { y } else { x };
                 let size = derivative.abs().parts().0;
                 // A derivative that the dtype cannot hold: the product is that of its limit.
-                let limit = if size > format.max { f64::INFINITY } else if size < tiny { 0.0 } else { size };
+                let limit = if size > format.max {
+                    f64::INFINITY
+                } else if size < format.normal() {
+                    0.0
+                } else {
+                    size
+                };
                 if limit != size && (dy.abs() * limit == got.abs() || (dy * limit).is_nan() && got.is_nan()) {
                     return (0.0, got);
                 }
                 if dy.is_finite() {
-                    slack += dy.abs() * tiny;
+                    factor = dy.abs();
+                    slack += factor * if limit == 0.0 { format.normal() } else { format.tiny() };
                 }
             }
             (judged.value, slack)
@@ -330,16 +357,26 @@ fn judge<R: Real>(op: Op, format: Format, limit: Limit, [x, y]: [f64; 2], got: f
     let past = if past.is_finite() { past } else { f64::MAX };
     let inside = |x: f64| if x.is_infinite() { past.copysign(x) } else { x };
     if high.is_infinite() || high.abs() > past {
-        return (if got.is_infinite() && got.signum() == high.signum() { 0.0 } else if got.abs() == format.max && high.is_finite() { 1.0 } else { f64::INFINITY }, high);
+        let ulps = if got.is_infinite() && got.signum() == high.signum() {
+            0.0
+        } else if got.abs() == format.max && high.is_finite() {
+            1.0
+        } else {
+            f64::INFINITY
+        };
+        return (ulps, high);
     }
-    let ulp = format.ulp(high);
-    slack += if high.abs() < 1.0 { limit.absolute } else { 0.0 };
-    // The judge itself has few digits left where the second part of a double-double underflows.
-    slack += if format.dtype == DType::F64 && high.abs() < 1e-290 { 0.5 * tiny } else { 0.0 };
     if got.is_infinite() && high.abs() < format.max - 4.0 * format.ulp(format.max) {
         return (f64::INFINITY, high);
     }
+    // The judge itself has few digits left where the second part of a double-double underflows.
+    slack += if format.dtype == DType::F64 && high.abs() < 1e-290 { 0.5 * format.tiny() } else { 0.0 };
     let error = ((inside(got) - high) - low).abs();
-    let error = if error <= slack { 0.0 } else { error - slack };
-    (error / ulp, high)
+    let ulps = (error - slack).max(0.0) / format.ulp(high);
+    // Above zero, the terms of zeta are all of one sign.
+    let rooted = limit.absolute > 0.0 && !(op.name() == "zeta" && y > 0.0);
+    if rooted && ulps > limit.ulps && high.abs() < NEAR_ROOT * factor && error <= slack + limit.absolute * factor {
+        return (limit.ulps, high);
+    }
+    (ulps, high)
 }

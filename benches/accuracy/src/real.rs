@@ -66,8 +66,6 @@ pub trait Real:
     fn trigamma(self) -> Self;
     /// `x^y` for positive `x`.
     fn power(self, y: Self) -> Self;
-    /// Hurwitz zeta of `self` above 1 at positive `q`.
-    fn zeta(self, q: Self) -> Self;
 }
 
 macro_rules! same {
@@ -92,10 +90,6 @@ impl Real for Dd {
 
     fn power(self, y: Self) -> Self {
         self.powd(y)
-    }
-
-    fn zeta(self, q: Self) -> Self {
-        Dd::zeta(self, q)
     }
 }
 
@@ -145,9 +139,5 @@ impl Real for f64 {
 
     fn power(self, y: f64) -> f64 {
         self.powf(y)
-    }
-
-    fn zeta(self, q: f64) -> f64 {
-        Dd::from(self).zeta(q.into()).0
     }
 }

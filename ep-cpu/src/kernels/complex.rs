@@ -83,10 +83,7 @@ impl C {
 
     #[inline(always)]
     fn over(self, z: C, norm: f64) -> C {
-        C::new(
-            (self.re * z.re + self.im * z.im) / norm,
-            (self.im * z.re - self.re * z.im) / norm,
-        )
+        C::new((self.re * z.re + self.im * z.im) / norm, (self.im * z.re - self.re * z.im) / norm)
     }
 
     /// The quotient of operands scaled by powers of two, with the infinities and zeros of annex G of C.

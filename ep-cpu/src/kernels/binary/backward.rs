@@ -127,7 +127,7 @@ formulas! {
     };
     Tanh = |dy, y, _| dy * ((M::V::splat(1.0) - y) * (y + 1.0));
     SigmoidY = |dy, y, _| dy * (y * (M::V::splat(1.0) - y));
-    SigmoidX = |dy, x, _| {
+    SigmoidX: wide = |dy, x, _| {
         let e = M::exp(-x.abs());
         let d = e + 1.0;
         dy * (e / (d * d))
@@ -155,7 +155,12 @@ formulas! {
     Erf = |dy, x, _| dy * (gauss::<M>(x) * FRAC_2_SQRT_PI);
     Erfc = |dy, x, _| dy * (gauss::<M>(x) * -FRAC_2_SQRT_PI);
     Exp = |dy, x, _| dy * M::exp(x);
-    Exp2 = |dy, x, _| dy * (M::exp2(x) * LN_2);
+    Exp2 = |dy, x, _| {
+        // Half the power and twice the factor, so that only what is too large in the end overflows.
+        let one = M::V::splat(1.0);
+        let (shift, factor) = (above_zero(x, one, one - 1.0), above_zero(x, one + 1.0, one) * LN_2);
+        dy * (M::exp2(x - shift) * factor)
+    };
     Log = |dy, x, _| dy / x;
     Log2 = |dy, x, _| dy * (M::V::splat(LOG2_E) / x);
     Log10 = |dy, x, _| dy * (M::V::splat(LOG10_E) / x);

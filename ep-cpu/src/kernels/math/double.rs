@@ -229,12 +229,29 @@ impl<V: Vector<Elem = f64>> Double<V> {
         base * PI.0 + base.mul_add(V::splat(PI.1), angle)
     }
 
-    /// `exp(-square - low) erfc(t) exp(t^2)`, where `square + low` is t^2.
+    /// `(m, n)` with `exp(-square - low) erfc(t) exp(t^2) = 2^n m`, where `square + low` is t^2.
     #[inline(always)]
-    fn erfc_tail(t: V, square: V, low: V) -> V {
+    fn erfc_parts(t: V, square: V, low: V) -> (V, V) {
         let ratio = polynomial((t - 4.0).quotient(t + 4.0), &ERFC).quotient(t + 1.0);
         let (n, _, r) = Self::reduce_exp(-square);
-        ratio.mul_add(Self::exp_m1_reduced(r - low), ratio).scale(n)
+        (ratio.mul_add(Self::exp_m1_reduced(r - low), ratio), n)
+    }
+
+    /// `erfc(t)`, where `square + low` is t^2.
+    #[inline(always)]
+    fn erfc_tail(t: V, square: V, low: V) -> V {
+        let (m, n) = Self::erfc_parts(t, square, low);
+        m.scale(n)
+    }
+
+    /// `(m, n)` with `2^n m` the normal distribution function of `-|x|`.
+    #[inline(always)]
+    fn normal_tail(x: V) -> (V, V) {
+        let t = x.abs().at_most(40.0);
+        let square = t * t;
+        let low = t.product_error(t, square) * 0.5;
+        let (m, n) = Self::erfc_parts(t * FRAC_1_SQRT_2, square * 0.5, low);
+        (m, n - 1.0)
     }
 
     /// `ln(x + y)` for `x` up to [`LARGE`], and `ln(2x)` above, given `x - 1 + y` and `x - 1`.
@@ -341,16 +358,17 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
 
     #[inline(always)]
     fn normal_cdf(x: V) -> V {
-        let t = x.abs().at_most(40.0);
-        let square = t * t;
-        let low = t.product_error(t, square) * 0.5;
-        let tail = Self::erfc_tail(t * FRAC_1_SQRT_2, square * 0.5, low) * 0.5;
+        let (m, n) = Self::normal_tail(x);
+        let tail = m.scale(n);
         V::select(x.lt(V::splat(0.0)), tail, V::splat(1.0) - tail)
     }
 
     #[inline(always)]
     fn gelu(x: V) -> V {
-        x * Self::normal_cdf(x)
+        let (m, n) = Self::normal_tail(x);
+        // Scaled last, so that a factor below the normal numbers loses nothing. Adding 0 x makes NaN of -inf.
+        let left = x.mul_add(V::splat(0.0), (x.at_least(-40.0) * m).scale(n));
+        V::select(x.lt(V::splat(0.0)), left, x * (V::splat(1.0) - m.scale(n))).copysign(x)
     }
 
     #[inline(always)]
@@ -364,7 +382,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
         let (sin, cos) = Self::sin_cos(r);
         let result = V::select(quadrant.low_bit(0), cos, sin).flip_if_bit(quadrant, 1);
         let result = V::select(x.equals(V::splat(0.0)), x, result);
-        if large.any() { V::select(large, x.map(f64::sin), result) } else { result }
+        if large.any() { V::select(large, x.map(libm::sin), result) } else { result }
     }
 
     #[inline(always)]
@@ -373,7 +391,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
         let (sin, cos) = Self::sin_cos(r);
         // Negative in quadrants 1 and 2.
         let result = V::select(quadrant.low_bit(0), -sin, cos).flip_if_bit(quadrant, 1);
-        if large.any() { V::select(large, x.map(f64::cos), result) } else { result }
+        if large.any() { V::select(large, x.map(libm::cos), result) } else { result }
     }
 
     #[inline(always)]
@@ -383,7 +401,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
         let odd = quadrant.low_bit(0);
         let result = V::select(odd, -cos, sin) / V::select(odd, sin, cos);
         let result = V::select(x.equals(V::splat(0.0)), x, result);
-        if large.any() { V::select(large, x.map(f64::tan), result) } else { result }
+        if large.any() { V::select(large, x.map(libm::tan), result) } else { result }
     }
 
     #[inline(always)]

@@ -37,7 +37,9 @@ const OVER_N_N_LESS_1: [f64; 8] = divided(true);
 /// `x` less its nearest integer, for the finite.
 #[inline(always)]
 fn fraction<V: Vector<Elem = f64>>(x: V) -> V {
-    x - (x + 0.5).floor()
+    // From 2^51 on the sum with 1/2 may be rounded to the next integer, and the difference to the last is exact.
+    let small = x.abs().lt(V::splat(2f64.powi(51)));
+    x - V::select(small, x + 0.5, x).floor()
 }
 
 /// Whether `x` is below the asymptotic range, and `x` moved there if it is.
@@ -67,6 +69,8 @@ pub(super) fn lgamma<V: Vector<Elem = f64>>(x: V) -> V {
     // gamma(x) gamma(1 - x) = pi / sin(pi x)
     let sine = Double::sin(fraction(x) * PI).abs();
     let result = V::select(mirrored, Double::ln(V::splat(PI) / sine) - up, up);
+    let root = x.equals(V::splat(1.0)) | x.equals(V::splat(2.0));
+    let result = V::select(root, V::splat(0.0), result);
     V::select(x.abs().equals(V::splat(f64::INFINITY)), V::splat(f64::INFINITY), result)
 }
 
