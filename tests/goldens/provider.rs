@@ -197,7 +197,7 @@ kernels! {
     log_softmax: rows;
     softmax_backward: rows;
     log_softmax_backward: rows;
-    layer_norm: summed;
+    layer_norm: centred;
     rms_norm: summed;
     matmul: summed;
     batch_matmul: summed;
@@ -283,6 +283,13 @@ fn function(record: &Record, dtype: DType) -> Limit {
 /// Sums, in relative errors of f32 or f64 of what was added up; one unit in the last place for narrower dtypes.
 fn summed(_: &Record, _: DType) -> Limit {
     Limit { ulps: 4.0, absolute: 0.0, any_zero: true }
+}
+
+/// [`summed`], where all of a row is measured from its mean, which is good to a few epsilons of the row's spread.
+fn centred(record: &Record, dtype: DType) -> Limit {
+    let wide = record.dtypes.iter().any(|(_, d)| *d == DType::F64);
+    let absolute = 4.0 * if wide { f64::EPSILON } else { f32::EPSILON.into() };
+    Limit { absolute, ..summed(record, dtype) }
 }
 
 /// [`summed`], where results below the smallest normal number of the type computed in may be 0.

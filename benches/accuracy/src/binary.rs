@@ -44,7 +44,9 @@ pub fn value<R: Real>(op: &str, x: f64, y: f64, [a0, a1]: [f64; 2], quotient: f6
         _ => {
             let op = match op {
                 "sigmoid_backward_with_dy_y" => op,
-                _ => op.strip_suffix("_backward_with_dy_x").or_else(|| op.strip_suffix("_backward_with_dy_y"))?,
+                _ => op
+                    .strip_suffix("_backward_with_dy_x")
+                    .or_else(|| op.strip_suffix("_backward_with_dy_y"))?,
             };
             let (derivative, terms) = derivative(op, y, [a0, a1], quotient)?;
             times(x, derivative, terms)
@@ -126,10 +128,16 @@ fn derivative<R: Real>(op: &str, x: f64, [a0, a1]: [f64; 2], above: f64) -> Opti
     match op {
         "identity" => exact(one),
         "elu" => exact(if x > 0.0 { one } else { r(a0) * v.exp() }),
-        "celu" => if x > 0.0 { exact(one) } else { sum(v / r(a0), one) },
-        "selu" => {
-            exact(r(1.050_700_987_355_480_5) * if x > 0.0 { one } else { r(1.673_263_242_354_377_2) * v.exp() })
+        "celu" => {
+            if x > 0.0 {
+                exact(one)
+            } else {
+                sum(v / r(a0), one)
+            }
         }
+        "selu" => exact(
+            r(1.050_700_987_355_480_5) * if x > 0.0 { one } else { r(1.673_263_242_354_377_2) * v.exp() },
+        ),
         "gelu" => far(&|| {
             let density = (-(v * v) / two).exp() * two_over_sqrt_pi() / r(8.0).sqrt();
             sum(normal_cdf(v), v * density)
@@ -149,7 +157,13 @@ fn derivative<R: Real>(op: &str, x: f64, [a0, a1]: [f64; 2], above: f64) -> Opti
             sum(t, v * slope * sigmoid(v))
         }),
         "hard_swish" => {
-            if x >= 3.0 { exact(one) } else if x <= -3.0 { exact(zero) } else { sum(v / r(3.0), r(0.5)) }
+            if x >= 3.0 {
+                exact(one)
+            } else if x <= -3.0 {
+                exact(zero)
+            } else {
+                sum(v / r(3.0), r(0.5))
+            }
         }
         "hard_sigmoid" => exact(if x.abs() >= 3.0 { zero } else { one / r(6.0) }),
         "hard_shrink" | "soft_shrink" => flag(x != 0.0),

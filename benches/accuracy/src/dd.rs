@@ -264,11 +264,7 @@ impl Dd {
     pub fn asinh(self) -> Dd {
         let x = self.abs();
         let one = Dd(1.0, 0.0);
-        let y = if x.0 > 1e100 {
-            x.ln() + LN_2
-        } else {
-            (x + x * x / (one + (one + x * x).sqrt())).ln_1p()
-        };
+        let y = if x.0 > 1e100 { x.ln() + LN_2 } else { (x + x * x / (one + (one + x * x).sqrt())).ln_1p() };
         if self.0 < 0.0 { -y } else { y }
     }
 

@@ -135,7 +135,8 @@ fn zeta_above_zero<R: Real>(s: R, q: R) -> R {
     for (k, b) in BERNOULLI.plain.iter().enumerate() {
         sum = sum + (R::from(b.0) + R::from(b.1)) * factor;
         let n = 2.0 * (k + 1) as f64;
-        factor = factor * (s + R::from(n - 1.0)) * (s + R::from(n)) / (square * R::from((n + 1.0) * (n + 2.0)));
+        factor =
+            factor * (s + R::from(n - 1.0)) * (s + R::from(n)) / (square * R::from((n + 1.0) * (n + 2.0)));
     }
     sum
 }

@@ -42,9 +42,14 @@ pub enum Op {
 impl Op {
     /// All that have a float formula.
     pub fn all() -> Vec<Op> {
-        let unary = unary_kernels::OPS.iter().copied().filter(|op| unary::value::<f64>(op, 0.5, ATTR, false).is_some());
-        let binary =
-            binary_kernels::OPS.iter().copied().filter(|op| binary::value::<f64>(op, 2.5, 0.5, ATTR, 5.0).is_some());
+        let unary = unary_kernels::OPS
+            .iter()
+            .copied()
+            .filter(|op| unary::value::<f64>(op, 0.5, ATTR, false).is_some());
+        let binary = binary_kernels::OPS
+            .iter()
+            .copied()
+            .filter(|op| binary::value::<f64>(op, 2.5, 0.5, ATTR, 5.0).is_some());
         unary.map(Op::Unary).chain(binary.map(Op::Binary)).collect()
     }
 
@@ -279,7 +284,8 @@ fn judge_all(op: Op, format: Format, operands: [&[u8]; 2], got: &[u8]) -> Worst 
             .step_by(part)
             .map(|start| {
                 let end = (start + part).min(got.len());
-                let cut = |bytes: &[u8]| format.decode(if bytes.is_empty() { &[] } else { &bytes[start..end] });
+                let cut =
+                    |bytes: &[u8]| format.decode(if bytes.is_empty() { &[] } else { &bytes[start..end] });
                 let (x, y, got) = (cut(operands[0]), cut(operands[1]), cut(got));
                 scope.spawn(move || judge_part(op, format, &x, &y, &got))
             })
@@ -313,7 +319,9 @@ fn judge<R: Real>(op: Op, format: Format, limit: Limit, [x, y]: [f64; 2], got: f
     let (value, mut slack) = match op {
         Op::Unary(name) => {
             let above = format.computed(x * ATTR[0]) > ATTR[1];
-            let Some(value) = unary::value::<R>(name, x, ATTR, above) else { return (f64::INFINITY, f64::NAN) };
+            let Some(value) = unary::value::<R>(name, x, ATTR, above) else {
+                return (f64::INFINITY, f64::NAN);
+            };
             (value, 0.0)
         }
         Op::Binary(name) => {
@@ -375,7 +383,11 @@ fn judge<R: Real>(op: Op, format: Format, limit: Limit, [x, y]: [f64; 2], got: f
     let ulps = (error - slack).max(0.0) / format.ulp(high);
     // Above zero, the terms of zeta are all of one sign.
     let rooted = limit.absolute > 0.0 && !(op.name() == "zeta" && y > 0.0);
-    if rooted && ulps > limit.ulps && high.abs() < NEAR_ROOT * factor && error <= slack + limit.absolute * factor {
+    if rooted
+        && ulps > limit.ulps
+        && high.abs() < NEAR_ROOT * factor
+        && error <= slack + limit.absolute * factor
+    {
         return (limit.ulps, high);
     }
     (ulps, high)

@@ -81,14 +81,15 @@ fn run(cli: &Cli) -> Result<bool, String> {
         for (j, &dtype) in dtypes.iter().enumerate() {
             let mut row: Option<Row> = None;
             for (n, &isa) in isas.iter().enumerate() {
-                let label =
-                    format!("{}/{total} {} {dtype} {isa}", i * dtypes.len() + j + 1, op.name());
+                let label = format!("{}/{total} {} {dtype} {isa}", i * dtypes.len() + j + 1, op.name());
                 let plan = match (cli.quick, n) {
                     (true, _) => Plan::QUICK,
                     (false, 0) => Plan::FULL,
                     (false, _) => Plan::TENTH,
                 };
-                let Some(worst) = measure(op, dtype, isa, &plan, &mut |points| show(&label, points)) else { break };
+                let Some(worst) = measure(op, dtype, isa, &plan, &mut |points| show(&label, points)) else {
+                    break;
+                };
                 if row.as_ref().is_none_or(|row| worst.ulps > row.worst.ulps) {
                     row = Some(Row { op, dtype, worst, isa });
                 }
@@ -103,7 +104,8 @@ fn run(cli: &Cli) -> Result<bool, String> {
     let failed = rows.iter().filter(|row| !holds(row)).count();
     println!("{} op and dtype pairs, {failed} past their limit", rows.len());
     if let Some(file) = &cli.write_docs {
-        std::fs::write(file, page(&rows, &isas)).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+        std::fs::write(file, page(&rows, &isas))
+            .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     }
     Ok(failed == 0)
 }
@@ -128,8 +130,13 @@ fn show(label: &str, points: u64) {
 
 fn line(row: &Row) -> String {
     let Row { op, dtype, worst, isa } = row;
-    let mut text =
-        format!("{:<38} {:<5} {:>6} {:>9.3}", op.name(), dtype.to_string(), limit(*op, *dtype).ulps, worst.ulps);
+    let mut text = format!(
+        "{:<38} {:<5} {:>6} {:>9.3}",
+        op.name(),
+        dtype.to_string(),
+        limit(*op, *dtype).ulps,
+        worst.ulps
+    );
     let _ = write!(text, "  {} ({isa})", worst.place(*op));
     if !holds(row) {
         let _ = write!(text, "  PAST THE LIMIT: {:e} is not {:e}", worst.got, worst.want);

@@ -101,7 +101,11 @@ impl Real for f64 {
     same!(f64, abs sqrt exp exp2 exp_m1 ln log2 log10 ln_1p sinh cosh tanh asin acos atan);
 
     fn asinh(self) -> f64 {
-        if self.abs() > 1e100 { (self.abs().ln() + std::f64::consts::LN_2).copysign(self) } else { libm::asinh(self) }
+        if self.abs() > 1e100 {
+            (self.abs().ln() + std::f64::consts::LN_2).copysign(self)
+        } else {
+            libm::asinh(self)
+        }
     }
 
     fn acosh(self) -> f64 {

@@ -67,10 +67,12 @@ fn above_zero(s: f64, q: f64) -> f64 {
         181_521_054_019_435_470.0,
         -7_166_165_256_175_667_000.0,
     ];
+    // Past that 1 may be too small to be added, and unless the corrections decrease at once, all terms are 0.
+    const FAR: f64 = 1e12;
     let mut sum = 0.0;
     let mut a = q;
     let mut terms = 0;
-    while terms < 9 || a <= 9.0 {
+    while a <= 9.0 || terms < 9 && a < FAR {
         let term = a.powf(-s);
         sum += term;
         a += 1.0;
@@ -114,6 +116,9 @@ mod tests {
         const CATALAN: f64 = 0.915_965_594_177_219;
         close(zeta(2.0, 0.25), PI * PI + 8.0 * CATALAN);
         close(zeta(2.0, -0.5), PI * PI / 2.0 + 4.0);
+        let far = 2f64.powi(53);
+        assert!((zeta(10.0, far) * 9.0 * far.powi(9) - 1.0).abs() < 1e-14);
+        assert_eq!((zeta(1e300, 2.0), zeta(1e13, 1e13), zeta(1e300, 1e300)), (0.0, 0.0, 0.0));
         close(zeta(2.0, 1e6), 1e-6 + 0.5e-12 + 1e-18 / 6.0);
         let negative: f64 = (0..11).map(|k| (f64::from(k) + 0.5).powi(-3)).sum();
         close(zeta(3.0, -10.5), zeta(3.0, 0.5) - negative);

@@ -8,6 +8,9 @@ use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E, LOG10_E, SQRT_2};
 const LN_2_HIGH: f64 = 0.693_147_180_369_123_8;
 const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
 
+/// How much more the logarithm of e to base 10 is than `LOG10_E`.
+const LOG10_E_LOW: f64 = 1.098_319_650_216_765e-17;
+
 /// 32 bits of the logarithm of 2 to base 10, and the rest.
 const LOG10_2_HIGH: f64 = 0.301_029_995_663_611_8;
 const LOG10_2_LOW: f64 = 3.694_239_077_158_931e-13;
@@ -310,8 +313,11 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
         let (k, m) = x.split();
         let f = m - 1.0;
         let ln = f - Self::ln_excess(f, V::splat(0.0));
-        let fraction = ln.mul_add(V::splat(LOG10_E), k * LOG10_2_LOW);
-        ln_limits(x, k.mul_add(V::splat(LOG10_2_HIGH), fraction))
+        // Below 1 both parts cancel to half their size, so what the product has lost is added to the rest.
+        let high = ln * LOG10_E;
+        let low = ln.mul_add(V::splat(LOG10_E_LOW), ln.product_error(V::splat(LOG10_E), high));
+        let sum = k.mul_add(V::splat(LOG10_2_HIGH), high);
+        ln_limits(x, sum + k.mul_add(V::splat(LOG10_2_LOW), low))
     }
 
     #[inline(always)]

@@ -171,9 +171,10 @@ pub fn zeta(s: f64, q: f64) -> Wide {
         return Wide::NAN;
     }
     // The bases below zero are 1 - f, 2 - f, ... with a sign, those above it f, f + 1, ...
+    // Each is a difference of its own: next to zero one of them has more digits than its distance from 1.
     let floor = Wide::from(q.floor());
     let above = Wide::from(q) - floor;
-    let below = Wide::ONE - above;
+    let below = Wide::from(q.ceil()) - Wide::from(q);
     if s % 2.0 == 0.0 {
         return zeta_above_zero(s, above) + (zeta_above_zero(s, below) - zeta_above_zero(s, below - floor));
     }
