@@ -4,6 +4,7 @@
 //! functions. They share nothing with the kernels.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
+use std::sync::LazyLock;
 
 /// `0 + 1`, with the second below half an ulp of the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +29,19 @@ const TWO_OVER_PI: [u64; 24] = [
     0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab, 0xf0cfbc209af4361d,
     0xa9e391615ee61b08, 0x6599855f14a06840, 0x8dffd8804d732731, 0x06061556ca73a8c9,
 ];
+
+/// `1 / n!` from n = 0.
+static INVERSE_FACTORIALS: LazyLock<[Dd; 31]> = LazyLock::new(|| {
+    let mut last = Dd(1.0, 0.0);
+    std::array::from_fn(|n| {
+        last = last / Dd(n.max(1) as f64, 0.0);
+        last
+    })
+});
+
+/// `1 / n`; the first is not used.
+static RECIPROCALS: LazyLock<[Dd; 400]> =
+    LazyLock::new(|| std::array::from_fn(|n| Dd(1.0, 0.0) / Dd(n as f64, 0.0)));
 
 fn two_sum(a: f64, b: f64) -> Dd {
     let s = a + b;
@@ -102,10 +116,11 @@ impl Div for Dd {
         if !q.is_finite() || q == 0.0 || b.0.is_infinite() {
             return Dd(q, 0.0);
         }
-        let r = self - b * Dd(q, 0.0);
+        let r = self - b.times(q);
         let q1 = r.0 / b.0;
-        let r = r - b * Dd(q1, 0.0);
-        renormalised(q, q1) + Dd(r.0 / b.0, 0.0)
+        let r = r - b.times(q1);
+        let Dd(high, low) = renormalised(q, q1);
+        renormalised(high, low + r.0 / b.0)
     }
 }
 
@@ -119,8 +134,18 @@ impl PartialOrd for Dd {
 }
 
 impl Dd {
+    fn times(self, b: f64) -> Dd {
+        let p = two_product(self.0, b);
+        renormalised(p.0, p.1 + self.1 * b)
+    }
+
     /// `self 2^n`.
     pub fn scaled(self, n: i32) -> Dd {
+        let exponent = (self.0.to_bits() >> 52 & 0x7ff) as i32;
+        if exponent > 200 && (200..2046).contains(&(exponent + n)) && (-1000..1000).contains(&n) {
+            let power = f64::from_bits(((1023 + n) as u64) << 52);
+            return Dd(self.0 * power, self.1 * power);
+        }
         let high = libm::ldexp(self.0, n);
         Dd(high, if high.is_finite() { libm::ldexp(self.1, n) } else { 0.0 })
     }
@@ -148,10 +173,7 @@ impl Dd {
     /// `e^self - 1` for |self| up to 0.4.
     fn exp_m1_small(self) -> Dd {
         let r = self.scaled(-9);
-        let mut p = Dd(0.0, 0.0);
-        for n in (1..=9u32).rev() {
-            p = (p + Dd(1.0, 0.0)) * r / f64::from(n).into();
-        }
+        let mut p = series(r, &INVERSE_FACTORIALS[1..10], 1) * r;
         // (1 + p)^2 - 1 = 2p + p^2
         for _ in 0..9 {
             p = p + p + p * p;
@@ -188,11 +210,13 @@ impl Dd {
         if self.0 <= 0.0 || !self.0.is_finite() {
             return self.0.ln().into();
         }
+        if (self.0 - 1.0).abs() < 0.25 {
+            return (self - Dd(1.0, 0.0)).ln_1p();
+        }
         let (_, k) = libm::frexp(self.0);
         let m = self.scaled(-k);
         let y = Dd(m.0.ln(), 0.0);
         // One Newton step on exp.
-        let y = y + (m * (-y).exp() - Dd(1.0, 0.0));
         let y = y + (m * (-y).exp() - Dd(1.0, 0.0));
         if k == 0 { y } else { y + LN_2 * f64::from(k).into() }
     }
@@ -291,12 +315,7 @@ impl Dd {
         }
         let (quadrant, r) = reduce(self);
         let sin = odd_series(r, -1.0);
-        let square = r * r;
-        let mut cos = Dd(1.0, 0.0);
-        for k in (1..=14u32).rev() {
-            let d = f64::from(2 * k * (2 * k - 1));
-            cos = Dd(1.0, 0.0) - cos * square / d.into();
-        }
+        let cos = series(-(r * r), &INVERSE_FACTORIALS[..], 2);
         match quadrant {
             0 => (sin, cos),
             1 => (cos, -sin),
@@ -351,11 +370,11 @@ impl Dd {
         // 2 / sqrt(pi) e^(-x^2) times the sum of 2^n x^(2n+1) / (2n+1)!!, all of one sign.
         let (mut term, mut sum) = (self, self);
         let square = (self * self).scaled(1);
-        let mut n = 1.0;
+        let mut n = 1;
         while term.0.abs() > 1e-33 * sum.0.abs() {
-            term = term * square / (2.0 * n + 1.0).into();
+            term = term * square * RECIPROCALS[2 * n + 1];
             sum = sum + term;
-            n += 1.0;
+            n += 1;
         }
         (sum / SQRT_PI).scaled(1) * (-(self * self)).exp()
     }
@@ -365,12 +384,14 @@ impl Dd {
         if self.0 < 2.0 {
             return Dd(1.0, 0.0) - self.erf();
         }
-        if self.0 > 30.0 || self.0.is_nan() {
-            return (self.0 * 0.0).into();
+        if self.0.is_nan() || self.0 > 30.0 {
+            return if self.0 > 30.0 { Dd(0.0, 0.0) } else { self };
         }
         // The continued fraction 1 / (x + (1/2) / (x + 1 / (x + (3/2) / (x + ...)))), from its end.
         let mut tail = self;
-        for k in (1..=400u32).rev() {
+        // Beyond 4 x sqrt(2n) = 150, all digits are there.
+        let terms = 20 + (1400.0 / (self.0 * self.0)) as u32;
+        for k in (1..=terms).rev() {
             tail = self + Dd(0.5 * f64::from(k), 0.0) / tail;
         }
         (-(self * self)).exp() / tail / SQRT_PI
@@ -383,15 +404,14 @@ impl Dd {
     }
 }
 
-/// `x + s x^3 / 3! + x^5 / 5! + s ...`, for |x| below 0.8.
+/// `c[0] + c[step] x + c[2 step] x^2 + ...`
+pub(crate) fn series(x: Dd, c: &[Dd], step: usize) -> Dd {
+    c.iter().step_by(step).rev().fold(Dd(0.0, 0.0), |sum, &c| sum * x + c)
+}
+
+/// `x + s x^3 / 3! + x^5 / 5! + s ...`, for |x| below 0.8 and s of 1 or -1.
 fn odd_series(x: Dd, s: f64) -> Dd {
-    let square = x * x * s.into();
-    let mut sum = Dd(1.0, 0.0);
-    for k in (1..=14u32).rev() {
-        let d = f64::from(2 * k * (2 * k + 1));
-        sum = Dd(1.0, 0.0) + sum * square / d.into();
-    }
-    x * sum
+    x * series(x * x * s.into(), &INVERSE_FACTORIALS[1..], 2)
 }
 
 /// The multiple of pi / 2 nearest to `x`, modulo 4, and what is left.
@@ -408,12 +428,12 @@ fn reduce(x: Dd) -> (u8, Dd) {
     // that starts at the bit of weight 2 after scaling.
     let (m, e) = libm::frexp(x.0.abs());
     let (m, e) = (libm::ldexp(m, 53) as u64, e - 53);
-    let bit = |i: i32| i >= 0 && TWO_OVER_PI[i as usize / 64] >> (63 - i % 64) & 1 == 1;
+    let word = |i: i32| if i < 0 { 0 } else { TWO_OVER_PI.get(i as usize).copied().unwrap_or(0) };
+    let (first, offset) = ((e - 2).div_euclid(64), (e - 2).rem_euclid(64) as u32);
     let mut window = [0u64; 4];
-    for i in 0..256 {
-        if bit(e - 2 + i) {
-            window[i as usize / 64] |= 1 << (63 - i % 64);
-        }
+    for (i, bits) in (first..).zip(&mut window) {
+        let both = u128::from(word(i)) << 64 | u128::from(word(i + 1));
+        *bits = (both >> (64 - offset)) as u64;
     }
     let mut carry = 0u128;
     for word in window.iter_mut().rev() {

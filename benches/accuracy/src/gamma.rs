@@ -1,6 +1,6 @@
 //! The gamma family and the Hurwitz zeta function: recurrences and asymptotic series.
 
-use crate::dd::{Dd, HALF_LN_2_PI, PI};
+use crate::dd::{Dd, HALF_LN_2_PI, PI, series};
 use crate::real::Real;
 use std::sync::LazyLock;
 
@@ -32,7 +32,7 @@ impl Dd {
         }
         let mut sum = HALF_LN_2_PI - x + (x - Dd(0.5, 0.0)) * x.ln();
         let inverse = one / x;
-        sum = sum + inverse * series(inverse * inverse, &BERNOULLI.over_n_less);
+        sum = sum + inverse * series(inverse * inverse, &BERNOULLI.over_n_less, 1);
         sum - product.ln()
     }
 
@@ -63,7 +63,7 @@ impl Dd {
         }
         let inverse = one / x;
         let square = inverse * inverse;
-        x.ln() - inverse.scaled(-1) - square * series(square, &BERNOULLI.over_n) - top / bottom
+        x.ln() - inverse.scaled(-1) - square * series(square, &BERNOULLI.over_n, 1) - top / bottom
     }
 
     /// The derivative of [`Self::digamma`].
@@ -93,7 +93,7 @@ impl Dd {
         }
         let inverse = one / x;
         let square = inverse * inverse;
-        top / bottom + inverse + square.scaled(-1) + square * inverse * series(square, &BERNOULLI.plain)
+        top / bottom + inverse + square.scaled(-1) + square * inverse * series(square, &BERNOULLI.plain, 1)
     }
 }
 
@@ -176,8 +176,3 @@ static BERNOULLI: LazyLock<Bernoulli> = LazyLock::new(|| {
     };
     Bernoulli { plain: weighted(|_| 1.0), over_n: weighted(|n| n), over_n_less: weighted(|n| n * (n - 1.0)) }
 });
-
-/// `c[0] + c[1] x + ...`
-fn series(x: Dd, c: &[Dd]) -> Dd {
-    c.iter().rev().fold(Dd(0.0, 0.0), |sum, &c| sum * x + c)
-}

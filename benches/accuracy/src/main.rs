@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Measures the accuracy of the CPU provider's float ops; exits with 1 if one exceeds its limit
 ///
 /// Each op is tried on all 16-bit patterns, or on 10,000,000 random bit patterns or pairs of them and on 100,000
-/// numbers around each root, pole and edge of its range; at levels below the best one on a tenth of that.
+/// numbers around each root, pole and edge of its range; at levels below the best one on a twentieth of those.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -85,7 +85,7 @@ fn run(cli: &Cli) -> Result<bool, String> {
                 let plan = match (cli.quick, n) {
                     (true, _) => Plan::QUICK,
                     (false, 0) => Plan::FULL,
-                    (false, _) => Plan::TENTH,
+                    (false, _) => Plan::FEWER,
                 };
                 let Some(worst) = measure(op, dtype, isa, &plan, &mut |points| show(&label, points)) else {
                     break;
