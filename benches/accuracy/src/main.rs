@@ -17,8 +17,11 @@ use std::process::ExitCode;
 #[command(version)]
 struct Cli {
     /// A hundredth of the points
-    #[arg(long)]
+    #[arg(long, conflicts_with = "points")]
     quick: bool,
+    /// How many random points; around each root, pole and edge there are a hundredth of that
+    #[arg(long, value_name = "N", default_value_t = 10_000_000)]
+    points: u64,
     /// Only this op (may be repeated)
     #[arg(long, value_name = "OP")]
     op: Vec<String>,
@@ -32,6 +35,9 @@ struct Cli {
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/accuracy.md")]
     write_docs: Option<PathBuf>,
 }
+
+/// The share of the points that levels below the best one get: one in so many.
+const FEWER: u64 = 20;
 
 /// One line of the table: an op in a dtype.
 struct Row {
@@ -73,6 +79,7 @@ fn run(cli: &Cli) -> Result<bool, String> {
     };
     isas.reverse();
 
+    let points = if cli.quick { cli.points / 100 } else { cli.points };
     let mut rows: Vec<Row> = Vec::new();
     println!("{:<38} {:<5} {:>6} {:>9}  at", "op", "dtype", "limit", "worst ulp");
     let chosen: Vec<Op> = ops.into_iter().filter(|op| matches(&cli.op, op.name())).collect();
@@ -82,11 +89,7 @@ fn run(cli: &Cli) -> Result<bool, String> {
             let mut row: Option<Row> = None;
             for (n, &isa) in isas.iter().enumerate() {
                 let label = format!("{}/{total} {} {dtype} {isa}", i * dtypes.len() + j + 1, op.name());
-                let plan = match (cli.quick, n) {
-                    (true, _) => Plan::QUICK,
-                    (false, 0) => Plan::FULL,
-                    (false, _) => Plan::FEWER,
-                };
+                let plan = Plan::of(if n == 0 { points } else { points / FEWER });
                 let Some(worst) = measure(op, dtype, isa, &plan, &mut |points| show(&label, points)) else {
                     break;
                 };
@@ -104,7 +107,7 @@ fn run(cli: &Cli) -> Result<bool, String> {
     let failed = rows.iter().filter(|row| !holds(row)).count();
     println!("{} op and dtype pairs, {failed} past their limit", rows.len());
     if let Some(file) = &cli.write_docs {
-        std::fs::write(file, page(&rows, &isas))
+        std::fs::write(file, page(&rows, &isas, points))
             .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     }
     Ok(failed == 0)
@@ -144,12 +147,28 @@ fn line(row: &Row) -> String {
     text
 }
 
+/// With a comma after every three digits.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// The page of the documentation: the rules, and an op per line.
-fn page(rows: &[Row], isas: &[Isa]) -> String {
+fn page(rows: &[Row], isas: &[Isa], points: u64) -> String {
     let levels: Vec<String> = isas.iter().map(|isa| format!("`{isa}`")).collect();
     let mut text = include_str!("page.md")
         .replace("{attr0}", &ATTR[0].to_string())
         .replace("{attr1}", &ATTR[1].to_string())
+        .replace("{random}", &grouped(points))
+        .replace("{slow}", &grouped(points / 100))
+        .replace("{fewer}", &FEWER.to_string())
         .replace("{best}", &levels[0])
         .replace("{others}", &levels[1..].join(", "));
     text.push_str("\n| op | f16 | bf16 | f32 | f64 |\n|---|---|---|---|---|\n");

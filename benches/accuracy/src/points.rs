@@ -21,17 +21,20 @@ pub struct Plan {
 const BATCH: usize = 1 << 16;
 
 impl Plan {
-    /// The points of the accuracy table.
-    pub const FULL: Plan = Plan { random: 10_000_000, around_edge: 100_000, pattern_step: 1, seed: 1 };
-    /// Those of the levels below the best one.
-    pub const FEWER: Plan = Plan { random: 500_000, around_edge: 5_000, pattern_step: 1, seed: 2 };
-    /// A look.
-    pub const QUICK: Plan = Plan { random: 100_000, around_edge: 2_000, pattern_step: 1, seed: 1 };
+    /// As many random points, and around each edge a hundredth of that.
+    pub const fn of(random: u64) -> Plan {
+        Plan { random, around_edge: random / 100, pattern_step: 1, seed: 1 }
+    }
+
+    /// How many random points an op gets.
+    pub(crate) fn random(&self, op: Op, dtype: DType) -> u64 {
+        // Its true value takes a hundred times as long as that of any other op.
+        let slow = op.name() == "zeta" && dtype == DType::F64;
+        if slow { self.random / 100 } else { self.random }
+    }
 
     pub(crate) fn batches(&self, op: Op, format: Format, each: &mut dyn FnMut([&[u8]; 2])) {
-        // Its true value takes a hundred times as long as that of any other op.
-        let slow = op.name() == "zeta" && format.dtype == DType::F64;
-        let random = if slow { self.random / 100 } else { self.random };
+        let random = self.random(op, format.dtype);
         let mut rng = Rng(self.seed);
         match op {
             Op::Unary(name) => {

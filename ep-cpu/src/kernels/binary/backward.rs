@@ -173,7 +173,7 @@ formulas! {
     };
     Rsqrt = |dy, x, _| {
         let root = x.sqrt();
-        -dy / x / (root + root)
+        -dy / (root + root) / x
     };
     Sqrt = |dy, x, _| {
         let root = x.sqrt();

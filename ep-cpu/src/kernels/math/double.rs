@@ -11,9 +11,9 @@ const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
 /// How much more the logarithm of e to base 10 is than `LOG10_E`.
 const LOG10_E_LOW: f64 = 1.098_319_650_216_765e-17;
 
-/// 32 bits of the logarithm of 2 to base 10, and the rest.
-const LOG10_2_HIGH: f64 = 0.301_029_995_663_611_8;
-const LOG10_2_LOW: f64 = 3.694_239_077_158_931e-13;
+/// 33 bits of the logarithm of 2 to base 10, and the rest.
+const LOG10_2_HIGH: f64 = 2_585_827_973.0 / 8_589_934_592.0;
+const LOG10_2_LOW: f64 = -1.904_312_846_716_427_4e-12;
 
 /// `(e^r - 1 - r) / r^2` for |r| up to ln(2) / 2.
 const EXP: [f64; 10] = [

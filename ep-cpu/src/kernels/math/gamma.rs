@@ -81,9 +81,9 @@ pub(super) fn digamma<V: Vector<Elem = f64>>(x: V) -> V {
     let mirrored = x.lt(zero);
     let z = V::select(mirrored, one - x, x);
     let (low, y) = moved_up(z);
-    // The sum of the reciprocals, as one fraction.
-    let (mut top, mut bottom) = (one, z);
-    for k in 1..STEPS {
+    // The sum of the reciprocals from the second on, as one fraction. The first may be larger than all of them.
+    let (mut top, mut bottom) = (one, z + 1.0);
+    for k in 2..STEPS {
         let t = z + f64::from(k);
         (top, bottom) = (top.mul_add(t, bottom), bottom * t);
     }
@@ -91,7 +91,7 @@ pub(super) fn digamma<V: Vector<Elem = f64>>(x: V) -> V {
     let square = inverse * inverse;
     let far = Double::ln(y) - polynomial(square, &OVER_N).mul_add(square, inverse * 0.5);
     let far = V::select(y.lt(V::splat(f64::INFINITY)), far, y);
-    let up = far - V::select(low, top / bottom, zero);
+    let up = (far - V::select(low, top / bottom, zero)) - V::select(low, one / z, zero);
     let r = fraction(x);
     let down = V::select(r.equals(zero), V::splat(f64::NAN), up - V::splat(PI) / Double::tan(r * PI));
     V::select(mirrored, down, up)
