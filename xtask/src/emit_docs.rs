@@ -47,6 +47,9 @@ An optional operand may be absent (address 0). `broadcast(a, b)` counts the elem
 `padded(dims, before, after)` those of a padded shape, and `extent(dims, strides)` the elements from the start of a strided
 view to behind its highest one, 0 when it is empty.
 
+How far the CPU provider's results may be from the true values, and what functions are at infinity:
+[accuracy.md](accuracy.md).
+
 ";
 
 fn section(o: &mut String, op: &Op) {

@@ -195,7 +195,8 @@ fn gated<M: Math>(x: M::V, high: M::V, low: M::V) -> M::V {
     let rest = product.mul_add(t, bounded.product_error(inverse, product));
     // Scaled last, which may leave few digits. Adding 0 x, zero but for infinite x.
     let left = x.mul_add(M::V::splat(0.0), (product + rest).scale(n));
-    M::V::select(negative, left, x * inverse)
+    // Parts of a result that vanishes have either sign.
+    M::V::select(negative, left, x * inverse).copysign(x)
 }
 
 /// `c[0] + c[1] x + ...`

@@ -243,6 +243,9 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn log10(x: V) -> V {
+        if !V::FUSED {
+            return V::narrow(Double::log10(x.widen()));
+        }
         let (k, m) = x.split();
         let fraction = Self::ln_times(m - 1.0, LOG10_E_PARTS.0, LOG10_E_PARTS.1);
         let fraction = k.mul_add(V::splat(LOG10_2_PARTS.1), fraction);
