@@ -110,8 +110,9 @@ fn groups(schema: &Schema) -> Vec<Group> {
 /// All ways to take one of each; of nothing, the one empty way.
 fn product<T: Clone>(lists: Vec<Vec<T>>) -> Vec<Vec<T>> {
     lists.into_iter().fold(vec![Vec::new()], |rows, list| {
-        let with =
-            |row: &Vec<T>| list.iter().map(|x| [row.as_slice(), &[x.clone()]].concat()).collect::<Vec<_>>();
+        let with = |row: &Vec<T>| {
+            list.iter().map(|x| [row.as_slice(), std::slice::from_ref(x)].concat()).collect::<Vec<_>>()
+        };
         rows.iter().flat_map(with).collect()
     })
 }

@@ -24,6 +24,11 @@
 //! A fault takes `3` (the third time), `3..` (from the third time on) or `2.5%` (each time with this chance). The
 //! instance counts, from 1, in the order in which work is queued.
 
+/// The snippet of `docs/sim.md`, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/sim.md")]
+pub struct SimGuide;
+
 mod faults;
 mod kernels;
 mod mapping;
@@ -84,6 +89,26 @@ struct Settings {
     slow_by: Duration,
 }
 
+impl Settings {
+    fn read(options: &Options) -> Result<Settings> {
+        let seed = options.parse("seed", 0)?;
+        let fault = |option| Fault::new(option, options.get(option), seed);
+        Ok(Settings {
+            peer: options.parse("peer", true)?,
+            seed,
+            max_delay: Duration::from_micros(options.parse("max_delay_us", 100)?),
+            hold: options.get("hold").map(str::to_owned),
+            ignore_waits: options.parse("ignore_waits", false)?,
+            out_of_memory: fault("out_of_memory")?,
+            launch_failure: fault("launch_failure")?,
+            op_error: fault("op_error")?,
+            device_lost: fault("device_lost")?,
+            slow: fault("slow")?,
+            slow_by: Duration::from_millis(options.parse("slow_ms", 100)?),
+        })
+    }
+}
+
 /// An instance of the provider.
 pub struct SimProvider(Arc<Instance>);
 
@@ -115,29 +140,9 @@ impl Provider for SimProvider {
                 "option `devices` is {devices}; at most {MAX_DEVICES} can be"
             )));
         }
-        let seed = options.parse("seed", 0)?;
-        let fault = |option| Fault::new(option, options.get(option), seed);
-        let settings = Settings {
-            peer: options.parse("peer", true)?,
-            seed,
-            max_delay: Duration::from_micros(options.parse("max_delay_us", 100)?),
-            hold: options.get("hold").map(str::to_owned),
-            ignore_waits: options.parse("ignore_waits", false)?,
-            out_of_memory: fault("out_of_memory")?,
-            launch_failure: fault("launch_failure")?,
-            op_error: fault("op_error")?,
-            device_lost: fault("device_lost")?,
-            slow: fault("slow")?,
-            slow_by: Duration::from_millis(options.parse("slow_ms", 100)?),
-        };
-        let memory = Arc::new(Memory::new(devices, options.parse("memory_bytes", 256 << 20)?)?);
-        Ok(SimProvider(Arc::new(Instance {
-            settings,
-            memory,
-            devices: (0..devices).map(|_| Arc::default()).collect(),
-            queues: AtomicU64::new(0),
-            native: Mutex::default(),
-        })))
+        let instance =
+            Instance::new(Settings::read(options)?, devices, options.parse("memory_bytes", 256 << 20)?)?;
+        Ok(SimProvider(Arc::new(instance)))
     }
 
     fn device_count(&self) -> Result<u32> {
@@ -157,10 +162,20 @@ impl Provider for SimProvider {
 }
 
 impl Instance {
+    fn new(settings: Settings, devices: u16, memory_bytes: u64) -> Result<Instance> {
+        Ok(Instance {
+            settings,
+            memory: Arc::new(Memory::new(devices, memory_bytes)?),
+            devices: (0..devices).map(|_| Arc::default()).collect(),
+            queues: AtomicU64::new(0),
+            native: Mutex::default(),
+        })
+    }
+
     /// Whether work of a device reaches an arena.
     fn reaches(&self, device: u16, arena: usize) -> bool {
         let own = usize::from(device) * 2;
-        arena == own || arena == own + 1 || (self.settings.peer && arena % 2 == 0)
+        arena == own || arena == own + 1 || (self.settings.peer && arena.is_multiple_of(2))
     }
 }
 
@@ -301,3 +316,40 @@ impl Allocator for SimAllocator {
 }
 
 ep_core::export_provider!(SimProvider);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_core::provider::Stream;
+    use queue::Point;
+
+    #[test]
+    fn memory_is_freed_and_had_again_in_the_order_of_a_stream() {
+        const ALL: u64 = 1 << 16;
+        let settings = Settings::read(&Options::default()).unwrap();
+        let provider = SimProvider(Arc::new(Instance::new(settings, 1, ALL).unwrap()));
+        let device = provider.open_device(0).unwrap();
+        let memory = device.open_allocator(MemoryKind::Device).unwrap();
+        let stream = device.create_stream(StreamOptions::default()).unwrap();
+        let other = device.create_stream(StreamOptions::default()).unwrap();
+        let first = memory.alloc(ALL, 64, None).unwrap();
+        let gate = Arc::new(Point::default());
+        let closed = gate.clone();
+        stream.push_always(Job::Always(Box::new(move || closed.wait())));
+        memory.free_async(first, ALL, &stream).unwrap();
+        // The stream has not come to it yet, but it is given away.
+        assert_eq!(memory.stats().in_use_bytes, ALL);
+        assert_eq!(memory.alloc(1, 64, None).unwrap_err().code(), Code::OutOfMemory);
+        assert_eq!(memory.alloc(1, 64, Some(&other)).unwrap_err().code(), Code::OutOfMemory);
+        assert_eq!(memory.free(first, ALL).unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(memory.free_async(first, ALL, &stream).unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(stream.claim(first, 1).err().map(|e| e.code()), Some(Code::InvalidArgument));
+        let second = std::thread::scope(|scope| {
+            scope.spawn(|| gate.reach());
+            memory.alloc(ALL, 64, Some(&stream)).unwrap()
+        });
+        memory.free(second, ALL).unwrap();
+        assert_eq!((memory.stats().in_use_blocks, memory.stats().total_allocs), (0, 2));
+        stream.sync().unwrap();
+    }
+}

@@ -54,10 +54,13 @@ impl Pace {
     }
 }
 
+/// Takes its time by the queue's pace.
+type Work = dyn FnOnce(&mut Pace) -> Result<()> + Send;
+
 /// What a queue does one after another.
 pub(crate) enum Job {
     /// A launch or a copy. Not done once the device is lost.
-    Work(Box<dyn FnOnce(&mut Pace) -> Result<()> + Send>),
+    Work(Box<Work>),
     /// Done whatever happens, so that nobody waits for ever and memory is freed.
     Always(Box<dyn FnOnce() + Send>),
 }

@@ -16,7 +16,6 @@ use ep_core::{DType, Result, Scalar};
 use ep_registry::config::ProviderConfig;
 use ep_registry::{Buffer, Device, Event, InPlace, Primitive, Read, Runtime, Stream};
 use ep_sim::SimProvider;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -231,10 +230,10 @@ impl Machine {
             slots: (0..SLOTS).map(|_| None).collect(),
         };
         let program = program(seed);
-        let mut trace = String::new();
-        let mut failed = |step: &dyn std::fmt::Debug, what: String| {
-            program.iter().for_each(|step| drop(writeln!(trace, "  {step:?}")));
-            Err(format!("program {seed} at {step:?}: {what}\n{trace}"))
+        let failed = |step: &dyn std::fmt::Debug, what: String| {
+            Err(format!(
+                "program {seed} at {step:?}: {what}\nEP_SIM_PROGRAMS=1 EP_SIM_SEED={seed}\n{program:#?}"
+            ))
         };
         for step in &program {
             match run.step(step.clone()) {
