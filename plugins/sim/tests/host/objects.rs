@@ -5,7 +5,6 @@ use ep_core::provider::StreamOptions;
 use ep_core::{Code, DType};
 use ep_registry::{Buffer, Event, InPlace, Runtime};
 use ep_sim::SimProvider;
-use std::path::PathBuf;
 
 #[test]
 fn devices_are_different_hardware_in_every_instance() {
@@ -45,7 +44,8 @@ fn it_loads_from_its_file() {
     let test = std::env::current_exe().unwrap();
     let name = format!("{}ep_sim{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     let mut config = settings(&[("max_delay_us", "10")]);
-    config.path = test.parent().map(|deps| deps.join(name)).unwrap_or_else(PathBuf::new);
+    // Test programs and libraries are built into one folder.
+    config.path = test.with_file_name(name);
     let runtime = Runtime::builder().threads(1).provider_with(config).build().unwrap();
     let device = &runtime.devices()[1];
     let stream = device.stream().unwrap();
