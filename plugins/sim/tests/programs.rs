@@ -23,7 +23,7 @@ const SLOTS: usize = 5;
 const STREAMS: usize = 3;
 const EVENTS: usize = 2;
 const MAX_LEN: usize = 40;
-const MAX_STEPS: u64 = 48;
+const MAX_STEPS: usize = 48;
 /// Programs that share a runtime, and so its streams' delays.
 const BATCH: u64 = 50;
 
@@ -161,11 +161,25 @@ fn step(r: &mut Random) -> Step {
     }
 }
 
+/// All streams read a slot, which is given away while they may still do so.
+fn shared_then_dropped(r: &mut Random) -> Vec<Step> {
+    let src = r.below(SLOTS);
+    let read = |stream| Step::Negate { stream, src, dst: (src + 1 + stream) % SLOTS };
+    (0..STREAMS).map(read).chain([Step::Drop { slot: src }]).collect()
+}
+
 /// The steps of a seed, the same on every machine.
 fn program(seed: u64) -> Vec<Step> {
     let mut random = Random(seed);
-    let steps = 4 + random.below(MAX_STEPS as usize);
-    (0..steps).map(|_| step(&mut random)).collect()
+    let least = 4 + random.below(MAX_STEPS);
+    let mut steps = Vec::new();
+    while steps.len() < least {
+        match random.below(12) {
+            0 => steps.extend(shared_then_dropped(&mut random)),
+            _ => steps.push(step(&mut random)),
+        }
+    }
+    steps
 }
 
 /// A buffer, its device, and what its elements should be; `None` while some were never written.
@@ -200,6 +214,9 @@ impl Machine {
         for (key, value) in [
             ("seed", seed.to_string()),
             ("max_delay_us", "40".into()),
+            // Now and then a piece of work is overtaken by all that should not wait for it.
+            ("slow", "4%".into()),
+            ("slow_ms", "1".into()),
             ("memory_bytes", "1048576".into()),
             ("ignore_waits", ignore_waits.to_string()),
         ] {
