@@ -32,7 +32,7 @@ impl C {
     /// Whether a product or quotient by its formula may be wrong: both of its parts are NaN.
     #[inline(always)]
     pub(crate) fn is_lost(self) -> bool {
-        (self.re != self.re) & (self.im != self.im)
+        self.re.is_nan() & self.im.is_nan()
     }
 
     /// The product where the formula has given two NaNs: infinite if a factor is infinite and the other is
