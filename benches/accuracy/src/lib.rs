@@ -107,7 +107,7 @@ pub fn limit(op: Op, dtype: DType) -> Limit {
 }
 
 /// Nearer to zero than this, a function with roots is near one.
-const NEAR_ROOT: f64 = 1.0;
+const NEAR_ROOT: f64 = 2.0;
 
 /// The largest error that was found.
 #[derive(Clone, Debug, Default)]

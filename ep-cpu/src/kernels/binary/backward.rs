@@ -171,7 +171,7 @@ formulas! {
         let zero = M::V::splat(0.0);
         M::V::select(x.equals(zero), zero, -dy / x / x)
     };
-    Rsqrt = |dy, x, _| {
+    Rsqrt: wide = |dy, x, _| {
         let root = x.sqrt();
         -dy / (root + root) / x
     };
