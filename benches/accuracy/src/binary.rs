@@ -173,7 +173,7 @@ fn derivative<R: Real>(op: &str, x: f64, [a0, a1]: [f64; 2], above: f64) -> Opti
         "soft_sign" => exact(one / (one + v.abs()) / (one + v.abs())),
         "soft_plus" => exact(if above > 0.0 { one } else { sigmoid(v * r(a0)) }),
         "tanh" => exact((one - v) * (one + v)),
-        "threshold" => flag(!(x <= a0)),
+        "threshold" => flag(x > a0 || x.is_nan()),
         "sigmoid" => exact(sigmoid(v) * sigmoid(-v)),
         "sigmoid_backward_with_dy_y" => exact(v * (one - v)),
         "abs" => exact(if x == 0.0 { zero } else { r(if x < 0.0 { -1.0 } else { 1.0 }) }),
