@@ -1,6 +1,6 @@
 //! What the binary float ops mean.
 //!
-//! A backward op is `dy` times a derivative. [`Judged::slack`] is what a result may be off beyond its ulps: where
+//! A backward op is `dy` times a derivative. What a result may be off beyond its ulps is: where
 //! the formula of the derivative adds terms that cancel, 3 epsilons of their magnitudes; and everywhere half the
 //! least number of the dtype, as the derivative may have been rounded there; all times `|dy|`.
 
