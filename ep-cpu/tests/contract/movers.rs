@@ -103,6 +103,48 @@ fn moved_elements_keep_their_bits() {
 }
 
 #[test]
+fn any_byte_of_bool_but_zero_is_true() {
+    let rig = Rig::new(1);
+    let bytes = [0, 1, 2, 255];
+    let same = ["src", "dst"];
+    let of = |launch: Launch, roles: &[&'static str]| {
+        roles.iter().fold(launch, |l, role| l.dtype(role, DType::BOOL))
+    };
+    let computed = [
+        (
+            Launch::of("cast").dtype("src", DType::BOOL).dtype("dst", DType::U8).sizes(["count"], [4]),
+            [0, 1, 1, 1],
+        ),
+        (
+            of(Launch::of("elementwise_unary").selector("op", "logical_not"), &same).sizes(["count"], [4]),
+            [1, 0, 0, 0],
+        ),
+        (
+            of(Launch::of("broadcast_elementwise_binary").selector("op", "logical_and"), &same)
+                .list("src0_dims", &[4])
+                .list("src1_dims", &[])
+                .scalar("scalar1", true),
+            [0, 1, 1, 1],
+        ),
+        (
+            of(Launch::of("reduce").selector("op", "any"), &same)
+                .sizes(["outer", "reduced", "inner"], [4, 1, 1]),
+            [0, 1, 1, 1],
+        ),
+    ];
+    for (launch, want) in computed {
+        let src = if launch.op == "broadcast_elementwise_binary" { "src0" } else { "src" };
+        assert_eq!(moved(&rig, &launch, src, &bytes), want, "{launch:?}");
+    }
+    let choose = Launch::of("where").dtype("cond", DType::BOOL).dtype("data", DType::U8);
+    let choose = choose.list("cond_dims", &[4]).list("x_dims", &[]).list("y_dims", &[]);
+    let choose = choose.ints("x", &[7]).ints("y", &[9]);
+    assert_eq!(moved(&rig, &choose, "cond", &bytes), [9, 7, 7, 7]);
+    let permute = of(Launch::of("permute"), &["data"]).list("src_dims", &[4]).list("permutation", &[0]);
+    assert_eq!(moved(&rig, &permute, "src", &bytes), bytes);
+}
+
+#[test]
 fn values_are_converted_as_casts() {
     let rig = Rig::new(1);
     for (dtype, value, want) in [
