@@ -9,10 +9,12 @@
 //! The memory is the host's, so the device must be one that computes on host memory.
 
 pub mod case;
+pub mod geometry;
 pub mod memory;
 pub mod rig;
 pub mod shapes;
 pub mod tolerance;
+pub mod traits;
 pub mod values;
 
 pub use case::{Case, Content, Key};
