@@ -90,5 +90,7 @@ pub fn written(case: &Case, schema: &Schema) -> Result<u64> {
     // SAFETY: as in `uses`.
     let facts = unsafe { ArgsFacts::new(schema, &arguments) };
     let outputs = schema.operands.iter().filter(|x| x.writes);
-    outputs.map(|x| x.covers.as_ref().unwrap_or(&x.count).amount(&facts)).try_fold(0, |most, n| Ok(n?.max(most)))
+    outputs
+        .map(|x| x.covers.as_ref().unwrap_or(&x.count).amount(&facts))
+        .try_fold(0, |most, n| Ok(n?.max(most)))
 }

@@ -11,6 +11,7 @@
 pub mod case;
 pub mod geometry;
 pub mod memory;
+pub mod predicates;
 pub mod rig;
 pub mod shapes;
 pub mod tolerance;

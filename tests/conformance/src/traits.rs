@@ -66,7 +66,8 @@ pub(crate) fn arithmetic_of_complex(key: &Key) -> bool {
     const MOVERS: [&str; 1] = ["cast"];
     let complex = key.dtypes.iter().any(|(_, d)| DType::COMPLEX.contains(d));
     let function = key.selector("op");
-    let exact = if key.op.contains("elementwise") { EXACT.contains(&function) } else { MOVERS.contains(&&*key.op) };
+    let exact =
+        if key.op.contains("elementwise") { EXACT.contains(&function) } else { MOVERS.contains(&&*key.op) };
     complex && !exact
 }
 
@@ -79,7 +80,8 @@ fn has_non_finite(key: &Key, schema: &Schema) -> bool {
         let role = x.dtype.map_or("", |d| &schema.desc[d].name);
         is_floating(key.dtype(role))
     };
-    let scalar = schema.args.iter().any(|a| a.kind == ArgKind::Scalar) && !schema.operands.iter().any(|x| x.reads);
+    let scalar =
+        schema.args.iter().any(|a| a.kind == ArgKind::Scalar) && !schema.operands.iter().any(|x| x.reads);
     let floating = schema.operands.iter().filter(read).any(float)
         || (scalar && key.dtypes.iter().any(|(_, d)| is_floating(*d)));
     // Sums and products of numbers beyond the range say nothing about a kernel.
