@@ -1,6 +1,6 @@
 //! What a provider claims, and requests that satisfy the conditions of a claim.
 
-use crate::case::{Case, Key, dtype_named};
+use crate::case::{Case, Key};
 use crate::geometry::limits;
 use ep_core::Result;
 use ep_core::hob::{BinaryOp, Expr, FactKind, Literal};
@@ -96,7 +96,7 @@ pub fn advertised(runtime: &Runtime, device: &Device) -> BTreeMap<Key, Advertise
                             selectors: values
                                 .map(|((f, c), v)| (f.name.clone(), c[*v as usize].clone()))
                                 .collect(),
-                            dtypes: roles.filter(|(_, d)| dtype_named(&d.to_string()).is_some()).collect(),
+                            dtypes: roles.collect(),
                         };
                         let entry = all.entry(key).or_default();
                         entry.predicates.push(factory.handle.predicate.clone());
