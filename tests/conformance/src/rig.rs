@@ -395,14 +395,28 @@ impl Trial<'_> {
                 _ if self.case.in_place.is_some_and(|(_, source)| source == name) => continue,
                 _ => before,
             };
-            if let Some(wrong) = difference(self.case, name, wanted, &now, self.expected.largest, u.writes) {
-                return Ok(Outcome::Fail(wrong));
+            let found = difference(self.case, name, wanted, &now, self.expected.largest, u.writes);
+            if let Some((at, wrong)) = found {
+                return Ok(Outcome::Fail(wrong + &self.sources(at, wanted.bytes.len() / element(u).max(1))));
             }
         }
         Ok(Outcome::Pass)
     }
 
-    /// The content of every operand that is written and no source at the same time.
+    /// The elements of the sources at the place of a wrong one, where the operands are alike.
+    fn sources(&self, at: usize, count: usize) -> String {
+        let mut text = String::new();
+        for (i, u) in self.expected.uses.iter().enumerate().filter(|(_, u)| u.reads) {
+            let data = &self.expected.before[i];
+            let alike = DType::ALL.contains(&data.dtype) && data.view().len() == count;
+            if alike && u.dtype.is_some() && at < count {
+                text.push_str(&format!("; `{}`[{at}] was {:?}", self.operand(i), data.get(at)));
+            }
+        }
+        text
+    }
+
+    /// The content of every operand that is written.
     fn outputs(&self, memory: &mut dyn Memory) -> Result<Vec<(usize, Vec<u8>)>> {
         let count = self.expected.uses.len();
         let written = (0..count).filter(|i| !self.absent(*i) && self.expected.uses[*i].writes);
@@ -483,7 +497,7 @@ fn arguments<'a>(primitive: &DynPrimitive, case: &'a Case) -> Result<DynArgs<'a>
     Ok(args)
 }
 
-/// The first element that is not as it should be.
+/// The first element that is not as it should be: its index, and what is wrong.
 fn difference(
     case: &Case,
     operand: &str,
@@ -491,32 +505,29 @@ fn difference(
     found: &[u8],
     largest: f64,
     written: bool,
-) -> Option<String> {
+) -> Option<(usize, String)> {
     if found == wanted.bytes {
         return None;
     }
     if !DType::ALL.contains(&wanted.dtype) {
-        return Some(format!("`{operand}`, which is only read, has changed"));
+        return Some((0, format!("`{operand}`, which is only read, has changed")));
     }
     let found = primitives::reference::View::new(wanted.dtype, found);
     let tolerance = tolerance(case, wanted.dtype, largest);
     for i in 0..wanted.view().len().max(found.len()) {
         if i >= found.len() || i >= wanted.view().len() {
-            return Some(format!(
-                "`{operand}` has {} elements, {} are expected",
-                found.len(),
-                wanted.view().len()
-            ));
+            let (found, wanted) = (found.len(), wanted.view().len());
+            return Some((i, format!("`{operand}` has {found} elements, {wanted} are expected")));
         }
         if found.element(i) == wanted.view().element(i) {
             continue;
         }
         let (w, f) = (wanted.get(i), found.get(i));
         if !written {
-            return Some(format!("`{operand}`[{i}], which is only read, was {w:?} and is {f:?}"));
+            return Some((i, format!("`{operand}`[{i}], which is only read, was {w:?} and is {f:?}")));
         }
         if !tolerance.accepts(wanted.dtype, w, f) {
-            return Some(format!("`{operand}`[{i}] is {f:?}, expected {w:?} within {tolerance:?}"));
+            return Some((i, format!("`{operand}`[{i}] is {f:?}, expected {w:?} within {tolerance:?}")));
         }
     }
     None

@@ -68,7 +68,7 @@ pub(super) fn gather(key: &Key, outer: &[&'static str]) -> Vec<Case> {
         case("one row many times", 2, 1, 35, 37, [0, 0], (0, 1)),
         case("misaligned", 2, 17, 33, 19, [0, 0], (0, 17)).shifted(1),
         case("large", 1, 257, 67, 1009, [0, 0], (0, 257)),
-        case("large destination", 3, 1009, 67, 37, [0, 0], (0, 1009)),
+        case("large destination", 3, 331, 67, 37, [0, 0], (0, 331)),
         case("window", 2, 7, 5, 67, [5, 20], (0, 20)),
     ];
     for (name, range) in index_ranges(key, 20) {
