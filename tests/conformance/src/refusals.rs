@@ -23,8 +23,6 @@ enum Wrong {
     Size,
     /// It is 8 bytes longer than this version knows, and those are not zero.
     UnknownField,
-    /// `alignment` is 3.
-    Alignment,
     /// `flags` are set.
     Flags,
     /// The first size is -1.
@@ -34,10 +32,9 @@ enum Wrong {
 }
 
 /// Cases about descriptors and arguments: name, which struct, what is wrong, and which codes are right.
-const CASES: [(&str, bool, Wrong, &[Code]); 8] = [
+const CASES: [(&str, bool, Wrong, &[Code]); 7] = [
     ("descriptor-of-impossible-size", true, Wrong::Size, &[Code::AbiMismatch, Code::InvalidArgument]),
     ("descriptor-with-an-unknown-field", true, Wrong::UnknownField, &[Code::Unsupported]),
-    ("descriptor-with-a-bad-alignment", true, Wrong::Alignment, &[Code::InvalidArgument, Code::Unsupported]),
     ("arguments-of-impossible-size", false, Wrong::Size, &[Code::AbiMismatch, Code::InvalidArgument]),
     ("arguments-with-an-unknown-field", false, Wrong::UnknownField, &[Code::Unsupported]),
     ("arguments-with-unknown-flags", false, Wrong::Flags, &[Code::Unsupported, Code::InvalidArgument]),
@@ -189,8 +186,7 @@ fn spoil(words: &mut Vec<u64>, wrong: Wrong) {
             words.push(1);
             words[0] += 8;
         }
-        // The second word of a descriptor is its alignment, that of arguments their flags.
-        Wrong::Alignment => words[1] = 3,
+        // The second word of arguments.
         Wrong::Flags => words[1] = 1 << 40,
         Wrong::NegativeSize | Wrong::NullAddress => {}
     }
