@@ -87,14 +87,14 @@ impl Cache {
     /// Keeps code. What goes wrong is logged: the code is there all the same.
     pub fn put(&self, arch: Arch, version: Version, key: &Key, code: &[u8]) {
         let Some(path) = self.place(arch, version, key) else { return };
-        if let Err(e) = store(&path, code) {
-            if !self.complained.swap(true, Ordering::Relaxed) {
-                tracing::warn!(
-                    "{}: {e}; kernels are compiled in every process: make the folder writable, or name another one \
-                     with option `cache` or {FOLDER_ENV}",
-                    path.display()
-                );
-            }
+        if let Err(e) = store(&path, code)
+            && !self.complained.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "{}: {e}; kernels are compiled in every process: make the folder writable, or name another one \
+                 with option `cache` or {FOLDER_ENV}",
+                path.display()
+            );
         }
     }
 
@@ -104,7 +104,9 @@ impl Cache {
     /// `Unavailable` where the cache is disabled or the folder cannot be written.
     pub fn put_or_fail(&self, arch: Arch, version: Version, key: &Key, code: &[u8]) -> Result<()> {
         let path = self.place(arch, version, key).ok_or_else(|| {
-            Error::unavailable(format!("the cache is disabled; name a folder with option `cache` or {FOLDER_ENV}"))
+            Error::unavailable(format!(
+                "the cache is disabled; name a folder with option `cache` or {FOLDER_ENV}"
+            ))
         })?;
         store(&path, code).map_err(|e| Error::unavailable(format!("{}: {e}", path.display())))
     }

@@ -42,7 +42,9 @@ impl FromStr for Arch {
         let number = text.strip_prefix("sm_").and_then(|digits| digits.parse::<u32>().ok());
         match number {
             Some(n @ 10..1000) => Ok(Arch::new(n / 10, n % 10)),
-            _ => Err(Error::invalid(format!("architecture `{text}`: `sm_` and two or three digits, such as sm_90"))),
+            _ => Err(Error::invalid(format!(
+                "architecture `{text}`: `sm_` and two or three digits, such as sm_90"
+            ))),
         }
     }
 }
@@ -119,7 +121,7 @@ fn included(text: &str) -> Vec<(&'static str, &'static str)> {
     while let Some(text) = open.pop() {
         let names = text.lines().filter_map(|l| l.trim().strip_prefix("#include \"")?.split('"').next());
         for name in names {
-            let header = crate::kernel::HEADERS.iter().find(|(n, _)| *n == name);
+            let header = crate::ops::source::HEADERS.iter().find(|(n, _)| *n == name);
             if let Some(header) = header.filter(|h| !found.contains(h)) {
                 found.push(*header);
                 open.push(header.1);

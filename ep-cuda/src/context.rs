@@ -4,7 +4,7 @@ use crate::device::Properties;
 use crate::driver::{AccessDesc, CuContext, CuDevice, CuEvent, CuResult, Driver, Failed, Location};
 use crate::kernel::Modules;
 use crate::memory::Pool;
-use ep_core::{Error, Result};
+use ep_core::{Code, Error, Result};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -162,6 +162,18 @@ impl Context {
         }
     }
 
+    /// Gives something back, in the context if it can be entered. Also if it cannot: what is given back is named by
+    /// its handle, and most drivers need no more.
+    pub(crate) fn close(&self, what: &str, give_back: impl FnOnce(&Context)) {
+        let entered = self.enter();
+        give_back(self);
+        match entered {
+            Ok(_current) => {}
+            Err(e) if e.code() == Code::DeviceLost && self.is_lost() => tracing::debug!("{what}: {e}"),
+            Err(e) => tracing::error!("{what}: {e}"),
+        }
+    }
+
     /// An event, with timing, perhaps one that was used before.
     pub(crate) fn take_event(&self) -> Result<CuEvent> {
         if let Some(event) = self.events.lock().pop() {
@@ -216,17 +228,13 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        match self.enter() {
-            Ok(_current) => {
-                for event in std::mem::take(&mut *self.events.lock()) {
-                    self.destroy_event(event);
-                }
-                self.modules.unload(self);
-                crate::memory::close_pool(self);
+        self.close("closing a context", |context| {
+            for event in std::mem::take(&mut *context.events.lock()) {
+                context.destroy_event(event);
             }
-            Err(e) if self.is_lost() => tracing::debug!("closing a lost context: {e}"),
-            Err(e) => tracing::error!("closing a context: {e}"),
-        }
+            context.modules.unload(context);
+            crate::memory::close_pool(context);
+        });
         // SAFETY: retained once in `retain`; every object in it holds an Arc of this.
         self.log("releasing a context", unsafe { self.driver.cuDevicePrimaryCtxRelease(self.device) });
     }

@@ -6,11 +6,10 @@ use crate::driver::{CuDevice, Driver, constant};
 use crate::event::CudaEvent;
 use crate::kernel::Loader;
 use crate::memory::{CudaAllocator, Limits};
+use crate::ops::softmax::Strategy;
 use crate::space::{self, KIND};
 use crate::stream::CudaStream;
-use ep_core::provider::{
-    Attribute, Device, DeviceInfo, ForeignStreams, MemoryKind, StreamOptions, Timing,
-};
+use ep_core::provider::{Attribute, Device, DeviceInfo, ForeignStreams, MemoryKind, StreamOptions, Timing};
 use ep_core::{Error, Result, Scalar};
 use once_cell::sync::OnceCell;
 use std::ffi::{CStr, c_char};
@@ -72,7 +71,9 @@ impl Properties {
         // SAFETY: as above.
         let pci = text(&|to, length| Ok(unsafe { driver.cuDeviceGetPCIBusId(to, length, device) }?))?;
         if number(constant::ATTRIBUTE_UNIFIED_ADDRESSING)? == 0 {
-            return Err(Error::unsupported(format!("{name}: without unified addressing; no driver since 2010 lacks it")));
+            return Err(Error::unsupported(format!(
+                "{name}: without unified addressing; no driver since 2010 lacks it"
+            )));
         }
         let major = number(constant::ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? as u32;
         let minor = number(constant::ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)? as u32;
@@ -98,6 +99,7 @@ pub(crate) struct Shared {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) limits: Limits,
     pub(crate) sync_launches: bool,
+    pub(crate) softmax: Option<Strategy>,
     /// Memory spaces of all devices of the driver with their numbers.
     pub(crate) spaces: Vec<(CuDevice, String)>,
 }
@@ -117,13 +119,15 @@ pub struct CudaDevice {
     shared: Arc<Shared>,
     ordinal: CuDevice,
     properties: Properties,
+    reached: Vec<String>,
     context: OnceCell<Arc<Context>>,
 }
 
 impl CudaDevice {
     pub(crate) fn new(shared: Arc<Shared>, ordinal: CuDevice) -> Result<CudaDevice> {
         let properties = Properties::of(&shared.driver, ordinal)?;
-        Ok(CudaDevice { shared, ordinal, properties, context: OnceCell::new() })
+        let reached = reached(&shared, ordinal, &properties.uuid)?;
+        Ok(CudaDevice { shared, ordinal, properties, reached, context: OnceCell::new() })
     }
 
     /// What the driver says of it.
@@ -143,27 +147,30 @@ impl CudaDevice {
         })
     }
 
+    /// The strategy that the options force on softmax.
+    pub(crate) fn softmax_strategy(&self) -> Option<Strategy> {
+        self.shared.softmax
+    }
+
     /// What loads its kernels.
     pub(crate) fn loader(&self) -> Result<Loader> {
         let (context, compiler) = (self.context()?.clone(), self.shared.compiler.clone());
         Ok(Loader { context, compiler, arch: self.properties.arch })
     }
+}
 
-    /// Spaces that its kernels and copies reach: its own, pinned memory, and the memory of peers.
-    fn reached(&self) -> Vec<String> {
-        let uuid = &self.properties.uuid;
-        let mut spaces = vec![space::device(uuid), space::pinned(uuid)];
-        for (peer, space) in self.shared.spaces.iter().filter(|(peer, _)| *peer != self.ordinal) {
-            let mut able = 0;
-            // SAFETY: ordinals of this driver and a valid out-pointer.
-            match unsafe { self.shared.driver.cuDeviceCanAccessPeer(&mut able, self.ordinal, *peer) } {
-                Ok(()) if able != 0 => spaces.push(space.clone()),
-                Ok(()) => {}
-                Err(e) => tracing::warn!("device {}: peer {peer} is not used: {e}", self.ordinal),
-            }
+/// Spaces that a device's kernels and copies reach: its own, pinned memory, and the memory of peers.
+fn reached(shared: &Shared, ordinal: CuDevice, uuid: &[u8; 16]) -> Result<Vec<String>> {
+    let mut spaces = vec![space::device(uuid), space::pinned(uuid)];
+    for (peer, space) in shared.spaces.iter().filter(|(peer, _)| *peer != ordinal) {
+        let mut able = 0;
+        // SAFETY: ordinals of this driver and a valid out-pointer.
+        unsafe { shared.driver.cuDeviceCanAccessPeer(&mut able, ordinal, *peer) }?;
+        if able != 0 {
+            spaces.push(space.clone());
         }
-        spaces
     }
+    Ok(spaces)
 }
 
 impl Device for CudaDevice {
@@ -195,7 +202,6 @@ impl Device for CudaDevice {
             ("integrated", truth(p.integrated)),
             ("driver_cuda", number(self.shared.driver.version() as u64)),
         ];
-        let reached = self.reached();
         DeviceInfo {
             kind: KIND.into(),
             name: p.name.clone(),
@@ -204,8 +210,8 @@ impl Device for CudaDevice {
             memory_bytes: p.memory_bytes,
             inline: false,
             memory_space: space::device(&p.uuid),
-            reads: reached.clone(),
-            writes: reached,
+            reads: self.reached.clone(),
+            writes: self.reached.clone(),
             attributes: attributes.into_iter().map(|(name, value)| (name.into(), value)).collect(),
         }
     }

@@ -37,8 +37,7 @@ impl std::fmt::Debug for Driver {
     }
 }
 
-type GetProcAddress =
-    unsafe extern "C" fn(*const c_char, *mut *const c_void, i32, u64, *mut i32) -> CuResult;
+type GetProcAddress = unsafe extern "C" fn(*const c_char, *mut *const c_void, i32, u64, *mut i32) -> CuResult;
 
 impl Driver {
     /// Opens the library at `path`, or else the one that [`LIBRARY_ENV`] names, or else [`LIBRARY`].
@@ -100,11 +99,7 @@ impl Driver {
 const UPDATE: &str = "a driver for CUDA 12.0 or newer (525.60 or newer) is needed";
 
 fn too_old(version: i32) -> Error {
-    Error::unavailable(format!(
-        "the driver is for CUDA {}.{}; {UPDATE}",
-        version / 1000,
-        version % 1000 / 10
-    ))
+    Error::unavailable(format!("the driver is for CUDA {}.{}; {UPDATE}", version / 1000, version % 1000 / 10))
 }
 
 fn open_library(name: &OsStr) -> Result<Library> {

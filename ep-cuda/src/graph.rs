@@ -1,13 +1,10 @@
 //! Graphs: work that is recorded once and replayed in one call.
 
 use crate::context::Context;
-use crate::driver::{CuGraph, CuGraphExec, CuResult, Failed, UpdateResult};
+use crate::driver::{CuGraph, CuGraphExec, CuResult, UpdateResult, constant};
 use crate::stream::CudaStream;
 use ep_core::{Error, Result};
 use std::sync::Arc;
-
-/// Not restricted: what is recorded are calls on the stream only, and memory is not allocated on it.
-const CAPTURE_MODE_RELAXED: i32 = 2;
 
 impl CudaStream {
     /// Records what is queued from now on, in place of doing it.
@@ -17,8 +14,9 @@ impl CudaStream {
     pub fn begin_capture(&self) -> Result<()> {
         let context = self.context();
         let _current = context.enter()?;
+        // Relaxed: kernels that are first used now are loaded, and other streams' buffers allocated.
         // SAFETY: a live stream.
-        unsafe { context.driver().cuStreamBeginCapture(self.raw(), CAPTURE_MODE_RELAXED) }
+        unsafe { context.driver().cuStreamBeginCapture(self.raw(), constant::STREAM_CAPTURE_MODE_RELAXED) }
             .map_err(|e| context.error(e).context("beginning a capture"))
     }
 
@@ -110,27 +108,16 @@ impl GraphExec {
     }
 }
 
-fn destroy(context: &Context, what: &str, call: impl FnOnce() -> std::result::Result<(), Failed>) {
-    match context.enter() {
-        Ok(_current) => context.log(what, call()),
-        Err(e) => tracing::error!("{what}: {e}"),
-    }
-}
-
 impl Drop for Graph {
     fn drop(&mut self) {
         // SAFETY: made by `end_capture`, destroyed once.
-        destroy(&self.context, "destroying a graph", || unsafe {
-            self.context.driver().cuGraphDestroy(self.raw)
-        });
+        self.context.log("destroying a graph", unsafe { self.context.driver().cuGraphDestroy(self.raw) });
     }
 }
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
         // SAFETY: made by `instantiate`, destroyed once. The driver waits for replays that are under way.
-        destroy(&self.context, "destroying a graph", || unsafe {
-            self.context.driver().cuGraphExecDestroy(self.raw)
-        });
+        self.context.log("destroying a graph", unsafe { self.context.driver().cuGraphExecDestroy(self.raw) });
     }
 }

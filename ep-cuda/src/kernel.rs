@@ -3,7 +3,7 @@
 use crate::cache::Key;
 use crate::compiler::{Arch, Compiler, Spec};
 use crate::context::Context;
-use crate::driver::{CuFunction, CuModule, LaunchAttribute, LaunchConfig, constant};
+use crate::driver::{CuFunction, CuModule, constant};
 use crate::stream::CudaStream;
 use ep_core::{Error, Result};
 use once_cell::sync::OnceCell;
@@ -11,9 +11,6 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
-
-/// Every header that a source may include.
-pub(crate) const HEADERS: &[(&str, &str)] = &[];
 
 /// The functions that a context has loaded, by the kernel's key. They stay until the context ends.
 #[derive(Default)]
@@ -68,14 +65,26 @@ pub struct Geometry {
     pub block: [u32; 3],
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
-    /// Blocks of a cluster in x; 1: no clusters.
-    pub cluster: u32,
 }
 
 impl Geometry {
     /// Blocks and threads in one dimension.
     pub fn linear(blocks: u32, threads: u32) -> Geometry {
-        Geometry { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0, cluster: 1 }
+        Geometry { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
+    }
+
+    /// As many blocks of `threads` as `items` need when each thread takes `each`.
+    ///
+    /// # Errors
+    /// `Unsupported` for more than a grid holds.
+    pub fn covering(items: u64, threads: u32, each: u32) -> Result<Geometry> {
+        let blocks = items.div_ceil(u64::from(threads) * u64::from(each));
+        match i32::try_from(blocks) {
+            Ok(blocks) => Ok(Geometry::linear(blocks as u32, threads)),
+            Err(_) => Err(Error::unsupported(format!(
+                "{items} items need {blocks} blocks; a grid has at most 2^31 - 1"
+            ))),
+        }
     }
 }
 
@@ -131,14 +140,6 @@ impl Function {
         self.set(constant::FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes as i32)
     }
 
-    /// Allows clusters of more than 8 blocks.
-    ///
-    /// # Errors
-    /// The driver's, on devices without clusters.
-    pub fn allow_large_clusters(&self) -> Result<()> {
-        self.set(constant::FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
-    }
-
     fn set(&self, attribute: i32, value: i32) -> Result<()> {
         let _current = self.context.enter()?;
         // SAFETY: a function of the context.
@@ -172,27 +173,12 @@ impl Function {
             (&raw const bytes).expose_provenance(),
             0,
         ];
-        let Geometry { grid, block, shared_bytes, cluster } = geometry;
+        let Geometry { grid, block, shared_bytes } = geometry;
         stream.queue(self.name, |context| {
             let (params, extra) = (std::ptr::null_mut(), extra.as_ptr());
             // SAFETY: a function and a stream of the context; `extra` says where the argument is and how long; what
             // it points to is valid as the caller promises.
             unsafe {
-                if cluster > 1 {
-                    let mut value = [0; 16];
-                    value[..3].copy_from_slice(&[cluster, 1, 1]);
-                    let id = constant::LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-                    let attribute = LaunchAttribute { id, pad: 0, value };
-                    let config = LaunchConfig {
-                        grid,
-                        block,
-                        shared_bytes,
-                        stream: stream.raw(),
-                        attributes: &attribute,
-                        num_attributes: 1,
-                    };
-                    return context.driver().cuLaunchKernelEx(&config, self.raw, params, extra);
-                }
                 context.driver().cuLaunchKernel(
                     self.raw,
                     grid[0],

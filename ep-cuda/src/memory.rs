@@ -22,6 +22,13 @@ pub struct Limits {
     pub cache_bytes: u64,
 }
 
+impl Default for Limits {
+    /// None.
+    fn default() -> Limits {
+        Limits { memory_limit: u64::MAX, cache_bytes: u64::MAX }
+    }
+}
+
 /// What has been handed out.
 #[derive(Default)]
 struct Ledger {
@@ -48,7 +55,9 @@ impl Ledger {
 
     fn take(&mut self, address: u64) -> Result<Block> {
         let block = self.blocks.remove(&address).ok_or_else(|| {
-            Error::invalid(format!("free of address {address:#x}, which is not allocated here or was freed before"))
+            Error::invalid(format!(
+                "free of address {address:#x}, which is not allocated here or was freed before"
+            ))
         })?;
         self.stats.in_use_bytes -= block.bytes;
         self.stats.in_use_blocks -= 1;
@@ -197,17 +206,25 @@ impl CudaAllocator {
         let (mut free, mut total) = (0, 0);
         // SAFETY: valid out-pointers; the context is current.
         let room = match unsafe { self.context.driver().cuMemGetInfo(&mut free, &mut total) } {
-            Ok(()) if self.kind == MemoryKind::Device => format!(", and {free} of the device's {total} are free"),
+            Ok(()) if self.kind == MemoryKind::Device => {
+                format!(", and {free} of the device's {total} are free")
+            }
             _ => String::new(),
         };
-        Error::new(error.code(), format!("{bytes} bytes are asked for, {in_use} are in use here{room}: {error}"))
+        Error::new(
+            error.code(),
+            format!("{bytes} bytes are asked for, {in_use} are in use here{room}: {error}"),
+        )
     }
 
     /// Frees, ordered on a stream or at once.
     fn free_on(&self, address: u64, stream: Option<CuStream>) -> Result<()> {
         let block = self.context.pool().ledger(self.kind).lock().take(address)?;
-        let _current = self.context.enter()?;
-        self.give(block.raw, stream).map_err(|e| self.context.error(e))
+        let entered = self.context.enter();
+        // Also where it cannot be entered, so that nothing is left behind.
+        let given = self.give(block.raw, stream).map_err(|e| self.context.error(e));
+        entered?;
+        given
     }
 }
 
@@ -230,10 +247,13 @@ impl Allocator for CudaAllocator {
             }
         }
         // An empty allocation has an address of its own too.
-        let padding = if alignment > DRIVER_ALIGNMENT { alignment - DRIVER_ALIGNMENT } else { 0 };
-        let size = bytes.max(1).checked_add(padding).and_then(|n| usize::try_from(n).ok()).ok_or_else(|| {
-            Error::out_of_memory(format!("{bytes} bytes at a multiple of {alignment}: more than an address space"))
-        })?;
+        let padding = alignment.saturating_sub(DRIVER_ALIGNMENT);
+        let size =
+            bytes.max(1).checked_add(padding).and_then(|n| usize::try_from(n).ok()).ok_or_else(|| {
+                Error::out_of_memory(format!(
+                    "{bytes} bytes at a multiple of {alignment}: more than an address space"
+                ))
+            })?;
         let _current = self.context.enter()?;
         let raw = self.take(size, stream.map(CudaStream::raw)).map_err(|e| self.refused(bytes, e))?;
         let address = raw.next_multiple_of(alignment);

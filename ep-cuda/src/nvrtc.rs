@@ -164,7 +164,8 @@ impl Nvrtc {
                 known.join(", ")
             )));
         }
-        let text = |t: &str| CString::new(t).map_err(|_| Error::internal(format!("{}: a zero byte", input.name)));
+        let text =
+            |t: &str| CString::new(t).map_err(|_| Error::internal(format!("{}: a zero byte", input.name)));
         let (name, source) = (text(input.name)?, text(input.text)?);
         let names = input.headers.iter().map(|(n, _)| text(n)).collect::<Result<Vec<_>>>()?;
         let texts = input.headers.iter().map(|(_, t)| text(t)).collect::<Result<Vec<_>>>()?;
@@ -195,7 +196,10 @@ impl Nvrtc {
             let log = String::from_utf8_lossy(&log);
             let log = log.trim_end_matches(['\0', '\n']);
             let error = what.err().map_or_else(String::new, |e| e.to_string());
-            return Err(Error::internal(format!("{} for {arch} does not compile: {error}\n{log}", input.name)));
+            return Err(Error::internal(format!(
+                "{} for {arch} does not compile: {error}\n{log}",
+                input.name
+            )));
         }
         program.read("nvrtcGetCUBIN", self.functions.cubin_size, self.functions.cubin)
     }

@@ -8,23 +8,36 @@ mod fill;
 mod memcpy;
 mod memset;
 mod scalar;
+pub mod softmax;
+pub(crate) mod source;
 
 use crate::compiler::{Arch, Spec};
 use crate::provider::CudaProvider;
-use ep_core::Result;
 use ep_core::provider::Registrar;
+use ep_core::{DType, Result};
 
 /// Registers everything.
 pub(crate) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()> {
     memcpy::register(registrar)?;
     memset::register(registrar)?;
     fill::register(registrar)?;
-    Ok(())
+    softmax::register(registrar)
 }
 
 /// The kernels that each op's rows may need on an architecture, under the op's name.
-pub(crate) fn kernels(_arch: Arch) -> Vec<(&'static str, Vec<Spec>)> {
-    Vec::new()
+pub(crate) fn kernels(arch: Arch) -> Vec<(&'static str, Vec<Spec>)> {
+    fill::kernels().into_iter().chain(softmax::kernels(arch)).collect()
+}
+
+/// A dtype's name in the kernels' sources.
+fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::BOOL => "b8",
+        DType::COMPLEX64 => "c64",
+        DType::COMPLEX128 => "c128",
+        // The others have the same names there.
+        other => other.name().unwrap_or_default(),
+    }
 }
 
 /// A size of a launch, which has been checked not to be negative.

@@ -208,8 +208,9 @@ impl Stream for CudaStream {
 
     unsafe fn copy(&self, copy: CopyRequest<'_>) -> Result<()> {
         let (dst, src) = (self.side(copy.dst_space)?, self.side(copy.src_space)?);
-        let bytes = usize::try_from(copy.bytes)
-            .map_err(|_| Error::invalid(format!("a copy of {} bytes: more than an address space", copy.bytes)))?;
+        let bytes = usize::try_from(copy.bytes).map_err(|_| {
+            Error::invalid(format!("a copy of {} bytes: more than an address space", copy.bytes))
+        })?;
         self.queue("copy", |own| {
             let driver = own.driver();
             // SAFETY: both ranges are valid until the copy is done, as the caller promises; the contexts are
@@ -261,7 +262,9 @@ impl CudaStream {
 
 #[cold]
 fn unreachable_space(space: &str, why: &str) -> Error {
-    Error::unsupported(format!("memory space `{space}` cannot be reached from here: {why}; copy through the host"))
+    Error::unsupported(format!(
+        "memory space `{space}` cannot be reached from here: {why}; copy through the host"
+    ))
 }
 
 impl Drop for CudaStream {
@@ -270,21 +273,18 @@ impl Drop for CudaStream {
         match self.sync() {
             Ok(()) => {}
             // Of a lost device somebody has been told.
-            Err(e) if known && e.code() == Code::DeviceLost => tracing::debug!("a stream of a lost device ends: {e}"),
+            Err(e) if known && e.code() == Code::DeviceLost => {
+                tracing::debug!("a stream of a lost device ends: {e}")
+            }
             Err(e) => tracing::error!("work of a stream that ends failed: {e}"),
         }
         if !self.owned {
             return;
         }
-        match self.context.enter() {
+        self.context.close("destroying a stream", |context| {
             // SAFETY: made by `create`, destroyed once.
-            Ok(_current) => {
-                self.context.log("destroying a stream", unsafe {
-                    self.context.driver().cuStreamDestroy(self.raw)
-                });
-            }
-            Err(e) => tracing::error!("destroying a stream: {e}"),
-        }
+            context.log("destroying a stream", unsafe { context.driver().cuStreamDestroy(self.raw) });
+        });
     }
 }
 

@@ -71,7 +71,8 @@ pub fn warm(
         let workers: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
         let mine = work();
         workers.into_iter().fold(mine, |first, worker| {
-            let theirs = worker.join().unwrap_or_else(|_| Err(Error::internal("a thread that compiles panicked")));
+            let theirs =
+                worker.join().unwrap_or_else(|_| Err(Error::internal("a thread that compiles panicked")));
             first.and(theirs)
         })
     })?;

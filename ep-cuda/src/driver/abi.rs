@@ -143,34 +143,6 @@ pub struct UpdateResult {
     pub from: usize,
 }
 
-/// `CUlaunchAttribute`
-#[repr(C)]
-pub struct LaunchAttribute {
-    /// Which attribute.
-    pub id: i32,
-    /// Padding.
-    pub pad: u32,
-    /// Its value, as large as the largest.
-    pub value: [u32; 16],
-}
-
-/// `CUlaunchConfig`
-#[repr(C)]
-pub struct LaunchConfig {
-    /// Blocks in x, y, z.
-    pub grid: [u32; 3],
-    /// Threads in x, y, z.
-    pub block: [u32; 3],
-    /// Dynamic shared memory of a block.
-    pub shared_bytes: u32,
-    /// Where.
-    pub stream: CuStream,
-    /// The attributes.
-    pub attributes: *const LaunchAttribute,
-    /// How many.
-    pub num_attributes: u32,
-}
-
 /// Constants of the driver, in the spelling of its header without the prefix.
 pub mod constant {
     /// Device attributes.
@@ -197,14 +169,10 @@ pub mod constant {
     pub const STREAM_NON_BLOCKING: u32 = 1;
     /// Pinned memory for all contexts.
     pub const MEMHOSTALLOC_PORTABLE: u32 = 1;
-    /// Only this thread's calls are restricted during capture.
-    pub const STREAM_CAPTURE_MODE_THREAD_LOCAL: i32 = 1;
+    /// What is called beside a capture is not restricted.
+    pub const STREAM_CAPTURE_MODE_RELAXED: i32 = 2;
     /// Dynamic shared memory of a function above 48 KiB.
     pub const FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
-    /// Clusters of more than 8 blocks.
-    pub const FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: i32 = 14;
-    /// Launch attribute: blocks of a cluster.
-    pub const LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: i32 = 4;
     /// `extra`: the arguments' address follows.
     pub const LAUNCH_PARAM_BUFFER_POINTER: usize = 1;
     /// `extra`: the address of the arguments' size follows.
@@ -348,9 +316,6 @@ functions! {
         function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared_bytes: u32, stream: CuStream, params: *mut *mut c_void, extra: *const usize
     );
-    cuLaunchKernelEx @ 11060 (
-        config: *const LaunchConfig, function: CuFunction, params: *mut *mut c_void, extra: *const usize
-    );
 
     cuGraphInstantiateWithFlags @ 11040 (out: *mut CuGraphExec, graph: CuGraph, flags: u64);
     cuGraphExecUpdate @ 12000 (exec: CuGraphExec, graph: CuGraph, out: *mut UpdateResult);
@@ -363,6 +328,4 @@ const _: () = {
     assert!(size_of::<PoolProps>() == 88);
     assert!(size_of::<AccessDesc>() == 12);
     assert!(size_of::<UpdateResult>() == 24);
-    assert!(size_of::<LaunchAttribute>() == 72);
-    assert!(size_of::<LaunchConfig>() == 56);
 };

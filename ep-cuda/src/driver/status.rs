@@ -48,7 +48,9 @@ impl CuResult {
     /// What a person can do about it.
     fn advice(self) -> &'static str {
         match self.0 {
-            3 | 100 | 802 | 803 => "see whether `nvidia-smi` works, and whether CUDA_VISIBLE_DEVICES hides every device",
+            3 | 100 | 802 | 803 => {
+                "see whether `nvidia-smi` works, and whether CUDA_VISIBLE_DEVICES hides every device"
+            }
             46 => "another process uses the device exclusively; wait, or choose another one",
             200 | 209 | 218 | 222 => {
                 "the driver does not take code of this NVRTC; use an NVRTC of the driver's major version or older"
@@ -116,18 +118,32 @@ mod tests {
             assert!(CuResult(lost).is_sticky());
         }
         assert_eq!((of(100), of(46), of(803)), (Code::Unavailable, Code::Unavailable, Code::Unavailable));
-        assert_eq!((of(209), of(801), of(900)), (Code::Unsupported, Code::Unsupported, Code::InvalidArgument));
+        assert_eq!(
+            (of(209), of(801), of(900)),
+            (Code::Unsupported, Code::Unsupported, Code::InvalidArgument)
+        );
         // What this version does not know, a newer driver's say, is no undefined behaviour but a number.
-        assert_eq!((of(1), of(400), of(123_456), of(-1)), (Code::Internal, Code::Internal, Code::Internal, Code::Internal));
+        assert_eq!(
+            (of(1), of(400), of(123_456), of(-1)),
+            (Code::Internal, Code::Internal, Code::Internal, Code::Internal)
+        );
         assert!(!CuResult(2).is_sticky() && !CuResult(600).is_sticky());
     }
 
     #[test]
     fn messages_name_the_call_and_the_drivers_word() {
-        let failed = Failed { call: "cuMemAlloc", result: CuResult(2), name: "CUDA_ERROR_OUT_OF_MEMORY", text: "out of memory" };
+        let failed = Failed {
+            call: "cuMemAlloc",
+            result: CuResult(2),
+            name: "CUDA_ERROR_OUT_OF_MEMORY",
+            text: "out of memory",
+        };
         let error = Error::from(failed);
         assert_eq!(error.code(), Code::OutOfMemory);
-        assert!(error.message().starts_with("cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; free"), "{error}");
+        assert!(
+            error.message().starts_with("cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; free"),
+            "{error}"
+        );
         let unknown = Error::from(Failed { call: "cuInit", result: CuResult(5555), name: "", text: "" });
         assert_eq!(unknown.message(), "cuInit: an error without a name (5555); report this");
     }

@@ -29,9 +29,8 @@ impl Kernel<Memcpy, CudaDevice> for Copier {
             return Ok(());
         }
         // SAFETY: the caller promises both operands.
-        stream.queue("memcpy", |c| unsafe {
-            c.driver().cuMemcpyAsync(args.dst, args.src, bytes, stream.raw())
-        })
+        stream
+            .queue("memcpy", |c| unsafe { c.driver().cuMemcpyAsync(args.dst, args.src, bytes, stream.raw()) })
     }
 
     fn describe(&self) -> &str {

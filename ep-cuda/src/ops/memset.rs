@@ -23,7 +23,8 @@ impl Kernel<Memset, CudaDevice> for Setter {
             return Ok(());
         }
         // SAFETY: the caller promises the operand.
-        stream.queue("memset", |c| unsafe { c.driver().cuMemsetD8Async(args.dst, value, bytes, stream.raw()) })
+        stream
+            .queue("memset", |c| unsafe { c.driver().cuMemsetD8Async(args.dst, value, bytes, stream.raw()) })
     }
 
     fn describe(&self) -> &str {

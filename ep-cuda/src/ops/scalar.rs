@@ -15,6 +15,12 @@ pub(super) fn element(name: &str, scalar: Scalar, dtype: DType) -> Result<Elemen
     Ok(bytes)
 }
 
+/// An element as the two words that kernels take.
+pub(super) fn words(element: Element) -> [u64; 2] {
+    let (words, _) = element.as_chunks::<8>();
+    [0, 1].map(|i| u64::from_ne_bytes(words[i]))
+}
+
 #[cold]
 fn no_value(name: &str) -> Error {
     Error::invalid(format!("`{name}` is none; give a value"))
