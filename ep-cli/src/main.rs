@@ -11,6 +11,7 @@ mod list;
 mod output;
 mod query;
 mod support;
+mod warm;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use ep_core::abi::{ABI_FINGERPRINT, ABI_MAJOR, ABI_MINOR};
@@ -55,6 +56,7 @@ Examples:
   ep bench --device cpu --filter add  how fast primitives are, and how near the
                                       machine's limits
   ep bench --boundary                 what calling a plugin costs
+  ep warm --arch sm_90                compile CUDA kernels ahead of their use
   ep completions bash                 a completion script
 
 Config:
@@ -111,6 +113,7 @@ enum Command {
     Explain(explain::Explain),
     Support(support::Support),
     Bench(bench::Bench),
+    Warm(warm::Warm),
     Init(init::Init),
     Completions(completions::Completions),
 }
@@ -125,6 +128,7 @@ impl Command {
             Command::Explain(x) => x.run(config, out),
             Command::Support(x) => x.run(config, out),
             Command::Bench(x) => x.run(config, out),
+            Command::Warm(x) => x.run(config, out),
             Command::Init(x) => x.run(config, out),
             Command::Completions(x) => x.run(out),
         }

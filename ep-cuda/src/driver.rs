@@ -106,7 +106,7 @@ fn open_library(name: &OsStr) -> Result<Library> {
     // SAFETY: the system's driver, or a file that the user names: its code may run here.
     unsafe { Library::new(name) }.map_err(|e| {
         let name = name.to_string_lossy();
-        let text = e.to_string();
+        let text = env::loader_words(&e);
         if text.contains("No such file") {
             Error::unavailable(format!("{name} not found"))
         } else {

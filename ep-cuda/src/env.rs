@@ -1,4 +1,4 @@
-//! Environment variables, which a privileged process must not obey.
+//! What the system tells: environment variables, which a privileged process must not obey, and the loader's errors.
 
 use std::ffi::OsString;
 
@@ -10,4 +10,9 @@ pub(crate) fn var(name: &str) -> Option<OsString> {
         return None;
     }
     std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The loader's own words, which libloading keeps in the source of its error.
+pub(crate) fn loader_words(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

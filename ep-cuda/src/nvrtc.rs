@@ -121,7 +121,7 @@ impl Nvrtc {
     fn load(path: &Path) -> Result<Nvrtc> {
         let builtins = open_builtins(path)?;
         // SAFETY: NVIDIA's compiler, from where the user or the system has installed it: its code may run here.
-        let library = unsafe { Library::new(path) }.map_err(|e| Error::unavailable(e.to_string()))?;
+        let library = unsafe { Library::new(path) }.map_err(|e| Error::unavailable(env::loader_words(&e)))?;
         let functions = resolve(&library)?;
         // Nothing of it is ever unmapped.
         std::mem::forget((library, builtins));
@@ -289,7 +289,7 @@ fn open_builtins(nvrtc: &Path) -> Result<Option<Library>> {
     let Some(path) = found.first() else { return Ok(None) };
     // SAFETY: as of the library beside it.
     let library = unsafe { Library::new(path) };
-    library.map(Some).map_err(|e| Error::unavailable(format!("{}: {e}", path.display())))
+    library.map(Some).map_err(|e| Error::unavailable(env::loader_words(&e)))
 }
 
 /// Where to look, as the process sees it.

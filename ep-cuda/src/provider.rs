@@ -1,14 +1,15 @@
 //! The provider.
 
 use crate::cache::Cache;
-use crate::compiler::Compiler;
+use crate::compiler::{Arch, Compiler};
 use crate::device::{CudaDevice, Properties, Shared};
 use crate::driver::{CuDevice, Driver};
 use crate::ops;
 use crate::settings::Settings;
 use crate::space::{self, KIND};
 use crate::visible;
-use ep_core::provider::{Host, Options, Provider, Registrar};
+use crate::warm;
+use ep_core::provider::{Host, Options, Provider, Registrar, Warm, WarmTarget};
 use ep_core::{Code, Error, Result};
 use std::sync::Arc;
 
@@ -29,6 +30,18 @@ impl Provider for CudaProvider {
     const NAME: &'static str = "cuda";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
     const VENDOR: &'static str = "EP project";
+
+    const WARM: Option<Warm<Self>> = Some(Warm {
+        count: |_, target, op| Ok(warm::kernels(arch_of(&target)?, op)?.len() as u64),
+        prepare: |provider, target, op, index| {
+            let arch = arch_of(&target)?;
+            let kernels = warm::kernels(arch, op)?;
+            let spec = usize::try_from(index).ok().and_then(|i| kernels.get(i));
+            let spec =
+                spec.ok_or_else(|| Error::not_found(format!("kernel {index}: there are {}", kernels.len())))?;
+            provider.compiler.warm(spec, arch)
+        },
+    });
 
     fn create(_: Host, options: &Options) -> Result<Self> {
         CudaProvider::new(&Settings::read(options)?)
@@ -99,6 +112,14 @@ impl Devices {
             spaces: found.iter().map(|(ordinal, uuid)| (*ordinal, space::device(uuid))).collect(),
         };
         Ok(Devices { shared: Arc::new(shared), order })
+    }
+}
+
+/// The architecture of a device, or the one that is named.
+fn arch_of(target: &WarmTarget<'_, CudaDevice>) -> Result<Arch> {
+    match target {
+        WarmTarget::Device(device) => Ok(device.properties().arch),
+        WarmTarget::Named(name) => name.parse(),
     }
 }
 

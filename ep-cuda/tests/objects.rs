@@ -4,6 +4,7 @@ mod rig;
 
 use ep_core::Code;
 use ep_core::provider::{Allocator, CopyRequest, Device, Event, MemoryKind, Provider, Stream, StreamOptions};
+use ep_cuda::device::CudaDevice;
 use ep_cuda::graph::Update;
 use ep_cuda::provider::CudaProvider;
 use ep_cuda::settings::Settings;
@@ -98,7 +99,7 @@ fn work_is_late_and_events_know_when_it_is_done() {
         assert_eq!(start.query(), Ok(true), "an event without a record is done");
         start.sync().unwrap();
         a.wait(&start).unwrap();
-        let elapsed = rig_elapsed();
+        let elapsed = CudaDevice::TIMING.unwrap();
         assert_eq!(elapsed(&start, &end).unwrap_err().code(), Code::InvalidArgument);
 
         let data: Vec<u8> = (0..64).collect();
@@ -119,12 +120,6 @@ fn work_is_late_and_events_know_when_it_is_done() {
         memory.free(y, 64).unwrap();
     }
     rig.assert_clean();
-}
-
-type Elapsed = fn(&ep_cuda::event::CudaEvent, &ep_cuda::event::CudaEvent) -> ep_core::Result<u64>;
-
-fn rig_elapsed() -> Elapsed {
-    <ep_cuda::device::CudaDevice as Device>::TIMING.unwrap()
 }
 
 #[test]
@@ -265,7 +260,7 @@ fn streams_of_others_are_used_and_left_alone() {
     {
         let provider = rig.provider();
         let [a, b] = [0, 1].map(|i| provider.open_device(i).unwrap());
-        let foreign = <ep_cuda::device::CudaDevice as Device>::FOREIGN_STREAMS.unwrap();
+        let foreign = CudaDevice::FOREIGN_STREAMS.unwrap();
         let theirs = stream(&a);
         let handle = (foreign.native)(&theirs).unwrap();
         rig.fake.fail(0, 0);
@@ -330,7 +325,9 @@ fn graphs_record_replay_and_take_new_addresses() {
         assert_eq!(queue.end_capture().err().unwrap().code(), Code::InvalidArgument);
         assert!(queue.end_capture().is_err(), "nothing is recorded now");
         queue.sync().unwrap();
-        [x, y, z].map(|p| memory.free(p, 16).unwrap());
+        for p in [x, y, z] {
+            memory.free(p, 16).unwrap();
+        }
     }
     rig.assert_clean();
 }

@@ -48,6 +48,23 @@ use crate::abi::EpInterface;
 pub type QueryFn =
     unsafe extern "C" fn(u32, u32, *mut *const crate::abi::EpPlugin) -> *const crate::abi::EpStatus;
 
+/// What kernels are prepared for.
+#[derive(Debug)]
+pub enum WarmTarget<'a, D> {
+    /// An open device.
+    Device(&'a D),
+    /// A kind of hardware by name, which need not be here.
+    Named(&'a str),
+}
+
+/// Preparing kernels before their first use, of providers that compile them. Without an op: all ops.
+pub struct Warm<P: Provider> {
+    /// How many there are.
+    pub count: fn(&P, WarmTarget<'_, P::Device>, Option<&str>) -> Result<u64>,
+    /// Prepares one, by its number below the count; whether there was something to do.
+    pub prepare: fn(&P, WarmTarget<'_, P::Device>, Option<&str>, u64) -> Result<bool>,
+}
+
 /// A provider instance.
 pub trait Provider: Send + Sync + Sized + 'static {
     /// Its devices.
@@ -60,6 +77,8 @@ pub trait Provider: Send + Sync + Sized + 'static {
     const VENDOR: &'static str = "";
     /// Whether its objects keep working in a forked child. If not, every call there says `Unavailable`.
     const FORK_SAFE: bool = false;
+    /// Kernels that can be prepared before their first use, if there are any (`ep.warm`).
+    const WARM: Option<Warm<Self>> = None;
 
     /// Starts an instance. `host` stays usable until the instance is dropped.
     ///
