@@ -83,8 +83,8 @@ impl Spec {
     }
 
     fn options(&self) -> Vec<String> {
-        let fixed = ["--std=c++17", "--default-device"].map(str::to_owned);
-        fixed.into_iter().chain(self.macros.iter().map(|(n, v)| format!("-D{n}={v}"))).collect()
+        let standard = "--std=c++17".to_owned();
+        std::iter::once(standard).chain(self.macros.iter().map(|(n, v)| format!("-D{n}={v}"))).collect()
     }
 
     /// What decides about the code, except for architecture and compiler.

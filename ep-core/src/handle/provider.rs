@@ -111,7 +111,7 @@ impl ProviderHandle {
         self.warm.is_some()
     }
 
-    fn warm(&self, target: &Target) -> Result<(&WarmInterface, *mut EpDevice, &str)> {
+    fn warm<'a>(&'a self, target: &'a Target) -> Result<(&'a WarmInterface, *mut EpDevice, &'a str)> {
         let warm = self.warm.as_ref().ok_or_else(|| {
             Error::unsupported(format!(
                 "provider {} prepares no kernels ahead of their use",

@@ -57,12 +57,18 @@ pub enum WarmTarget<'a, D> {
     Named(&'a str),
 }
 
-/// Preparing kernels before their first use, of providers that compile them. Without an op: all ops.
+/// How many kernels a provider can prepare for a target; without an op: of all ops.
+pub type WarmCount<P> = fn(&P, WarmTarget<'_, <P as Provider>::Device>, Option<&str>) -> Result<u64>;
+
+/// Prepares one of them, by its number below the count; whether there was something to do.
+pub type WarmPrepare<P> = fn(&P, WarmTarget<'_, <P as Provider>::Device>, Option<&str>, u64) -> Result<bool>;
+
+/// Preparing kernels before their first use, of providers that compile them. Any thread, several at a time.
 pub struct Warm<P: Provider> {
     /// How many there are.
-    pub count: fn(&P, WarmTarget<'_, P::Device>, Option<&str>) -> Result<u64>,
-    /// Prepares one, by its number below the count; whether there was something to do.
-    pub prepare: fn(&P, WarmTarget<'_, P::Device>, Option<&str>, u64) -> Result<bool>,
+    pub count: WarmCount<P>,
+    /// Prepares one.
+    pub prepare: WarmPrepare<P>,
 }
 
 /// A provider instance.
