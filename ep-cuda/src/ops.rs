@@ -7,9 +7,11 @@
 mod fill;
 mod memcpy;
 mod memset;
+mod nd;
 mod scalar;
 pub mod softmax;
 pub(crate) mod source;
+mod unary;
 
 use crate::compiler::{Arch, Spec};
 use crate::provider::CudaProvider;
@@ -21,12 +23,13 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()
     memcpy::register(registrar)?;
     memset::register(registrar)?;
     fill::register(registrar)?;
-    softmax::register(registrar)
+    softmax::register(registrar)?;
+    unary::register(registrar)
 }
 
 /// The kernels that each op's rows may need on an architecture, under the op's name.
 pub(crate) fn kernels(arch: Arch) -> Vec<(&'static str, Vec<Spec>)> {
-    fill::kernels().into_iter().chain(softmax::kernels(arch)).collect()
+    fill::kernels().into_iter().chain(softmax::kernels(arch)).chain(unary::kernels()).collect()
 }
 
 /// A dtype's name in the kernels' sources.

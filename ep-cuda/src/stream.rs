@@ -170,6 +170,11 @@ impl CudaStream {
         Error::new(error.code(), format!("{pending}: {error}"))
     }
 
+    fn enter_and_drain(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        self.drain()
+    }
+
     /// Waits for all work. The context is current.
     fn drain(&self) -> Result<()> {
         // SAFETY: a live stream.
@@ -196,8 +201,18 @@ impl Stream for CudaStream {
     type Event = CudaEvent;
 
     fn sync(&self) -> Result<()> {
-        let _current = self.context.enter()?;
-        self.drain()
+        let waited = self.enter_and_drain();
+        match &waited {
+            // Nothing of the work may touch memory afterwards, and a call that failed for want of memory, say, may not
+            // have waited. A lost device does nothing more, and what is recorded has not begun.
+            Err(e) if !self.context.is_lost() && e.code() != Code::InvalidArgument => {
+                if let Err(e) = self.enter_and_drain() {
+                    tracing::error!("a stream cannot be waited for: {e}");
+                }
+            }
+            _ => {}
+        }
+        waited
     }
 
     fn query(&self) -> Result<bool> {

@@ -3,8 +3,9 @@
 mod rig;
 
 use ep_core::primitive::{
-    Fill, FillCall, FillDesc, LogSoftmaxBackward, LogSoftmaxBackwardCall, LogSoftmaxBackwardDesc, Memset,
-    MemsetCall, MemsetDesc, Softmax, SoftmaxCall, SoftmaxDesc, TensorFill, TensorFillCall, TensorFillDesc,
+    Cast, CastCall, CastDesc, ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, Fill, FillCall,
+    FillDesc, LogSoftmaxBackward, LogSoftmaxBackwardCall, LogSoftmaxBackwardDesc, Memset, MemsetCall,
+    MemsetDesc, Softmax, SoftmaxCall, SoftmaxDesc, TensorFill, TensorFillCall, TensorFillDesc, UnaryOp,
 };
 use ep_core::{Code, DType, Scalar};
 use ep_registry::query::Filter;
@@ -140,6 +141,32 @@ fn gradients_take_three_operands() {
     gradient.launch(&stream, call).unwrap();
     stream.sync().unwrap();
     assert_eq!(launches(&rig), ["ep_softmax_backward, [[3, 1, 1], [128, 1, 1"], "four rows in a block");
+}
+
+#[test]
+fn functions_of_one_element_are_packed_and_casts_convert_between_all() {
+    let rig = Rig::new(Setup::default());
+    {
+        let runtime = rig.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let x = device.upload(&[0.5f32; 5000]).unwrap();
+        let (mut y, mut z) =
+            (device.alloc(DType::F32, 5000).unwrap(), device.alloc(DType::I8, 5000).unwrap());
+        let desc = ElementwiseUnaryDesc::new(UnaryOp::GELU, DType::F32, DType::F32);
+        let gelu = runtime.primitive::<ElementwiseUnary>(device, desc).unwrap();
+        let cast = runtime.primitive::<Cast>(device, CastDesc::new(DType::F32, DType::I8)).unwrap();
+        rig.fake.fail(0, 0);
+        gelu.launch(&stream, ElementwiseUnaryCall { count: 5000, src: &x, dst: &mut y }).unwrap();
+        cast.launch(&stream, CastCall { count: 4999, src: &x, dst: &mut z }).unwrap();
+        stream.sync().unwrap();
+        // 1250 packs of four, two for each of 256 threads.
+        assert_eq!(launches(&rig), ["ep_unary, [[3, 1, 1], [256, 1, 1", "ep_unary, [[3, 1, 1], [256, 1, 1"]);
+        let none = ElementwiseUnaryDesc::new(UnaryOp::GELU, DType::I32, DType::I32);
+        let error = runtime.primitive::<ElementwiseUnary>(device, none).unwrap_err();
+        assert_eq!(error.code(), Code::Unsupported);
+    }
+    rig.assert_clean();
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
 
 pub(super) static FILL: Source =
     Source { name: "fill.cu", text: include_str!("../../kernels/fill.cu"), entry: "ep_fill" };
+pub(super) static UNARY: Source =
+    Source { name: "unary.cu", text: include_str!("../../kernels/unary.cu"), entry: "ep_unary" };
 pub(super) static SOFTMAX: Source =
     Source { name: "softmax.cu", text: include_str!("../../kernels/softmax.cu"), entry: "ep_softmax" };
 pub(super) static SOFTMAX_BACKWARD: Source = Source {

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
-pub use fakecuda::{Fake, Setup, result};
+pub use fakecuda::{Fake, Setup};
 
 use ep_core::provider::{Device, Provider, StreamOptions};
 use ep_cuda::device::CudaDevice;
