@@ -141,7 +141,11 @@ pub fn print_providers(runtime: &Runtime, out: &mut Out) -> Result<(), Failure> 
     }
     out.table(0, &rows)?;
     for entry in runtime.report().entries.iter().filter(|e| !e.reason.is_empty()) {
-        out.line(format!("\n{}: {}", entry.instance, entry.reason))?;
+        let line = match entry.status {
+            Status::Absent => format!("\n{}: absent ({})", entry.instance, entry.reason),
+            _ => format!("\n{}: {}", entry.instance, entry.reason),
+        };
+        out.line(line)?;
     }
     let mut rows =
         vec![["DEVICE", "PROVIDER", "NAME", "MEMORY"].map(|h| Cell::styled(Style::Bold, h)).to_vec()];

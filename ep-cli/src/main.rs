@@ -13,6 +13,7 @@ mod new_provider;
 mod output;
 mod query;
 mod support;
+mod warm;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use ep_core::abi::{ABI_FINGERPRINT, ABI_MAJOR, ABI_MINOR};
@@ -59,6 +60,7 @@ Examples:
   ep bench --boundary                 what calling a plugin costs
   ep conformance libmine.so           prove a provider
   ep new-provider acme                a crate with a new provider in ./acme
+  ep warm --arch sm_90                compile CUDA kernels ahead of their use
   ep completions bash                 a completion script
 
 Config:
@@ -122,6 +124,7 @@ enum Command {
     /// Runs a provider for `ep conformance`, which starts it
     #[command(hide = true)]
     ConformanceWorker,
+    Warm(warm::Warm),
     Init(init::Init),
     NewProvider(new_provider::NewProvider),
     Completions(completions::Completions),
@@ -139,6 +142,7 @@ impl Command {
             Command::Bench(x) => x.run(config, out),
             Command::Conformance(x) => x.run(out),
             Command::ConformanceWorker => Ok(ep_conformance::worker::main()?),
+            Command::Warm(x) => x.run(config, out),
             Command::Init(x) => x.run(config, out),
             Command::NewProvider(x) => x.run(out),
             Command::Completions(x) => x.run(out),

@@ -93,7 +93,7 @@ EP_STATIC_ASSERT(sizeof(void *) == 8, "the contract is defined for 64-bit target
 /** The ABI version that this header describes, and a hash over the whole contract. */
 #define EP_ABI_MAJOR UINT32_C(0)
 #define EP_ABI_MINOR UINT32_C(1)
-#define EP_ABI_FINGERPRINT UINT64_C(0x1afb65870e21dbe3)
+#define EP_ABI_FINGERPRINT UINT64_C(0x6bebe62e75080c41)
 
 /* ============================================================================================= Objects */
 
@@ -144,6 +144,7 @@ typedef struct EpHostServices EpHostServices;
 typedef struct EpInterface EpInterface;
 typedef struct EpTimingInterface EpTimingInterface;
 typedef struct EpForeignStreamInterface EpForeignStreamInterface;
+typedef struct EpWarmInterface EpWarmInterface;
 typedef struct EpPlugin EpPlugin;
 
 /** One chunk `begin..end` of a parallel loop. */
@@ -948,6 +949,29 @@ struct EpForeignStreamInterface {
   const EpStatus *(*native)(EpStream *stream, EpStr *kind, uint64_t *out);
   /** A stream that queues onto a native one, which stays owned by its maker and must outlive this stream. */
   const EpStatus *(*adopt)(EpDevice *device, EpStr kind, uint64_t handle, EpStream **out);
+};
+
+/** The name of EpWarmInterface for `get_interface`. */
+#define EP_WARM_INTERFACE "ep.warm"
+
+/**
+ * Provider interface `ep.warm`, version 1: preparing kernels before their first use, with or without a
+ * device. Any thread.
+ * Growable. A table: constant while the other side may use it.
+ */
+struct EpWarmInterface {
+  /** Bytes of this struct as its maker knows it. */
+  uint64_t struct_size;
+  /** Name and fingerprints of the whole interface. */
+  const EpTableInfo *info;
+  /**
+   * How many kernels there are for `device`, or where it is null for the kind of hardware that `target`
+   * names, such as `sm_90`: of `op`, or of all ops where that is empty.
+   */
+  const EpStatus *(*count)(EpProvider *provider, EpDevice *device, EpStr target, EpStr op, uint64_t *out);
+  /** Prepares one of them, `index` below the count. `fresh` is 1 where there was something to do. */
+  const EpStatus *(*prepare)(EpProvider *provider, EpDevice *device, EpStr target, EpStr op, uint64_t index,
+      uint32_t *fresh);
 };
 
 /* ===================================================================================== The entry point */
@@ -3151,6 +3175,11 @@ EP_UNUSED_ static const EpStr EpForeignStreamInterface_fields_[] = {
 EP_UNUSED_ static const uint64_t EpForeignStreamInterface_prefixes_[] = {
     UINT64_C(0xdf2752d8d281837d), UINT64_C(0xcd8810c558e95d77), UINT64_C(0xabb8b17f4b9c1b1d),
     UINT64_C(0x69ab3c17ec3e4022)};
+EP_UNUSED_ static const EpStr EpWarmInterface_fields_[] = {
+    EP_STR("struct_size"), EP_STR("info"), EP_STR("count"), EP_STR("prepare")};
+EP_UNUSED_ static const uint64_t EpWarmInterface_prefixes_[] = {
+    UINT64_C(0xdf2752d8d281837d), UINT64_C(0xcd8810c558e95d77), UINT64_C(0x52cc38dacdfc0859),
+    UINT64_C(0xbbe8718a7a54ebc4)};
 EP_UNUSED_ static const EpStr EpPlugin_fields_[] = {
     EP_STR("struct_size"), EP_STR("abi_major"), EP_STR("abi_minor"), EP_STR("name"), EP_STR("version"),
     EP_STR("vendor"), EP_STR("flags"), EP_STR("infos"), EP_STR("num_infos"), EP_STR("provider"),
@@ -3184,8 +3213,9 @@ EP_UNUSED_ static const EpTableInfo EP_ABI_INFOS[] = {
     {EP_STR("EpInterface"), EpInterface_fields_, EpInterface_prefixes_, 2},
     {EP_STR("EpTimingInterface"), EpTimingInterface_fields_, EpTimingInterface_prefixes_, 3},
     {EP_STR("EpForeignStreamInterface"), EpForeignStreamInterface_fields_, EpForeignStreamInterface_prefixes_, 4},
+    {EP_STR("EpWarmInterface"), EpWarmInterface_fields_, EpWarmInterface_prefixes_, 4},
     {EP_STR("EpPlugin"), EpPlugin_fields_, EpPlugin_prefixes_, 15}};
-#define EP_ABI_NUM_INFOS UINT64_C(21)
+#define EP_ABI_NUM_INFOS UINT64_C(22)
 
 /** The place of each struct in EP_ABI_INFOS. */
 enum {
@@ -3195,7 +3225,7 @@ enum {
     EP_INFO_EpEventTable = 10, EP_INFO_EpAllocatorTable = 11, EP_INFO_EpStreamTable = 12,
     EP_INFO_EpDeviceTable = 13, EP_INFO_EpRegistrar = 14, EP_INFO_EpProviderTable = 15,
     EP_INFO_EpHostServices = 16, EP_INFO_EpInterface = 17, EP_INFO_EpTimingInterface = 18,
-    EP_INFO_EpForeignStreamInterface = 19, EP_INFO_EpPlugin = 20};
+    EP_INFO_EpForeignStreamInterface = 19, EP_INFO_EpWarmInterface = 20, EP_INFO_EpPlugin = 21};
 
 /** The entry of one struct: `EP_INFO(EpTimingInterface)` for `info` of that interface. */
 #define EP_INFO(type) (&EP_ABI_INFOS[EP_INFO_##type])
@@ -3440,6 +3470,11 @@ EP_LAYOUT_(EpForeignStreamInterface, info, 8, 8);
 EP_LAYOUT_(EpForeignStreamInterface, native, 16, 8);
 EP_LAYOUT_(EpForeignStreamInterface, adopt, 24, 8);
 EP_STATIC_ASSERT(sizeof(EpForeignStreamInterface) == 32, "EpForeignStreamInterface: size");
+EP_LAYOUT_(EpWarmInterface, struct_size, 0, 8);
+EP_LAYOUT_(EpWarmInterface, info, 8, 8);
+EP_LAYOUT_(EpWarmInterface, count, 16, 8);
+EP_LAYOUT_(EpWarmInterface, prepare, 24, 8);
+EP_STATIC_ASSERT(sizeof(EpWarmInterface) == 32, "EpWarmInterface: size");
 EP_LAYOUT_(EpAddDesc, struct_size, 0, 8);
 EP_LAYOUT_(EpAddDesc, alignment, 8, 8);
 EP_LAYOUT_(EpAddDesc, data, 16, 4);

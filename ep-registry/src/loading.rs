@@ -42,6 +42,7 @@ pub(crate) struct Loading<'a> {
     pub(crate) policy: &'a Policy,
     pub(crate) registry: Registry,
     pub(crate) groups: Vec<Group>,
+    pub(crate) warm: Vec<(String, Arc<ProviderHandle>)>,
     pub(crate) report: LoadReport,
 }
 
@@ -113,6 +114,10 @@ impl Loading<'_> {
         let provider =
             ProviderHandle::create(plugin.clone(), Arc::new(side), &settings.name, &path, &options)?;
         entry.provider = Some((plugin.name.clone(), plugin.version.clone()));
+        // Kept where there is no device, too: kernels are also prepared for machines that have one.
+        if provider.can_warm() {
+            self.warm.push((settings.name.clone(), provider.clone()));
+        }
         let devices = open_devices(&provider, settings)?;
         self.registry.register(&provider, &settings.name, settings.priority, &devices)?;
         if let Some(manifest) = manifest {

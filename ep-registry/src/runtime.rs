@@ -14,6 +14,7 @@ use crate::report::{Entry, LoadReport, Status};
 use crate::select::{self, Explanation, Rules};
 use crate::trust::Policy;
 use ep_core::abi::{ABI_MAJOR, ABI_MINOR};
+use ep_core::handle::ProviderHandle;
 use ep_core::op::Op;
 use ep_core::parallel::Parallel;
 use ep_core::provider::{Provider, QueryFn};
@@ -35,6 +36,7 @@ pub struct Runtime {
     registry: RwLock<Arc<Registry>>,
     rules: Rules,
     report: LoadReport,
+    warm: Vec<(String, Arc<ProviderHandle>)>,
     cache: Cache,
 }
 
@@ -153,6 +155,7 @@ impl Builder {
             policy: &self.policy,
             registry: Registry::new(),
             groups: Vec::new(),
+            warm: Vec::new(),
             report: LoadReport::default(),
         };
         for s in discovery.skipped {
@@ -175,7 +178,7 @@ impl Builder {
         for candidate in &discovery.candidates {
             loading.file(candidate);
         }
-        let Loading { registry, groups, mut report, .. } = loading;
+        let Loading { registry, groups, warm, mut report, .. } = loading;
         let devices = name_devices(groups, &mut report);
         for entry in &report.entries {
             match entry.status {
@@ -195,6 +198,7 @@ impl Builder {
             registry: RwLock::new(Arc::new(registry)),
             rules: self.config.select,
             report,
+            warm,
             cache,
         })
     }
@@ -235,6 +239,12 @@ impl Runtime {
     /// What happened to each provider.
     pub fn report(&self) -> &LoadReport {
         &self.report
+    }
+
+    /// The instances, by name, that can prepare kernels before their first use: loaded ones, and those that are absent
+    /// only because this machine has no device for them.
+    pub fn warmable(&self) -> &[(String, Arc<ProviderHandle>)] {
+        &self.warm
     }
 
     /// All logical devices.

@@ -283,7 +283,13 @@ fn record(state: &State) -> Result<Option<EventHandle>> {
 
 /// A query that fails does not tell that the work is over, unless the device is; a later `sync` does.
 fn is_done(event: &EventHandle) -> bool {
-    event.query().unwrap_or_else(|e| e.code() == Code::DeviceLost)
+    event.query().unwrap_or_else(|e| {
+        let lost = e.code() == Code::DeviceLost;
+        if !lost {
+            tracing::warn!("asking whether work is done: {e}");
+        }
+        lost
+    })
 }
 
 impl Drop for StreamCore {

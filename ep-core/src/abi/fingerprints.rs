@@ -27,6 +27,7 @@ pub static INFOS: &[EpTableInfo] = &[
     EPINTERFACE,
     EPTIMINGINTERFACE,
     EPFOREIGNSTREAMINTERFACE,
+    EPWARMINTERFACE,
     EPPLUGIN,
 ];
 
@@ -508,6 +509,20 @@ const EPFOREIGNSTREAMINTERFACE: EpTableInfo = {
         [0xdf2752d8d281837d, 0xcd8810c558e95d77, 0xabb8b17f4b9c1b1d, 0x69ab3c17ec3e4022];
     EpTableInfo {
         name: text("EpForeignStreamInterface"),
+        fields: &raw const FIELDS as *const EpStr,
+        prefixes: &raw const PREFIXES as *const u64,
+        count: 4,
+    }
+};
+
+/// [`EpWarmInterface`](super::types::EpWarmInterface) as this side sees it.
+pub static EPWARMINTERFACE_INFO: EpTableInfo = EPWARMINTERFACE;
+const EPWARMINTERFACE: EpTableInfo = {
+    static FIELDS: [EpStr; 4] = [text("struct_size"), text("info"), text("count"), text("prepare")];
+    static PREFIXES: [u64; 4] =
+        [0xdf2752d8d281837d, 0xcd8810c558e95d77, 0x52cc38dacdfc0859, 0xbbe8718a7a54ebc4];
+    EpTableInfo {
+        name: text("EpWarmInterface"),
         fields: &raw const FIELDS as *const EpStr,
         prefixes: &raw const PREFIXES as *const u64,
         count: 4,

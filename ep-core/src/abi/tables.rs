@@ -521,3 +521,46 @@ impl ForeignStreamInterface {
         })
     }
 }
+
+/// [`EpWarmInterface`] with every function callable.
+#[derive(Clone, Copy, Debug)]
+pub struct WarmInterface {
+    /// Name and fingerprints of the whole interface.
+    pub info: *const EpTableInfo,
+    /// How many kernels there are for `device`, or where it is null for the kind of hardware that `target` names, such as `sm_90`: of `op`, or of all ops where that is empty.
+    pub count: unsafe extern "C" fn(
+        provider: *mut EpProvider,
+        device: *mut EpDevice,
+        target: EpStr,
+        op: EpStr,
+        out: *mut u64,
+    ) -> *const EpStatus,
+    /// Prepares one of them, `index` below the count. `fresh` is 1 where there was something to do.
+    pub prepare: unsafe extern "C" fn(
+        provider: *mut EpProvider,
+        device: *mut EpDevice,
+        target: EpStr,
+        op: EpStr,
+        index: u64,
+        fresh: *mut u32,
+    ) -> *const EpStatus,
+}
+
+impl WarmInterface {
+    /// Copies and checks a table of the other side.
+    ///
+    /// # Errors
+    /// `AbiMismatch` when `table` is null, misaligned, too short, or lacks a required function.
+    ///
+    /// # Safety
+    /// `table` is null or points to a live `EpWarmInterface` of at least its `struct_size` bytes.
+    pub unsafe fn load(table: *const EpWarmInterface) -> Result<WarmInterface> {
+        // SAFETY: as the caller promises.
+        let t = unsafe { read_table(table) }?;
+        Ok(WarmInterface {
+            info: t.info,
+            count: t.count.ok_or_else(|| missing_entry("EpWarmInterface.count"))?,
+            prepare: t.prepare.ok_or_else(|| missing_entry("EpWarmInterface.prepare"))?,
+        })
+    }
+}

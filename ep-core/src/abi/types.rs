@@ -10,7 +10,7 @@ pub const ABI_MAJOR: u32 = 0;
 /// The ABI's minor version. Before 1.0 both sides need the same.
 pub const ABI_MINOR: u32 = 1;
 /// A hash over the whole contract.
-pub const ABI_FINGERPRINT: u64 = 0x1afb65870e21dbe3;
+pub const ABI_FINGERPRINT: u64 = 0x6bebe62e75080c41;
 /// "No field" where an index is asked for.
 pub const EP_NO_INDEX: u32 = u32::MAX;
 
@@ -1816,6 +1816,71 @@ impl EpForeignStreamInterface {
     pub const INTERFACE: &'static str = "ep.foreign_stream";
 }
 
+/// Provider interface `ep.warm`, version 1: preparing kernels before their first use, with or without a device. Any thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
+pub struct EpWarmInterface {
+    /// Bytes of this struct as its maker knows it.
+    pub struct_size: u64,
+    /// Name and fingerprints of the whole interface.
+    pub info: *const EpTableInfo,
+    /// How many kernels there are for `device`, or where it is null for the kind of hardware that `target` names, such as `sm_90`: of `op`, or of all ops where that is empty.
+    pub count: Option<
+        unsafe extern "C" fn(
+            provider: *mut EpProvider,
+            device: *mut EpDevice,
+            target: EpStr,
+            op: EpStr,
+            out: *mut u64,
+        ) -> *const EpStatus,
+    >,
+    /// Prepares one of them, `index` below the count. `fresh` is 1 where there was something to do.
+    pub prepare: Option<
+        unsafe extern "C" fn(
+            provider: *mut EpProvider,
+            device: *mut EpDevice,
+            target: EpStr,
+            op: EpStr,
+            index: u64,
+            fresh: *mut u32,
+        ) -> *const EpStatus,
+    >,
+}
+
+const _: () = {
+    assert!(offset_of!(EpWarmInterface, struct_size) == 0);
+    assert!(offset_of!(EpWarmInterface, info) == 8);
+    assert!(offset_of!(EpWarmInterface, count) == 16);
+    assert!(offset_of!(EpWarmInterface, prepare) == 24);
+    assert!(size_of::<EpWarmInterface>() == 32);
+};
+
+// SAFETY: plain data; the pointers in it are only read by code that says why it may.
+unsafe impl Send for EpWarmInterface {}
+// SAFETY: as above.
+unsafe impl Sync for EpWarmInterface {}
+
+impl EpWarmInterface {
+    /// `struct_size` set, everything else zero.
+    pub const EMPTY: Self = {
+        // SAFETY: integers, nullable pointers and nullable functions may all be zero.
+        let mut empty: Self = unsafe { std::mem::zeroed() };
+        empty.struct_size = size_of::<Self>() as u64;
+        empty
+    };
+}
+
+// SAFETY: `repr(C)`, `struct_size` first, all-zero is valid, checked by the assertions above.
+unsafe impl super::Growable for EpWarmInterface {
+    const NAME: &'static str = "EpWarmInterface";
+}
+
+impl EpWarmInterface {
+    /// The name that `get_interface` knows it by.
+    pub const INTERFACE: &'static str = "ep.warm";
+}
+
 /// What a plugin is. Static: valid as long as the library is mapped. The fields up to `version` are the same in every version of the ABI, so that two sides can always tell each other who they are.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1924,5 +1989,6 @@ pub(super) struct EveryTable {
     interface: EpInterface,
     timing_interface: EpTimingInterface,
     foreign_stream_interface: EpForeignStreamInterface,
+    warm_interface: EpWarmInterface,
     plugin: EpPlugin,
 }

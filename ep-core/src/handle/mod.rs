@@ -14,5 +14,5 @@ mod services;
 pub use objects::{AllocatorHandle, DeviceHandle, EventHandle, StreamHandle};
 pub use plugin::Plugin;
 pub use primitive::PrimitiveHandle;
-pub use provider::{FactoryHandle, ProviderHandle, Sink};
+pub use provider::{FactoryHandle, ProviderHandle, Sink, Target};
 pub use services::HostSide;

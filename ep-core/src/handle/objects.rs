@@ -40,6 +40,31 @@ fn not_null<T>(raw: *mut T, what: &str) -> Result<*mut T> {
     Ok(raw)
 }
 
+/// Whether an optional interface is as this host sees it; if not, `owner` logs the difference.
+///
+/// # Safety
+/// `table` is a static table of a plugin that begins as `EpInterface` says; the pointers in `expected` are readable
+/// for its `count` entries.
+pub(super) unsafe fn fits(
+    name: &str,
+    table: *const EpInterface,
+    expected: &EpTableInfo,
+    owner: &dyn std::fmt::Debug,
+) -> Result<bool> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let info = read_table(table)?.info;
+        if info.is_null() || !info.is_aligned() {
+            return Err(Error::abi(format!("interface {name}: its description is null or misaligned")));
+        }
+        if let Some(mismatch) = compare(expected, &*info)? {
+            tracing::warn!("{owner:?}: interface {name} is not used: {mismatch}");
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 impl DeviceHandle {
     /// # Safety
     /// `raw` was just opened by `provider`.
@@ -97,12 +122,7 @@ impl DeviceHandle {
             if out.is_null() {
                 return Ok(None);
             }
-            let info = read_table(out)?.info;
-            if info.is_null() || !info.is_aligned() {
-                return Err(Error::abi(format!("interface {name}: its description is null or misaligned")));
-            }
-            if let Some(mismatch) = compare(expected, &*info)? {
-                tracing::warn!("{self:?}: interface {name} is not used: {mismatch}");
+            if !fits(name, out, expected, self)? {
                 return Ok(None);
             }
         }

@@ -11,10 +11,20 @@ use std::collections::HashSet;
 use std::ffi::c_void;
 use std::sync::Arc;
 
+/// What kernels are prepared for.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// A device.
+    Device(Arc<DeviceHandle>),
+    /// A kind of hardware, by a name that its provider knows: `sm_90`.
+    Named(String),
+}
+
 /// A live provider instance.
 pub struct ProviderHandle {
     plugin: Arc<Plugin>,
     raw: *mut EpProvider,
+    warm: Option<WarmInterface>,
     // Behind `raw` in drop order: the plugin may log until it is destroyed.
     _services: Services,
 }
@@ -68,7 +78,81 @@ impl ProviderHandle {
                 plugin.name
             )));
         }
-        Ok(Arc::new(ProviderHandle { plugin, raw, _services: services }))
+        let mut provider = ProviderHandle { plugin, raw, warm: None, _services: services };
+        provider.warm = provider.find_warm()?;
+        Ok(Arc::new(provider))
+    }
+
+    fn find_warm(&self) -> Result<Option<WarmInterface>> {
+        let table = &self.plugin.provider;
+        if !table.has_get_interface {
+            return Ok(None);
+        }
+        let mut out = std::ptr::null();
+        // SAFETY: a live instance, static text and a valid out-pointer; a non-null result is a static table of the
+        // plugin that begins as `EpInterface` says; our description is generated.
+        unsafe {
+            take((table.get_interface)(self.raw, EpStr::new("ep.warm"), 1, &mut out))?;
+            if out.is_null() || !super::objects::fits("ep.warm", out, &EPWARMINTERFACE_INFO, self)? {
+                return Ok(None);
+            }
+            match WarmInterface::load(out.cast()) {
+                Ok(warm) => Ok(Some(warm)),
+                Err(e) => {
+                    tracing::warn!("{self:?}: interface ep.warm is not used: {e}");
+                    Ok(None)
+                }
+            }
+        }
+    }
+
+    /// Whether kernels can be prepared before their first use.
+    pub fn can_warm(&self) -> bool {
+        self.warm.is_some()
+    }
+
+    fn warm<'a>(&'a self, target: &'a Target) -> Result<(&'a WarmInterface, *mut EpDevice, &'a str)> {
+        let warm = self.warm.as_ref().ok_or_else(|| {
+            Error::unsupported(format!(
+                "provider {} prepares no kernels ahead of their use",
+                self.plugin.name
+            ))
+        })?;
+        match target {
+            Target::Named(name) => Ok((warm, std::ptr::null_mut(), name)),
+            Target::Device(device) if std::ptr::eq(self, &**device.provider()) => {
+                Ok((warm, device.raw(), ""))
+            }
+            Target::Device(device) => {
+                Err(Error::invalid(format!("{device:?} is of another provider than {self:?}")))
+            }
+        }
+    }
+
+    /// How many kernels can be prepared; `op` `None`: of all ops.
+    ///
+    /// # Errors
+    /// `Unsupported` where none can be; else the provider's.
+    pub fn warm_count(&self, target: &Target, op: Option<&str>) -> Result<u64> {
+        let (warm, device, name) = self.warm(target)?;
+        let (name, op) = (EpStr::new(name), EpStr::new(op.unwrap_or("")));
+        let mut n = 0;
+        // SAFETY: a live instance and device of it, or null; texts that outlive the call; a valid out-pointer.
+        unsafe { take((warm.count)(self.raw, device, name, op, &mut n)) }?;
+        Ok(n)
+    }
+
+    /// Prepares one of them; whether there was something to do.
+    ///
+    /// # Errors
+    /// As [`ProviderHandle::warm_count`].
+    pub fn warm_prepare(&self, target: &Target, op: Option<&str>, index: u64) -> Result<bool> {
+        let (warm, device, name) = self.warm(target)?;
+        let (name, op) = (EpStr::new(name), EpStr::new(op.unwrap_or("")));
+        let mut fresh = 0;
+        // SAFETY: as in `warm_count`.
+        unsafe { take((warm.prepare)(self.raw, device, name, op, index, &mut fresh)) }?;
+        Ok(fresh != 0)
     }
 
     /// The plugin it is an instance of.

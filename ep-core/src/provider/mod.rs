@@ -48,6 +48,29 @@ use crate::abi::EpInterface;
 pub type QueryFn =
     unsafe extern "C" fn(u32, u32, *mut *const crate::abi::EpPlugin) -> *const crate::abi::EpStatus;
 
+/// What kernels are prepared for.
+#[derive(Debug)]
+pub enum WarmTarget<'a, D> {
+    /// An open device.
+    Device(&'a D),
+    /// A kind of hardware by name, which need not be here.
+    Named(&'a str),
+}
+
+/// How many kernels a provider can prepare for a target; without an op: of all ops.
+pub type WarmCount<P> = fn(&P, WarmTarget<'_, <P as Provider>::Device>, Option<&str>) -> Result<u64>;
+
+/// Prepares one of them, by its number below the count; whether there was something to do.
+pub type WarmPrepare<P> = fn(&P, WarmTarget<'_, <P as Provider>::Device>, Option<&str>, u64) -> Result<bool>;
+
+/// Preparing kernels before their first use, of providers that compile them. Any thread, several at a time.
+pub struct Warm<P: Provider> {
+    /// How many there are.
+    pub count: WarmCount<P>,
+    /// Prepares one.
+    pub prepare: WarmPrepare<P>,
+}
+
 /// A provider instance.
 pub trait Provider: Send + Sync + Sized + 'static {
     /// Its devices.
@@ -60,6 +83,8 @@ pub trait Provider: Send + Sync + Sized + 'static {
     const VENDOR: &'static str = "";
     /// Whether its objects keep working in a forked child. If not, every call there says `Unavailable`.
     const FORK_SAFE: bool = false;
+    /// Kernels that can be prepared before their first use, if there are any (`ep.warm`).
+    const WARM: Option<Warm<Self>> = None;
 
     /// Starts an instance. `host` stays usable until the instance is dropped.
     ///

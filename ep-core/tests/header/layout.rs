@@ -362,6 +362,16 @@ pub const LAYOUTS: &[Layout] = &[
         ],
     ),
     (
+        "EpWarmInterface",
+        size_of::<abi::EpWarmInterface>(),
+        &[
+            ("struct_size", offset_of!(abi::EpWarmInterface, struct_size)),
+            ("info", offset_of!(abi::EpWarmInterface, info)),
+            ("count", offset_of!(abi::EpWarmInterface, count)),
+            ("prepare", offset_of!(abi::EpWarmInterface, prepare)),
+        ],
+    ),
+    (
         "EpPlugin",
         size_of::<abi::EpPlugin>(),
         &[

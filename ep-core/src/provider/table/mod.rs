@@ -9,6 +9,7 @@
 mod device;
 mod objects;
 mod primitive;
+mod warm;
 
 pub(super) use primitive::{FactoryObject, create_primitive, factory_object, primitive_table};
 
@@ -184,7 +185,10 @@ unsafe extern "C" fn provider_interface<P: Provider>(
     entry::<P>(|| {
         // SAFETY: a live provider of ours; the host's text and out-pointer.
         let (boxed, name) = unsafe { (object::<ProviderBox<P>, _>(provider)?, str_of(name)?) };
-        let found = boxed.provider.interface(name, version).map_or(std::ptr::null(), std::ptr::from_ref);
+        let found: *const EpInterface = match (name, version) {
+            ("ep.warm", 1) if P::WARM.is_some() => (&raw const *warm::WarmTable::<P>::TABLE).cast(),
+            _ => boxed.provider.interface(name, version).map_or(std::ptr::null(), std::ptr::from_ref),
+        };
         // SAFETY: as above.
         unsafe { give(out, found) }
     })

@@ -1,0 +1,427 @@
+//! The state of the fake: objects, memory, queued work.
+
+use crate::result::ILLEGAL_ADDRESS;
+use std::alloc::Layout;
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a call comes to: nothing, or the driver's number of an error.
+pub(crate) type Outcome<T = ()> = Result<T, i32>;
+
+pub(crate) const INVALID_VALUE: i32 = 1;
+pub(crate) const NOT_INITIALIZED: i32 = 3;
+pub(crate) const INVALID_DEVICE: i32 = 101;
+pub(crate) const INVALID_IMAGE: i32 = 200;
+pub(crate) const INVALID_CONTEXT: i32 = 201;
+pub(crate) const INVALID_HANDLE: i32 = 400;
+pub(crate) const NOT_FOUND: i32 = 500;
+pub(crate) const NOT_READY: i32 = 600;
+pub(crate) const PEER_ACCESS_UNSUPPORTED: i32 = 217;
+pub(crate) const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
+pub(crate) const NOT_SUPPORTED: i32 = 801;
+pub(crate) const CAPTURE_UNSUPPORTED: i32 = 900;
+pub(crate) const CAPTURE_INVALIDATED: i32 = 901;
+pub(crate) const ILLEGAL_STATE: i32 = 401;
+pub(crate) const GRAPH_EXEC_UPDATE_FAILURE: i32 = 910;
+
+/// Device memory lies here: no address of a process does.
+const DEVICE_BASE: u64 = 1 << 62;
+/// Each device has its own range.
+const DEVICE_STRIDE: u64 = 1 << 48;
+
+/// How the fake is set up.
+#[derive(Clone, Copy)]
+pub(crate) struct Config {
+    pub(crate) devices: i32,
+    pub(crate) pools: bool,
+    pub(crate) peers: bool,
+    pub(crate) memory_bytes: u64,
+    /// Queries that find a piece of work pending.
+    pub(crate) delay: u32,
+    pub(crate) version: i32,
+}
+
+/// A piece of queued work.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Work {
+    Copy { dst: u64, src: u64, bytes: usize },
+    Set { dst: u64, width: usize, value: u32, count: usize },
+    Kernel { function: u64, argument: Vec<u8>, grid: [u32; 3], block: [u32; 3] },
+    Record { event: u64, number: u64 },
+    Wait { event: u64, number: u64 },
+    Free { address: u64 },
+}
+
+impl Work {
+    /// Whether one can take the other's place in a graph.
+    fn same_shape(&self, other: &Work) -> bool {
+        match (self, other) {
+            (Work::Kernel { function: a, .. }, Work::Kernel { function: b, .. }) => a == b,
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Stream {
+    pub(crate) context: u64,
+    pub(crate) queue: VecDeque<Work>,
+    /// Queries that the front of the queue still outlasts.
+    pub(crate) patience: u32,
+    pub(crate) capture: Option<Vec<Work>>,
+    pub(crate) spoilt: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Event {
+    /// Numbers of the latest record, and of the latest that was reached.
+    pub(crate) recorded: u64,
+    pub(crate) reached: u64,
+    pub(crate) stream: u64,
+    pub(crate) time: u64,
+}
+
+pub(crate) struct Block {
+    device: Option<i32>,
+    bytes: usize,
+    data: *mut u8,
+    /// A free of it is queued: later work must not use it.
+    pub(crate) doomed: bool,
+}
+
+impl Block {
+    fn layout(bytes: usize) -> Outcome<Layout> {
+        Layout::from_size_align(bytes.max(1), 512).map_err(|_| crate::result::OUT_OF_MEMORY)
+    }
+}
+
+pub(crate) struct Function {
+    pub(crate) module: u64,
+    pub(crate) name: String,
+    pub(crate) argument_bytes: Option<usize>,
+}
+
+/// Everything.
+pub(crate) struct World {
+    pub(crate) config: Config,
+    pub(crate) initialized: bool,
+    pub(crate) log: Vec<String>,
+    pub(crate) calls: u64,
+    /// The call that fails, and with what.
+    pub(crate) fail: Option<(u64, i32)>,
+    /// After such an error every call gives it.
+    pub(crate) sticky: Option<i32>,
+    next: u64,
+    clock: u64,
+    /// How often each primary context is retained.
+    pub(crate) contexts: HashMap<u64, u32>,
+    pub(crate) peers: Vec<(u64, u64)>,
+    pub(crate) streams: HashMap<u64, Stream>,
+    pub(crate) events: HashMap<u64, Event>,
+    pub(crate) blocks: BTreeMap<u64, Block>,
+    pub(crate) pools: HashMap<u64, i32>,
+    pub(crate) modules: HashMap<u64, Vec<(String, Option<usize>)>>,
+    pub(crate) functions: HashMap<u64, Function>,
+    pub(crate) graphs: HashMap<u64, Vec<Work>>,
+    pub(crate) execs: HashMap<u64, Vec<Work>>,
+}
+
+// SAFETY: the pointers in `blocks` are of memory that only the world uses, under its lock, or that the host owns.
+unsafe impl Send for World {}
+
+static WORLD: Mutex<Option<World>> = Mutex::new(None);
+
+thread_local! {
+    pub(crate) static CURRENT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The world, made anew where there is none.
+pub(crate) fn world(use_it: impl FnOnce(&mut World) -> i32) -> i32 {
+    let mut guard: MutexGuard<'_, Option<World>> = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
+    use_it(guard.get_or_insert_with(|| World::new(Config::default())))
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { devices: 1, pools: true, peers: true, memory_bytes: 1 << 30, delay: 2, version: 13000 }
+    }
+}
+
+/// The handle of a device's primary context.
+pub(crate) fn context_of(device: i32) -> u64 {
+    0x100 + device as u64
+}
+
+/// The device of a context.
+pub(crate) fn device_of(context: u64) -> i32 {
+    context as i32 - 0x100
+}
+
+impl World {
+    pub(crate) fn new(config: Config) -> World {
+        World {
+            config,
+            initialized: false,
+            log: Vec::new(),
+            calls: 0,
+            fail: None,
+            sticky: None,
+            next: 0x1000,
+            clock: 0,
+            contexts: HashMap::new(),
+            peers: Vec::new(),
+            streams: HashMap::new(),
+            events: HashMap::new(),
+            blocks: BTreeMap::new(),
+            pools: HashMap::new(),
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+            graphs: HashMap::new(),
+            execs: HashMap::new(),
+        }
+    }
+
+    /// A handle that no object had before.
+    pub(crate) fn handle(&mut self) -> u64 {
+        self.next += 0x10;
+        self.next
+    }
+
+    /// Objects that nobody has given back, one line for each kind that has some.
+    pub(crate) fn leaks(&self) -> Vec<String> {
+        let counts = [
+            ("contexts", self.contexts.values().map(|n| *n as usize).sum()),
+            ("streams", self.streams.len()),
+            ("events", self.events.len()),
+            ("blocks", self.blocks.len()),
+            ("pools", self.pools.len()),
+            ("modules", self.modules.len()),
+            ("graphs", self.graphs.len()),
+            ("graph execs", self.execs.len()),
+        ];
+        counts.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n} {what}")).collect()
+    }
+
+    /// The current context.
+    pub(crate) fn current(&self) -> Outcome<u64> {
+        let context = CURRENT.get();
+        if self.contexts.contains_key(&context) { Ok(context) } else { Err(INVALID_CONTEXT) }
+    }
+
+    /// A live stream of the current context.
+    pub(crate) fn stream(&mut self, handle: u64) -> Outcome<&mut Stream> {
+        let context = self.current()?;
+        match self.streams.get_mut(&handle) {
+            Some(stream) if stream.context == context => Ok(stream),
+            _ => Err(INVALID_HANDLE),
+        }
+    }
+
+    pub(crate) fn event(&mut self, handle: u64) -> Outcome<&mut Event> {
+        self.events.get_mut(&handle).ok_or(INVALID_HANDLE)
+    }
+
+    // ---- Memory
+
+    pub(crate) fn allocate(&mut self, bytes: usize, device: Option<i32>) -> Outcome<u64> {
+        if bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let used: u64 = self.blocks.values().filter(|b| b.device == device).map(|b| b.bytes as u64).sum();
+        if device.is_some() && used + bytes as u64 > self.config.memory_bytes {
+            return Err(crate::result::OUT_OF_MEMORY);
+        }
+        let layout = Block::layout(bytes)?;
+        // SAFETY: the size is not 0.
+        let data = unsafe { std::alloc::alloc(layout) };
+        if data.is_null() {
+            return Err(crate::result::OUT_OF_MEMORY);
+        }
+        // SAFETY: just allocated. Fresh memory holds garbage that shows.
+        unsafe { data.write_bytes(0xa5, bytes) };
+        let address = match device {
+            None => data.expose_provenance() as u64,
+            Some(device) => {
+                let base = DEVICE_BASE + device as u64 * DEVICE_STRIDE;
+                let blocks = self.blocks.range(base..base + DEVICE_STRIDE).next_back();
+                let free = blocks.map_or(base + 512, |(at, b)| at + b.bytes as u64 + 1024);
+                // Never reused while later blocks live, and with a gap, so that running over an end is noticed.
+                free.next_multiple_of(512)
+            }
+        };
+        self.blocks.insert(address, Block { device, bytes, data, doomed: false });
+        Ok(address)
+    }
+
+    pub(crate) fn release(&mut self, address: u64) -> Outcome {
+        let block = self.blocks.remove(&address).ok_or(INVALID_VALUE)?;
+        let layout = Block::layout(block.bytes)?;
+        // SAFETY: allocated above with this layout, and just forgotten.
+        unsafe { std::alloc::dealloc(block.data, layout) };
+        Ok(())
+    }
+
+    pub(crate) fn used(&self, device: i32) -> u64 {
+        self.blocks.values().filter(|b| b.device == Some(device)).map(|b| b.bytes as u64).sum()
+    }
+
+    /// Where the bytes of an address are; an error where it is a device's and not inside a live block. Host memory is
+    /// the caller's word.
+    pub(crate) fn locate(&self, address: u64, bytes: usize) -> Outcome<*mut u8> {
+        if address < DEVICE_BASE {
+            return if address == 0 {
+                Err(INVALID_VALUE)
+            } else {
+                Ok(std::ptr::with_exposed_provenance_mut(address as usize))
+            };
+        }
+        let (start, block) = self.blocks.range(..=address).next_back().ok_or(INVALID_VALUE)?;
+        let offset = (address - start) as usize;
+        if block.doomed || offset + bytes > block.bytes {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: inside the block.
+        Ok(unsafe { block.data.add(offset) })
+    }
+
+    // ---- Work
+
+    /// Queues work, or records it.
+    pub(crate) fn enqueue(&mut self, stream: u64, work: Work) -> Outcome {
+        let delay = self.config.delay;
+        let stream = self.stream(stream)?;
+        match &mut stream.capture {
+            Some(recorded) => recorded.push(work),
+            None => {
+                if stream.queue.is_empty() {
+                    stream.patience = delay;
+                }
+                stream.queue.push_back(work);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the stream's queue is empty, after a query has let time pass.
+    pub(crate) fn poll(&mut self, handle: u64) -> Outcome<bool> {
+        let delay = self.config.delay;
+        let Some(stream) = self.streams.get_mut(&handle) else { return Ok(true) };
+        if stream.queue.is_empty() {
+            return Ok(true);
+        }
+        if stream.patience > 0 {
+            stream.patience -= 1;
+            return Ok(false);
+        }
+        stream.patience = delay;
+        self.step(handle)?;
+        Ok(self.streams.get(&handle).is_none_or(|s| s.queue.is_empty()))
+    }
+
+    /// Does everything that is queued on a stream.
+    pub(crate) fn drain(&mut self, handle: u64) -> Outcome {
+        while self.streams.get(&handle).is_some_and(|s| !s.queue.is_empty()) {
+            self.step(handle)?;
+        }
+        Ok(())
+    }
+
+    /// Frees in stream order.
+    pub(crate) fn free_later(&mut self, address: u64, handle: u64) -> Outcome {
+        let delay = self.config.delay;
+        let stream = self.streams.get_mut(&handle).ok_or(INVALID_HANDLE)?;
+        let block = self.blocks.get_mut(&address).filter(|b| !b.doomed).ok_or(INVALID_VALUE)?;
+        block.doomed = true;
+        if stream.queue.is_empty() {
+            stream.patience = delay;
+        }
+        stream.queue.push_back(Work::Free { address });
+        Ok(())
+    }
+
+    /// Drops what is queued on a stream, frees excepted.
+    pub(crate) fn abandon(&mut self, handle: u64) -> Outcome {
+        let queue = self.streams.get_mut(&handle).map(|s| std::mem::take(&mut s.queue)).unwrap_or_default();
+        queue.into_iter().try_for_each(|work| match work {
+            Work::Free { address } => self.release(address),
+            _ => Ok(()),
+        })
+    }
+
+    /// Does everything.
+    pub(crate) fn drain_all(&mut self) -> Outcome {
+        let handles: Vec<u64> = self.streams.keys().copied().collect();
+        handles.into_iter().try_for_each(|handle| self.drain(handle))
+    }
+
+    /// Does the first piece of work of a stream.
+    fn step(&mut self, handle: u64) -> Outcome {
+        let Some(work) = self.streams.get_mut(&handle).and_then(|s| s.queue.pop_front()) else {
+            return Ok(());
+        };
+        self.clock += 1;
+        let done = self.perform(work);
+        if let Err(code) = done {
+            // What fails on the device is reported by every later call.
+            self.sticky = Some(code);
+        }
+        done
+    }
+
+    fn perform(&mut self, work: Work) -> Outcome {
+        let fault = |_| ILLEGAL_ADDRESS;
+        match work {
+            Work::Copy { dst, src, bytes } => {
+                let (from, to) =
+                    (self.locate(src, bytes).map_err(fault)?, self.locate(dst, bytes).map_err(fault)?);
+                // SAFETY: both ranges are inside live blocks, or the host's, which the caller keeps until now.
+                unsafe { std::ptr::copy(from, to, bytes) };
+            }
+            Work::Set { dst, width, value, count } => {
+                let to = self.locate(dst, width * count).map_err(fault)?;
+                let value = value.to_le_bytes();
+                for i in 0..count {
+                    // SAFETY: inside a live block.
+                    unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), to.add(i * width), width) };
+                }
+            }
+            Work::Kernel { argument, .. } => {
+                for word in argument.chunks_exact(8) {
+                    let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+                    // Whatever looks like an address of a device is one.
+                    if (DEVICE_BASE..DEVICE_BASE + 64 * DEVICE_STRIDE).contains(&word) {
+                        self.locate(word, 1).map_err(fault)?;
+                    }
+                }
+            }
+            Work::Record { event, number } => {
+                let clock = self.clock;
+                if let Some(event) = self.events.get_mut(&event) {
+                    event.reached = event.reached.max(number);
+                    event.time = clock;
+                }
+            }
+            Work::Wait { event, number } => {
+                let state = self.events.get(&event).map(|e| (e.stream, e.reached));
+                // What it waits for is done first.
+                if let Some((stream, _)) = state.filter(|(_, reached)| *reached < number) {
+                    self.drain(stream)?;
+                }
+            }
+            Work::Free { address } => self.release(address).map_err(fault)?,
+        }
+        Ok(())
+    }
+
+    /// Puts the work of one graph in another's place, if they have one shape.
+    pub(crate) fn update(&mut self, exec: u64, graph: u64) -> Outcome {
+        let new = self.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
+        let old = self.execs.get_mut(&exec).ok_or(INVALID_HANDLE)?;
+        if old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| a.same_shape(b)) {
+            return Err(GRAPH_EXEC_UPDATE_FAILURE);
+        }
+        *old = new;
+        Ok(())
+    }
+}

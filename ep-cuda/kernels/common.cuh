@@ -1,0 +1,268 @@
+// What every kernel needs: element types and their conversions, vectors of elements, index arithmetic.
+//
+// Nothing is included: NVRTC compiles these sources on machines without a toolkit.
+#pragma once
+
+using i8 = signed char;
+using u8 = unsigned char;
+using i16 = short;
+using u16 = unsigned short;
+using i32 = int;
+using u32 = unsigned int;
+using i64 = long long;
+using u64 = unsigned long long;
+using f32 = float;
+using f64 = double;
+
+// Truth values are stored as 0 or 1 in a byte of their own type, so that they convert by "not zero".
+struct b8 {
+    u8 byte;
+};
+struct f16 {
+    u16 bits;
+};
+struct bf16 {
+    u16 bits;
+};
+struct alignas(8) c64 {
+    f32 re, im;
+};
+struct alignas(16) c128 {
+    f64 re, im;
+};
+// Elements of which only the size matters.
+struct alignas(16) bits128 {
+    u64 low, high;
+};
+
+#define EP_DEVICE static __device__ __forceinline__
+#define EP_CAT_(a, b) a##b
+#define EP_CAT(a, b) EP_CAT_(a, b)
+
+template <class A, class B>
+constexpr bool same = false;
+template <class A>
+constexpr bool same<A, A> = true;
+
+template <bool C, class A, class B>
+struct SelectOf {
+    using type = A;
+};
+template <class A, class B>
+struct SelectOf<false, A, B> {
+    using type = B;
+};
+template <bool C, class A, class B>
+using Select = typename SelectOf<C, A, B>::type;
+
+template <class T>
+constexpr bool is_complex = same<T, c64> || same<T, c128>;
+template <class T>
+constexpr bool is_half = same<T, f16> || same<T, bf16>;
+template <class T>
+constexpr bool is_float = is_half<T> || same<T, f32> || same<T, f64>;
+template <class T>
+constexpr bool is_bool = same<T, b8>;
+template <class T>
+constexpr bool is_int = !is_complex<T> && !is_float<T> && !is_bool<T>;
+
+template <u32 Bytes>
+using BitsOf = Select<Bytes == 1, u8,
+    Select<Bytes == 2, u16, Select<Bytes == 4, u32, Select<Bytes == 8, u64, bits128>>>>;
+
+// The type that elements are computed in.
+template <class T>
+using Compute = Select<is_half<T>, f32, T>;
+
+template <class T>
+EP_DEVICE constexpr T least(T a, T b) {
+    return a < b ? a : b;
+}
+
+// ---- Conversions ---------------------------------------------------------------------------------------------------
+
+EP_DEVICE f32 to_f32(f16 x) {
+    f32 y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+}
+EP_DEVICE f32 to_f32(bf16 x) { return __uint_as_float(u32(x.bits) << 16); }
+
+EP_DEVICE f16 f16_from(f32 x) {
+    f16 y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+}
+EP_DEVICE f16 f16_from(f64 x) {
+    f16 y;
+    asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y.bits) : "d"(x));
+    return y;
+}
+EP_DEVICE bf16 bf16_from(f32 x) {
+    bf16 y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+}
+
+// Rounding towards zero with the lowest bit set when anything was cut off: a second rounding, to fewer bits, then
+// gives what one would have.
+EP_DEVICE f32 odd(f32 cut, bool inexact) { return __uint_as_float(__float_as_uint(cut) | u32(inexact)); }
+EP_DEVICE f32 f32_odd(f64 x) {
+    f32 cut = __double2float_rz(x);
+    return odd(cut, f64(cut) != x);
+}
+EP_DEVICE f32 f32_odd(i64 x) {
+    f32 cut = __ll2float_rz(x);
+    return odd(cut, __float2ll_rz(cut) != x);
+}
+EP_DEVICE f32 f32_odd(u64 x) {
+    f32 cut = __ull2float_rz(x);
+    return odd(cut, __float2ull_rz(cut) != x);
+}
+
+// Truncates, saturates to the range of the type, and turns NaN into 0.
+template <class To>
+EP_DEVICE To saturate(f32 x) {
+    if (x != x) return To(0);
+    if constexpr (same<To, i64>) return __float2ll_rz(x);
+    else if constexpr (same<To, u64>) return __float2ull_rz(x);
+    else if constexpr (same<To, u32>) return __float2uint_rz(x);
+    else if constexpr (same<To, i32>) return __float2int_rz(x);
+    else if constexpr (To(-1) > To(0)) return To(least(__float2uint_rz(x), u32(To(-1))));
+    else {
+        constexpr i32 low = -(1 << (8 * sizeof(To) - 1));
+        i32 y = __float2int_rz(x);
+        return To(y < low ? low : least(y, -low - 1));
+    }
+}
+template <class To>
+EP_DEVICE To saturate(f64 x) {
+    if (x != x) return To(0);
+    if constexpr (same<To, i64>) return __double2ll_rz(x);
+    else if constexpr (same<To, u64>) return __double2ull_rz(x);
+    else if constexpr (same<To, u32>) return __double2uint_rz(x);
+    else if constexpr (same<To, i32>) return __double2int_rz(x);
+    else if constexpr (To(-1) > To(0)) return To(least(__double2uint_rz(x), u32(To(-1))));
+    else {
+        constexpr i32 low = -(1 << (8 * sizeof(To) - 1));
+        i32 y = __double2int_rz(x);
+        return To(y < low ? low : least(y, -low - 1));
+    }
+}
+
+// Converts between any two element types by the rules of `cast`.
+template <class To, class From>
+EP_DEVICE To convert(From x) {
+    if constexpr (same<To, From>) return x;
+    else if constexpr (is_half<From>) return convert<To>(to_f32(x));
+    else if constexpr (is_bool<To>) {
+        if constexpr (is_complex<From>) return b8{u8(x.re != 0 || x.im != 0)};
+        else return b8{u8(x != 0)};
+    } else if constexpr (is_complex<To>) {
+        using Part = Select<same<To, c64>, f32, f64>;
+        if constexpr (is_complex<From>) return To{convert<Part>(x.re), convert<Part>(x.im)};
+        else return To{convert<Part>(x), Part(0)};
+    } else if constexpr (is_complex<From>) return convert<To>(x.re);
+    else if constexpr (is_bool<From>) return convert<To>(u32(x.byte != 0));
+    else if constexpr (is_int<From>) {
+        using Wide = Select<From(-1) < From(0), i64, u64>;
+        constexpr bool exact_in_f32 = sizeof(From) < 4;
+        if constexpr (is_half<To>) {
+            if constexpr (exact_in_f32) return convert<To>(f32(x));
+            else return convert<To>(f32_odd(Wide(x)));
+        } else return To(x);
+    } else if constexpr (is_int<To>) return saturate<To>(x);
+    else if constexpr (same<To, f16>) return f16_from(x);
+    else if constexpr (same<To, bf16>) {
+        if constexpr (same<From, f64>) return bf16_from(f32_odd(x));
+        else return bf16_from(x);
+    } else return To(x);
+}
+
+template <class T>
+EP_DEVICE Compute<T> widen(T x) {
+    return convert<Compute<T>>(x);
+}
+
+// The bits of an element that a launch passes by value.
+template <class T>
+EP_DEVICE T from_bits(u64 low, u64 high) {
+    union {
+        u64 words[2];
+        T value;
+    } u{{low, high}};
+    return u.value;
+}
+
+// ---- Vectors of elements -------------------------------------------------------------------------------------------
+
+// N neighbouring elements in registers. Loads and stores move up to 16 bytes at a time.
+template <class T, int N>
+struct Pack {
+    static constexpr int bytes = int(sizeof(T)) * N;
+    static constexpr int chunk = bytes < 16 ? bytes : 16;
+    static constexpr int chunks = bytes / chunk;
+    using Chunk = Select<chunk == 16, uint4, Select<chunk == 8, uint2, BitsOf<chunk == 16 ? 1 : chunk>>>;
+    static_assert(bytes % chunk == 0 && (chunk & (chunk - 1)) == 0, "a pack is a power of two of bytes");
+    union {
+        Chunk raw[chunks];
+        T at[N];
+    };
+    __device__ __forceinline__ Pack() {}
+};
+
+// Whether memory is worth keeping in the caches; `constant` also promises that the kernel never writes it.
+enum class Reuse { once, again, constant };
+
+template <Reuse R = Reuse::once, class T, int N>
+EP_DEVICE void load(Pack<T, N>& pack, const T* from) {
+    using P = Pack<T, N>;
+    auto source = reinterpret_cast<const typename P::Chunk*>(from);
+#pragma unroll
+    for (int i = 0; i < P::chunks; ++i) {
+        if constexpr (R == Reuse::once) pack.raw[i] = __ldcs(source + i);
+        else if constexpr (R == Reuse::constant) pack.raw[i] = __ldg(source + i);
+        else pack.raw[i] = source[i];
+    }
+}
+template <Reuse R = Reuse::once, class T, int N>
+EP_DEVICE void store(T* to, const Pack<T, N>& pack) {
+    using P = Pack<T, N>;
+    auto target = reinterpret_cast<typename P::Chunk*>(to);
+#pragma unroll
+    for (int i = 0; i < P::chunks; ++i) {
+        if constexpr (R == Reuse::once) __stcs(target + i, pack.raw[i]);
+        else target[i] = pack.raw[i];
+    }
+}
+
+template <class T>
+EP_DEVICE T* pointer(u64 address) {
+    return reinterpret_cast<T*>(address);
+}
+
+EP_DEVICE bool aligned(u64 address, u32 bytes) { return (address & (bytes - 1)) == 0; }
+
+// ---- Index arithmetic ----------------------------------------------------------------------------------------------
+
+// Division by a fixed number: Granlund and Montgomery's multiplication for dividends below 2^31. With
+// l = ceil(log2 divisor), multiplier = floor(2^32 (2^l - divisor) / divisor) + 1 and shift = l.
+struct FastDiv {
+    u64 divisor;
+    u32 multiplier, shift;
+};
+
+template <class Index>
+EP_DEVICE Index divide(FastDiv by, Index n, Index& remainder) {
+    Index quotient;
+    if constexpr (sizeof(Index) == 4) quotient = (__umulhi(n, by.multiplier) + n) >> by.shift;
+    else quotient = n / Index(by.divisor);
+    remainder = n - quotient * Index(by.divisor);
+    return quotient;
+}
+
+constexpr int max_rank = 8;
+
+// The largest number of threads of a warp.
+constexpr u32 warp_size = 32;
+constexpr u32 full_mask = 0xffffffffu;

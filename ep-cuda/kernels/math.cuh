@@ -1,0 +1,286 @@
+// Functions of numbers that the device's own library lacks, or has with too large an error.
+#pragma once
+#include "common.cuh"
+
+EP_DEVICE f32 nan_of(f32) { return __uint_as_float(0x7fffffffu); }
+EP_DEVICE f64 nan_of(f64) { return __longlong_as_double(0x7fffffffffffffffll); }
+EP_DEVICE f32 inf_of(f32) { return __uint_as_float(0x7f800000u); }
+EP_DEVICE f64 inf_of(f64) { return __longlong_as_double(0x7ff0000000000000ll); }
+
+// 1 / (1 + e^-x), without overflow on the way.
+template <class T>
+EP_DEVICE T sigmoid(T x) {
+    const T e = exp(-fabs(x));
+    return (x < 0 ? e : T(1)) / (1 + e);
+}
+
+// ln(1 + e^x)
+template <class T>
+EP_DEVICE T soft_plus(T x) {
+    const T tail = log1p(exp(-fabs(x)));
+    return x > 0 ? x + tail : (x != x ? x : tail);
+}
+
+// x factor, where a factor of zero outweighs an infinite x: it vanishes faster than x grows.
+template <class T>
+EP_DEVICE T damped(T x, T factor) {
+    return factor == 0 ? T(0) : x * factor;
+}
+
+// x sigmoid(u). Below the normal range of e^u the product may still be normal: there the power is taken in halves.
+template <class T>
+EP_DEVICE T times_sigmoid(T x, T u) {
+    if (u < T(sizeof(T) == 4 ? -80 : -690)) {
+        const T half_power = exp(u / 2);
+        return damped(x * half_power, half_power);
+    }
+    const T e = exp(-fabs(u));
+    return (u < 0 ? x * e : x) / (1 + e);
+}
+
+// e^(-x^2 / 2), with the rounding of the square made good.
+template <class T>
+EP_DEVICE T bell(T x) {
+    const T square = x * x, rest = fma(x, x, -square);
+    return square > T(1e4) ? T(0) : exp(-square / 2) * (1 - rest / 2);
+}
+
+// The normal distribution's upper tail times e^(x^2 / 2), for 0 <= x <= 14.5. In f32 a polynomial of
+// 1 / (1 + 0.3 x), fitted to a relative error of 4e-9.
+EP_DEVICE f64 scaled_tail(f64 x) { return erfcx(x * 0.70710678118654752440) / 2; }
+EP_DEVICE f32 scaled_tail(f32 x) {
+    const f32 t = __frcp_rn(fmaf(0.3f, x, 1));
+    f32 y = -0.0206235766f;
+    y = fmaf(y, t, 0.1124361957f);
+    y = fmaf(y, t, -0.2282149578f);
+    y = fmaf(y, t, 0.1917863184f);
+    y = fmaf(y, t, -0.0794249417f);
+    y = fmaf(y, t, 0.0961575877f);
+    y = fmaf(y, t, 0.0783893986f);
+    y = fmaf(y, t, 0.1102354759f);
+    y = fmaf(y, t, 0.1195718081f);
+    y = fmaf(y, t, 0.1196866901f);
+    return y * t;
+}
+
+// x times the normal distribution function of x.
+template <class T>
+EP_DEVICE T gelu(T x) {
+    const T size = fabs(x), square = x * x, rest = fma(x, x, -square);
+    if (square > T(sizeof(T) == 4 ? 170 : 1400)) {
+        // Above, the tail is nothing beside 1; below, its power alone would leave the normal range.
+        if (!(x < 0)) return x;
+        const T half_power = square > 4000 ? T(0) : exp(-square / 4);
+        return damped(x * scaled_tail(size) * half_power, half_power);
+    }
+    const T tail = scaled_tail(size) * (exp(-square / 2) * (1 - rest / 2));
+    return x * (x > 0 ? 1 - tail : tail);
+}
+
+// The same to the 11 bits of half types: a shorter polynomial (relative error 3e-5) and the fast power of two.
+EP_DEVICE f32 gelu_for_half(f32 x) {
+    const f32 size = fminf(fabsf(x), 14.5f);
+    f32 t, power;
+    asm("rcp.approx.f32 %0, %1;" : "=f"(t) : "f"(fmaf(0.35f, size, 1)));
+    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(size * size * -0.7213475204f));
+    f32 y = -0.0334488168f;
+    y = fmaf(y, t, 0.0098447152f);
+    y = fmaf(y, t, 0.1429492305f);
+    y = fmaf(y, t, 0.0965614448f);
+    y = fmaf(y, t, 0.1448221298f);
+    y = fmaf(y, t, 0.1392587379f);
+    const f32 tail = y * t * power;
+    // Where the power is 0, so is the product, of an infinity too.
+    const f32 low = tail == 0 ? -tail : x * tail;
+    return x > 0 ? fmaf(-x, tail, x) : x != x ? x : low;
+}
+
+// sqrt(2 / pi) (x + 0.044715 x^3), with the cubic's factor as f32 has it.
+template <class T>
+EP_DEVICE T fast_gelu_argument(T x) {
+    return T(0.7978845608028654) * (x + T(0.044714998453855515) * x * x * x);
+}
+
+// The derivative of x sigmoid(u), given u and its derivative.
+template <class T>
+EP_DEVICE T gated(T x, T u, T slope) {
+    const T s = sigmoid(u);
+    return s + damped(x * slope, s * sigmoid(-u));
+}
+
+EP_DEVICE bool is_pole(f64 x) { return x <= 0 && isfinite(x) && floor(x) == x; }
+
+// B(2k) / 2k: the series of digamma. DLMF 5.11.2.
+__device__ constexpr f64 digamma_series[] = {1.0 / 12, -1.0 / 120, 1.0 / 252, -1.0 / 240, 1.0 / 132, -691.0 / 32760,
+    1.0 / 12, -3617.0 / 8160};
+// B(2k): the series of trigamma.
+__device__ constexpr f64 trigamma_series[] = {1.0 / 6, -1.0 / 30, 1.0 / 42, -1.0 / 30, 5.0 / 66, -691.0 / 2730,
+    7.0 / 6, -3617.0 / 510};
+constexpr f64 pi = 3.14159265358979323846;
+// From here up the asymptotic series are as good as f64.
+constexpr f64 asymptotic = 12;
+
+EP_DEVICE f64 digamma_above_zero(f64 x) {
+    f64 below = 0;
+    for (; x < asymptotic; x += 1) below += 1 / x;
+    const f64 r = 1 / (x * x);
+    f64 series = 0;
+#pragma unroll
+    for (int k = 7; k >= 0; --k) series = (series + digamma_series[k]) * r;
+    return log(x) - 0.5 / x - series - below;
+}
+
+// The logarithmic derivative of gamma: -infinity at +0, infinity at -0, NaN at the other poles.
+EP_DEVICE f64 digamma(f64 x) {
+    if (x == 0) return copysign(inf_of(x), -x);
+    if (x != x || is_pole(x) || x == -inf_of(x)) return nan_of(x);
+    if (x == inf_of(x)) return x;
+    if (x > 0) return digamma_above_zero(x);
+    const f64 past = x - rint(x);
+    return digamma_above_zero(1 - x) - pi * cospi(past) / sinpi(past);
+}
+EP_DEVICE f32 digamma(f32 x) { return f32(digamma(f64(x))); }
+
+EP_DEVICE f64 trigamma_above_zero(f64 x) {
+    f64 below = 0;
+    for (; x < asymptotic; x += 1) below += 1 / (x * x);
+    const f64 r = 1 / (x * x);
+    f64 series = 0;
+#pragma unroll
+    for (int k = 7; k >= 0; --k) series = (series + trigamma_series[k]) * r;
+    return below + 1 / x + r / 2 + series / x;
+}
+
+EP_DEVICE f64 trigamma(f64 x) {
+    if (x != x || x == -inf_of(x)) return nan_of(x);
+    if (is_pole(x)) return inf_of(x);
+    if (x == inf_of(x)) return 0;
+    if (x > 0) return trigamma_above_zero(x);
+    const f64 ratio = pi / sinpi(x - rint(x));
+    return ratio * ratio - trigamma_above_zero(1 - x);
+}
+EP_DEVICE f32 trigamma(f32 x) { return f32(trigamma(f64(x))); }
+
+EP_DEVICE f64 log_gamma(f64 x) { return lgamma(x); }
+EP_DEVICE f32 log_gamma(f32 x) { return f32(lgamma(f64(x))); }
+
+// Functions whose f32 version is off by more than two units of the last place, and which nothing depends on the
+// speed of.
+#define EP_IN_F64(name)                                 \
+    EP_DEVICE f64 exact_##name(f64 x) { return name(x); } \
+    EP_DEVICE f32 exact_##name(f32 x) { return f32(name(f64(x))); }
+EP_IN_F64(sinh)
+EP_IN_F64(asinh)
+EP_IN_F64(acosh)
+EP_IN_F64(atanh)
+EP_IN_F64(tan)
+EP_IN_F64(erfc)
+#undef EP_IN_F64
+
+// The sum of (q + k)^-s over k = 0, 1, ... for q > 0, s > 1: single terms, then Euler and Maclaurin's integral and
+// corrections (DLMF 25.11.28).
+EP_DEVICE f64 zeta_above_zero(f64 s, f64 q) {
+    const f64 end = 10 + (s < 40 ? s : 40);
+    f64 sum = 0, a = q;
+    while (a < end) {
+        const f64 term = pow(a, -s);
+        sum += term;
+        if (term <= sum * 1e-18) return sum;
+        a += 1;
+    }
+    const f64 term = pow(a, -s);
+    sum += term * a / (s - 1) + term / 2;
+    f64 factor = s * term / (2 * a);
+#pragma unroll
+    for (int k = 1; k <= 8; ++k) {
+        sum += factor * trigamma_series[k - 1];
+        factor *= (s + (2 * k - 1)) * (s + 2 * k) / (a * a * ((2 * k + 1) * (2 * k + 2)));
+    }
+    return sum;
+}
+
+EP_DEVICE f64 zeta(f64 s, f64 q) {
+    if (s != s || q != q || s < 1) return nan_of(s);
+    if (s == 1 || is_pole(q)) return inf_of(s);
+    if (q == inf_of(q)) return 0;
+    if (q > 0) return zeta_above_zero(s, q);
+    if (floor(s) != s || isinf(s) || isinf(q)) return nan_of(s);
+    // The bases below zero are 1 - f, 2 - f, ... with a sign, those above it f, f + 1, ...
+    const f64 whole = floor(q), above = q - whole, below = 1 - above;
+    if (fmod(s, 2.0) == 0)
+        return zeta_above_zero(s, above) + (zeta_above_zero(s, below) - zeta_above_zero(s, below - whole));
+    // With opposite signs they nearly cancel, so the first ones are added in pairs.
+    const int pairs = -whole < 64 ? int(-whole) : 64;
+    f64 paired = 0;
+    for (int k = 0; k < pairs; ++k) paired += pow(above + k, -s) - pow(below + k, -s);
+    const f64 rest = zeta_above_zero(s, below + pairs) - zeta_above_zero(s, below - whole);
+    return paired + (zeta_above_zero(s, above + pairs) - rest);
+}
+EP_DEVICE f32 zeta(f32 s, f32 q) { return f32(zeta(f64(s), f64(q))); }
+
+// ---- Complex numbers -----------------------------------------------------------------------------------------------
+
+template <class Z>
+using PartOf = Select<same<Z, c64>, f32, f64>;
+
+// Parts are computed in f64 for complex64: it leaves room for squares.
+struct Parts {
+    f64 re, im;
+};
+template <class Z>
+EP_DEVICE Parts parts(Z z) {
+    return {f64(z.re), f64(z.im)};
+}
+template <class Z>
+EP_DEVICE Z complex(Parts z) {
+    return {PartOf<Z>(z.re), PartOf<Z>(z.im)};
+}
+
+EP_DEVICE Parts multiply(Parts a, Parts b) {
+    // Each difference of products with the rounding of one of them made good (Kahan).
+    const f64 bd = a.im * b.im, bc = a.im * b.re;
+    return {fma(a.re, b.re, -bd) + fma(-a.im, b.im, bd), fma(a.re, b.im, bc) + fma(a.im, b.re, -bc)};
+}
+
+// By zero: each part divided by zero.
+EP_DEVICE Parts divide(Parts a, Parts b) {
+    if (b.re == 0 && b.im == 0) return {a.re / b.re, a.im / b.re};
+    // A power of two out of the divisor keeps its square within range.
+    const int scale = -ilogb(fmax(fabs(b.re), fabs(b.im)));
+    const bool finite = isfinite(b.re) && isfinite(b.im);
+    const Parts d = finite ? Parts{scalbn(b.re, scale), scalbn(b.im, scale)} : b;
+    const f64 norm = d.re * d.re + d.im * d.im;
+    const Parts n = multiply(a, {d.re, -d.im});
+    const int back = finite ? scale : 0;
+    return {scalbn(n.re / norm, back), scalbn(n.im / norm, back)};
+}
+
+// The root with a real part that is not negative and an imaginary part of the argument's sign.
+EP_DEVICE Parts root(Parts z) {
+    if (z.re == 0 && z.im == 0) return {0, z.im};
+    if (isinf(z.im)) return {inf_of(z.re), z.im};
+    if (isinf(z.re)) {
+        const f64 zero = 0 * z.im;
+        return z.re < 0 ? Parts{fabs(zero), copysign(z.re, z.im)} : Parts{z.re, zero};
+    }
+    // Out of the ends of the range, where the sum of sizes would overflow or lose bits.
+    const bool huge = fabs(z.re) > 1e300 || fabs(z.im) > 1e300;
+    const bool tiny = fabs(z.re) < 1e-290 && fabs(z.im) < 1e-290;
+    const int even = huge ? -4 : tiny ? 120 : 0;
+    const f64 re = scalbn(z.re, even), im = scalbn(z.im, even);
+    const f64 long_part = sqrt((fabs(re) + hypot(re, im)) / 2);
+    const f64 longer = scalbn(long_part, -even / 2), shorter = scalbn(fabs(im) / long_part / 2, -even / 2);
+    return z.re < 0 ? Parts{shorter, copysign(longer, z.im)} : Parts{longer, copysign(shorter, z.im)};
+}
+
+EP_DEVICE Parts exponential(Parts z) {
+    const f64 scale = exp(z.re);
+    if (z.im == 0) return {scale, z.im};
+    f64 sine, cosine;
+    sincos(z.im, &sine, &cosine);
+    if (isinf(scale) && isfinite(z.re)) {
+        const f64 half_scale = exp(z.re / 2);
+        return {half_scale * cosine * half_scale, half_scale * sine * half_scale};
+    }
+    return {scale * cosine, scale * sine};
+}

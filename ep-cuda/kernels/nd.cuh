@@ -1,0 +1,181 @@
+// Loops over N-dimensional operands: each thread computes some packs of neighbours along the innermost dimension.
+//
+// Specialised by
+//   EP_THREADS  threads of a block
+//   EP_PACK     elements of a pack
+//   EP_UNROLL   packs of a thread
+//   EP_INDEX    u32 where the number of packs and all offsets are below 2^31, else u64
+#pragma once
+#include "common.cuh"
+
+using Index = EP_INDEX;
+using Offset = Select<sizeof(Index) == 4, i32, i64>;
+constexpr int pack_size = EP_PACK;
+constexpr int unroll = EP_UNROLL;
+
+// The operands of a launch; the destination comes first. Dimensions go from the innermost outwards.
+template <int Operands>
+struct NdArgs {
+    // Packs in all: ceil((before + inner_size) / EP_PACK) times the sizes of the other dimensions.
+    u64 packs;
+    // Elements of the innermost dimension.
+    u64 inner_size;
+    u32 rank;
+    // Elements by which the first pack begins before the innermost dimension, so that packs are aligned; 0 unless
+    // the rank is 1.
+    u32 before;
+    // Bit k: all packs of operand k are aligned to their size (up to 16 bytes) and contiguous.
+    u32 vector;
+    // Bit k: operand k is the value in `scalars`.
+    u32 scalar;
+    // Sizes, the innermost one counted in packs. The outermost is not read.
+    FastDiv dims[max_rank];
+    // Elements from one index to the next, the innermost one from one pack to the next.
+    i64 strides[Operands][max_rank];
+    // Elements between neighbours within a pack; 0 repeats one.
+    i64 inner[Operands];
+    u64 address[Operands];
+    u64 scalars[Operands][2];
+};
+
+// Where a pack is in each operand, and which of its elements are inside.
+template <int Operands>
+struct Place {
+    Offset at[Operands];
+    i32 from, to;
+
+    __device__ __forceinline__ bool whole() const { return from <= 0 && to >= pack_size; }
+    __device__ __forceinline__ bool holds(int i) const { return i >= from && i < to; }
+};
+
+template <int Operands>
+EP_DEVICE Place<Operands> place_of(const NdArgs<Operands>& args, Index pack) {
+    Place<Operands> place;
+#pragma unroll
+    for (int k = 0; k < Operands; ++k) place.at[k] = 0;
+    Index rest = pack, innermost = pack;
+#pragma unroll
+    for (int d = 0; d < max_rank; ++d) {
+        if (d >= args.rank) break;
+        Index index = rest;
+        if (d + 1 < args.rank) rest = divide(args.dims[d], rest, index);
+        if (d == 0) innermost = index;
+#pragma unroll
+        for (int k = 0; k < Operands; ++k) place.at[k] += Offset(index) * Offset(args.strides[k][d]);
+    }
+    const i64 first = i64(innermost) * pack_size - i64(args.before);
+    const i64 left = i64(args.inner_size) - first;
+    place.from = first < 0 ? i32(-first) : 0;
+    place.to = left < pack_size ? i32(left) : pack_size;
+#pragma unroll
+    for (int k = 0; k < Operands; ++k) place.at[k] -= Offset(args.before) * Offset(args.inner[k]);
+    return place;
+}
+
+template <int K, Reuse R = Reuse::once, class T, int Operands>
+EP_DEVICE void get(Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const Place<Operands>& place) {
+    if (args.scalar >> K & 1) {
+        const T value = from_bits<T>(args.scalars[K][0], args.scalars[K][1]);
+#pragma unroll
+        for (int i = 0; i < pack_size; ++i) pack.at[i] = value;
+        return;
+    }
+    const T* from = pointer<const T>(args.address[K]) + place.at[K];
+    if ((args.vector >> K & 1) && place.whole()) return load<R>(pack, from);
+    const Offset step = Offset(args.inner[K]);
+    if (step == 0) {
+        const T value = *from;
+#pragma unroll
+        for (int i = 0; i < pack_size; ++i) pack.at[i] = value;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < pack_size; ++i)
+        if (place.holds(i)) pack.at[i] = from[i * step];
+}
+
+template <class T, int Operands>
+EP_DEVICE void put(const Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const Place<Operands>& place) {
+    T* to = pointer<T>(args.address[0]) + place.at[0];
+    if ((args.vector & 1) && place.whole()) return store(to, pack);
+    const Offset step = Offset(args.inner[0]);
+#pragma unroll
+    for (int i = 0; i < pack_size; ++i)
+        if (place.holds(i)) to[i * step] = pack.at[i];
+}
+
+// The first pack of this thread; the others follow at distances of a block.
+EP_DEVICE u64 first_pack() { return u64(blockIdx.x) * (EP_THREADS * unroll) + threadIdx.x; }
+
+// dst = f(src) for each element, all of a thread's loads before its first store.
+template <class Dst, class Src, class F>
+EP_DEVICE void map1(const NdArgs<2>& args, F f) {
+    Pack<Src, pack_size> src[unroll];
+    Place<2> places[unroll];
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+        const u64 pack = first_pack() + u * EP_THREADS;
+        if (pack < args.packs) {
+            places[u] = place_of(args, Index(pack));
+            get<1>(src[u], args, places[u]);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+        if (first_pack() + u * EP_THREADS >= args.packs) continue;
+        Pack<Dst, pack_size> dst;
+#pragma unroll
+        for (int i = 0; i < pack_size; ++i) dst.at[i] = f(src[u].at[i]);
+        put(dst, args, places[u]);
+    }
+}
+
+template <class Dst, class A, class B, class F>
+EP_DEVICE void map2(const NdArgs<3>& args, F f) {
+    Pack<A, pack_size> a[unroll];
+    Pack<B, pack_size> b[unroll];
+    Place<3> places[unroll];
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+        const u64 pack = first_pack() + u * EP_THREADS;
+        if (pack < args.packs) {
+            places[u] = place_of(args, Index(pack));
+            get<1>(a[u], args, places[u]);
+            get<2>(b[u], args, places[u]);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+        if (first_pack() + u * EP_THREADS >= args.packs) continue;
+        Pack<Dst, pack_size> dst;
+#pragma unroll
+        for (int i = 0; i < pack_size; ++i) dst.at[i] = f(a[u].at[i], b[u].at[i]);
+        put(dst, args, places[u]);
+    }
+}
+
+template <class Dst, class A, class B, class C, class F>
+EP_DEVICE void map3(const NdArgs<4>& args, F f) {
+    Pack<A, pack_size> a[unroll];
+    Pack<B, pack_size> b[unroll];
+    Pack<C, pack_size> c[unroll];
+    Place<4> places[unroll];
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+        const u64 pack = first_pack() + u * EP_THREADS;
+        if (pack < args.packs) {
+            places[u] = place_of(args, Index(pack));
+            get<1>(a[u], args, places[u]);
+            get<2>(b[u], args, places[u]);
+            get<3>(c[u], args, places[u]);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+        if (first_pack() + u * EP_THREADS >= args.packs) continue;
+        Pack<Dst, pack_size> dst;
+#pragma unroll
+        for (int i = 0; i < pack_size; ++i) dst.at[i] = f(a[u].at[i], b[u].at[i], c[u].at[i]);
+        put(dst, args, places[u]);
+    }
+}

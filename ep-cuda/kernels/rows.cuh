@@ -1,0 +1,198 @@
+// Rows held in the registers of a group of threads: part of a warp, a block, or a cluster of blocks.
+//
+// Specialised by
+//   EP_THREADS  threads of a block
+//   EP_LANES    threads that share a row within a warp: a power of two up to 32; 32 where a block or more does
+//   EP_BLOCKS   blocks that share a row: 0 where a warp or less does, 1 for a block, 2 to 8 for a cluster (sm_90)
+//   EP_ROWS     rows that a group holds at once; 1 unless EP_BLOCKS is 0
+//   EP_PACK     elements that are loaded together
+//   EP_PACKS    packs of a row that a thread holds
+//   EP_ALIGNED  1: every row begins at a multiple of a pack and has whole packs; 0: it may begin and end within one
+#pragma once
+#include "common.cuh"
+
+struct Rows {
+    static constexpr u32 threads = EP_THREADS;
+    static constexpr u32 lanes = EP_LANES;
+    static constexpr u32 blocks = EP_BLOCKS;
+    static constexpr u32 rows = EP_ROWS;
+    static constexpr int pack = EP_PACK;
+    static constexpr int packs = EP_PACKS;
+    static constexpr bool is_aligned = EP_ALIGNED;
+    static constexpr bool in_warp = blocks == 0;
+    static constexpr u32 sharers = in_warp ? lanes : threads * blocks;
+    static_assert(in_warp || (lanes == warp_size && rows == 1), "a block shares one row at a time");
+};
+
+#if EP_BLOCKS > 1
+#define EP_CLUSTER_DIMS __cluster_dims__(EP_BLOCKS, 1, 1)
+EP_DEVICE u32 block_rank() {
+    u32 rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+EP_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+EP_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// Writes a word to the same place in the shared memory of another block of the cluster.
+EP_DEVICE void store_remote(const void* place, u32 rank, u32 word) {
+    u32 local = u32(__cvta_generic_to_shared(place)), remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(rank));
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(remote), "r"(word) : "memory");
+}
+#else
+#define EP_CLUSTER_DIMS
+EP_DEVICE u32 block_rank() { return 0; }
+EP_DEVICE void cluster_arrive() {}
+EP_DEVICE void cluster_wait() {}
+#endif
+
+// ---- What the threads of a group tell each other -------------------------------------------------------------------
+
+template <class A>
+EP_DEVICE A shuffle_xor(A x, u32 distance) {
+    static_assert(sizeof(A) % 4 == 0, "moved by words");
+    union {
+        A value;
+        u32 words[sizeof(A) / 4];
+    } from, to;
+    from.value = x;
+#pragma unroll
+    for (u32 i = 0; i < sizeof(A) / 4; ++i) to.words[i] = __shfl_xor_sync(full_mask, from.words[i], distance);
+    return to.value;
+}
+
+// Combines over each group of `Lanes` neighbours in a warp; all of them get the result.
+template <u32 Lanes, class A, class F>
+EP_DEVICE A over_lanes(A x, F combine) {
+#pragma unroll
+    for (u32 distance = Lanes / 2; distance > 0; distance /= 2) x = combine(x, shuffle_xor(x, distance));
+    return x;
+}
+
+// Combines what the warps of a block, or of a cluster of blocks, found. Two sets of places make one barrier enough
+// for each use: a warp cannot be two barriers ahead of another.
+template <class A>
+struct Exchange {
+    static constexpr u32 warps = Rows::threads / warp_size;
+    static constexpr u32 blocks = Rows::in_warp ? 1 : Rows::blocks;
+    static constexpr u32 places = warps * blocks;
+
+    struct Shared {
+        A found[2][places];
+    };
+    Shared& shared;
+    u32 set = 0;
+
+    __device__ __forceinline__ explicit Exchange(Shared& memory) : shared(memory) {}
+
+    template <class F>
+    __device__ __forceinline__ A all(A x, F combine) {
+        const u32 lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
+        A* found = shared.found[set];
+        set ^= 1;
+        if constexpr (blocks == 1) {
+            if (lane == 0) found[warp] = x;
+            __syncthreads();
+        } else {
+#if EP_BLOCKS > 1
+            union {
+                A value;
+                u32 words[sizeof(A) / 4];
+            } u;
+            u.value = x;
+            A* place = found + block_rank() * warps + warp;
+            if (lane < blocks) {
+#pragma unroll
+                for (u32 i = 0; i < sizeof(A) / 4; ++i)
+                    store_remote(reinterpret_cast<u32*>(place) + i, lane, u.words[i]);
+            }
+            cluster_arrive();
+            cluster_wait();
+#endif
+        }
+        A result = found[lane % places];
+#pragma unroll
+        for (u32 i = warp_size; i < places; i += warp_size) result = combine(result, found[lane + i]);
+        return over_lanes<least(places, warp_size)>(result, combine);
+    }
+};
+
+// ---- Rows between memory and registers -----------------------------------------------------------------------------
+
+// Which part of its row a thread holds: packs first, first + step, ...
+struct Part {
+    u32 first, step;
+};
+EP_DEVICE Part part_of_row() {
+    if constexpr (Rows::in_warp) return {threadIdx.x % Rows::lanes, Rows::lanes};
+    else return {block_rank() * Rows::threads + threadIdx.x, Rows::sharers};
+}
+
+template <class T>
+EP_DEVICE i32 elements_past_pack(const T* row) {
+    return Rows::is_aligned ? 0 : i32((reinterpret_cast<u64>(row) / sizeof(T)) % Rows::pack);
+}
+
+// Loads this thread's packs of a row; what is past the row's ends gets `outside`. Pack 0 begins at or before the row,
+// at a multiple of its size in memory.
+template <class T>
+EP_DEVICE void load_row(Pack<T, Rows::pack> (&packs)[Rows::packs], const T* row, i32 cols, T outside) {
+    const Part part = part_of_row();
+    const i32 before = elements_past_pack(row);
+#pragma unroll
+    for (int j = 0; j < Rows::packs; ++j) {
+        const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
+        const bool whole = Rows::is_aligned ? start < cols : start >= 0 && start + Rows::pack <= cols;
+        if (whole) {
+            load(packs[j], row + start);
+        } else {
+#pragma unroll
+            for (int i = 0; i < Rows::pack; ++i) {
+                const bool inside = !Rows::is_aligned && start + i >= 0 && start + i < cols;
+                packs[j].at[i] = inside ? row[start + i] : outside;
+            }
+        }
+    }
+}
+
+// Stores a value for each element that `load_row` loaded from `like`: `value(j, i)` for element i of pack j.
+template <class To, class From, class F>
+EP_DEVICE void store_row(To* row, const From* like, i32 cols, F value) {
+    const Part part = part_of_row();
+    const i32 before = elements_past_pack(like);
+    const bool together = before == elements_past_pack(row);
+#pragma unroll
+    for (int j = 0; j < Rows::packs; ++j) {
+        const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
+        const bool whole = Rows::is_aligned ? start < cols : start >= 0 && start + Rows::pack <= cols;
+        if (whole && together) {
+            Pack<To, Rows::pack> out;
+#pragma unroll
+            for (int i = 0; i < Rows::pack; ++i) out.at[i] = value(j, i);
+            store(row + start, out);
+        } else if (!Rows::is_aligned) {
+#pragma unroll
+            for (int i = 0; i < Rows::pack; ++i) {
+                if (start + i >= 0 && start + i < cols) row[start + i] = value(j, i);
+            }
+        }
+    }
+}
+
+// The first row of this thread's group, the first of its warp, and how far it is to the next.
+struct Walk {
+    u64 row, of_warp, step;
+};
+EP_DEVICE Walk walk_over_rows() {
+    if constexpr (Rows::in_warp) {
+        constexpr u32 groups = Rows::threads / Rows::lanes;
+        const u64 before = u64(blockIdx.x) * groups;
+        const u32 group = threadIdx.x / Rows::lanes, leader = threadIdx.x / warp_size * (warp_size / Rows::lanes);
+        return {(before + group) * Rows::rows, (before + leader) * Rows::rows, u64(gridDim.x) * groups * Rows::rows};
+    } else {
+        constexpr u32 sharing = Rows::in_warp ? 1 : Rows::blocks;
+        const u64 row = blockIdx.x / sharing;
+        return {row, row, gridDim.x / sharing};
+    }
+}

@@ -1,0 +1,86 @@
+// Softmax and log-softmax of rows that fit the registers of the threads that share them.
+//
+// EP_SRC, EP_DST  dtypes          EP_LOG  1: log-softmax
+// and what rows.cuh names.
+#include "rows.cuh"
+#include "normalizer.cuh"
+
+using Src = EP_SRC;
+using Dst = EP_DST;
+using A = Compute<Src>;
+
+struct Args {
+    u64 rows, cols, src, dst;
+};
+
+extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_softmax(const Args args) {
+    const i32 cols = i32(args.cols);
+    const A lowest = -infinity(A(0));
+    __shared__ typename Exchange<Normalizer<A>>::Shared shared;
+    Exchange<Normalizer<A>> exchange(shared);
+    cluster_arrive();
+    bool cluster_is_here = false;
+
+    // A warp goes on until none of its groups has a row: all of its lanes take part in shuffles.
+    const Walk walk = walk_over_rows();
+    for (u64 skipped = 0; walk.of_warp + skipped < args.rows; skipped += walk.step) {
+        const u64 first_row = walk.row + skipped;
+        A x[Rows::rows][Rows::packs][Rows::pack];
+        A factor[Rows::rows], shift[Rows::rows];
+        {
+            Pack<Src, Rows::pack> packs[Rows::rows][Rows::packs];
+#pragma unroll
+            for (u32 r = 0; r < Rows::rows; ++r) {
+                const u64 row = least(first_row + r, args.rows - 1);
+                load_row(packs[r], pointer<const Src>(args.src) + row * args.cols, cols, convert<Src>(lowest));
+            }
+#pragma unroll
+            for (u32 r = 0; r < Rows::rows; ++r)
+#pragma unroll
+                for (int j = 0; j < Rows::packs; ++j)
+#pragma unroll
+                    for (int i = 0; i < Rows::pack; ++i) x[r][j][i] = widen(packs[r][j].at[i]);
+        }
+#pragma unroll
+        for (u32 r = 0; r < Rows::rows; ++r) {
+            A max = lowest, sum = 0;
+#pragma unroll
+            for (int j = 0; j < Rows::packs; ++j)
+#pragma unroll
+                for (int i = 0; i < Rows::pack; ++i) max = greatest(max, x[r][j][i]);
+            max = over_lanes<Rows::lanes>(max, [](A a, A b) { return greatest(a, b); });
+            const A base = Rows::in_warp ? max : base_of(max);
+#pragma unroll
+            for (int j = 0; j < Rows::packs; ++j)
+#pragma unroll
+                for (int i = 0; i < Rows::pack; ++i) {
+                    const A e = exp_fast(x[r][j][i] - base);
+                    sum += e;
+                    if constexpr (!EP_LOG) x[r][j][i] = e;
+                }
+            sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
+            Normalizer<A> all{max, sum};
+            if constexpr (!Rows::in_warp) {
+                if (!cluster_is_here) {
+                    cluster_wait();
+                    cluster_is_here = true;
+                }
+                all = exchange.all(all, [](Normalizer<A> a, Normalizer<A> b) { return merge(a, b); });
+            }
+            factor[r] = (Rows::in_warp ? A(1) : exp_fast(max - all.max)) / all.sum;
+            shift[r] = all.max;
+            if constexpr (EP_LOG) factor[r] = logarithm(all.sum);
+        }
+#pragma unroll
+        for (u32 r = 0; r < Rows::rows; ++r) {
+            const u64 row = first_row + r;
+            if (row >= args.rows) break;
+            const Src* like = pointer<const Src>(args.src) + row * args.cols;
+            store_row(pointer<Dst>(args.dst) + row * args.cols, like, cols, [&](int j, int i) {
+                if constexpr (EP_LOG) return convert<Dst>((x[r][j][i] - shift[r]) - factor[r]);
+                else return convert<Dst>(x[r][j][i] * factor[r]);
+            });
+        }
+    }
+    if (!cluster_is_here) cluster_wait();
+}

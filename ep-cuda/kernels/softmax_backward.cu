@@ -1,0 +1,87 @@
+// Gradients of softmax and log-softmax for rows that fit the registers of the threads that share them.
+//
+// EP_SRC (y and dy), EP_DST  dtypes          EP_LOG  1: of log-softmax
+// and what rows.cuh names.
+#include "rows.cuh"
+#include "normalizer.cuh"
+
+using Src = EP_SRC;
+using Dst = EP_DST;
+using A = Compute<Src>;
+
+struct Args {
+    u64 rows, cols, y, dy, dx;
+};
+
+EP_DEVICE bool begins_alike(const Src* a, const Src* b) { return elements_past_pack(a) == elements_past_pack(b); }
+
+// Loads a row by the positions of another's packs.
+EP_DEVICE void load_row_like(
+    Pack<Src, Rows::pack> (&packs)[Rows::packs], const Src* row, const Src* like, i32 cols, Src outside) {
+    if (begins_alike(row, like)) return load_row(packs, row, cols, outside);
+    const Part part = part_of_row();
+#pragma unroll
+    for (int j = 0; j < Rows::packs; ++j)
+#pragma unroll
+        for (int i = 0; i < Rows::pack; ++i) {
+            const i32 at = i32(part.first + j * part.step) * Rows::pack - elements_past_pack(like) + i;
+            packs[j].at[i] = at >= 0 && at < cols ? row[at] : outside;
+        }
+}
+
+extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_softmax_backward(const Args args) {
+    const i32 cols = i32(args.cols);
+    const Src zero = convert<Src>(A(0));
+    __shared__ typename Exchange<A>::Shared shared;
+    Exchange<A> exchange(shared);
+    cluster_arrive();
+    bool cluster_is_here = false;
+
+    // A warp goes on until none of its groups has a row: all of its lanes take part in shuffles.
+    const Walk walk = walk_over_rows();
+    for (u64 skipped = 0; walk.of_warp + skipped < args.rows; skipped += walk.step) {
+        const u64 first_row = walk.row + skipped;
+        Pack<Src, Rows::pack> y[Rows::rows][Rows::packs], dy[Rows::rows][Rows::packs];
+        A total[Rows::rows];
+#pragma unroll
+        for (u32 r = 0; r < Rows::rows; ++r) {
+            const u64 start = least(first_row + r, args.rows - 1) * args.cols;
+            load_row(y[r], pointer<const Src>(args.y) + start, cols, zero);
+            load_row_like(
+                dy[r], pointer<const Src>(args.dy) + start, pointer<const Src>(args.y) + start, cols, zero);
+        }
+#pragma unroll
+        for (u32 r = 0; r < Rows::rows; ++r) {
+            A sum = 0;
+#pragma unroll
+            for (int j = 0; j < Rows::packs; ++j)
+#pragma unroll
+                for (int i = 0; i < Rows::pack; ++i) {
+                    const A dyi = widen(dy[r][j].at[i]);
+                    if constexpr (EP_LOG) sum += dyi;
+                    else sum += widen(y[r][j].at[i]) * dyi;
+                }
+            sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
+            if constexpr (!Rows::in_warp) {
+                if (!cluster_is_here) {
+                    cluster_wait();
+                    cluster_is_here = true;
+                }
+                sum = exchange.all(sum, [](A a, A b) { return a + b; });
+            }
+            total[r] = sum;
+        }
+#pragma unroll
+        for (u32 r = 0; r < Rows::rows; ++r) {
+            const u64 row = first_row + r;
+            if (row >= args.rows) break;
+            const Src* like = pointer<const Src>(args.y) + row * args.cols;
+            store_row(pointer<Dst>(args.dx) + row * args.cols, like, cols, [&](int j, int i) {
+                const A yi = widen(y[r][j].at[i]), dyi = widen(dy[r][j].at[i]);
+                if constexpr (EP_LOG) return convert<Dst>(dyi - exp_fast(yi) * total[r]);
+                else return convert<Dst>((dyi - total[r]) * yi);
+            });
+        }
+    }
+    if (!cluster_is_here) cluster_wait();
+}

@@ -1,0 +1,14 @@
+// dst = cond ? x : y with broadcasting. EP_COND is the condition's dtype, or the integer of its size; EP_SIZE the bytes
+// of an element; and what nd.cuh names.
+#include "nd.cuh"
+
+using Element = BitsOf<EP_SIZE>;
+
+struct Args {
+    NdArgs<4> nd;
+};
+
+extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_where(const Args args) {
+    map3<Element, EP_COND, Element, Element>(
+        args.nd, [](EP_COND cond, Element x, Element y) { return convert<b8>(cond).byte ? x : y; });
+}

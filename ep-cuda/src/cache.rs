@@ -1,0 +1,250 @@
+//! Compiled kernels on disk, for all processes of a user.
+//!
+//! An entry is `ARCH/nvrtc-VERSION/KEY.cubin` in the cache's folder, where KEY is the hash of everything else that
+//! decides about the code: sources, options, the kernel's name. It is written beside its place and renamed, so
+//! nobody sees half of one; it carries its length and a hash, so a damaged one is noticed, removed and built anew.
+//! Entries are never changed, so processes need no lock.
+
+use crate::compiler::Arch;
+use crate::env;
+use crate::nvrtc::Version;
+use ep_core::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The variable that names the folder; `off` disables the cache.
+pub const FOLDER_ENV: &str = "EP_CUDA_CACHE";
+
+/// The hash that names an entry.
+pub type Key = [u8; 32];
+
+const MAGIC: &[u8; 8] = b"EPCUBIN1";
+const HEAD: usize = 8 + 8 + 32;
+
+/// The cache; without a folder it finds nothing and keeps nothing.
+#[derive(Debug, Default)]
+pub struct Cache {
+    folder: Option<PathBuf>,
+    /// A folder that cannot be written is told of once.
+    complained: AtomicBool,
+}
+
+impl Cache {
+    /// The cache in `option`, else in what [`FOLDER_ENV`] names, else in `ep/cuda` of the user's cache folder;
+    /// disabled by `off`, and where the user has no cache folder.
+    pub fn new(option: Option<&str>) -> Cache {
+        let chosen = option.map(PathBuf::from).or_else(|| env::var(FOLDER_ENV).map(PathBuf::from));
+        let folder = match chosen {
+            Some(path) if path.as_os_str() == "off" => None,
+            Some(path) => Some(path),
+            None => user_folder(),
+        };
+        Cache { folder, complained: AtomicBool::new(false) }
+    }
+
+    /// Where it is; `None`: disabled.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// The code for a key, made by the newest compiler whose major version is at most `newest`. Damaged entries are
+    /// removed.
+    pub fn find(&self, arch: Arch, key: &Key, newest: u32) -> Option<Vec<u8>> {
+        let folder = self.folder.as_ref()?.join(arch.to_string());
+        let mut versions: Vec<Version> = fs::read_dir(folder)
+            .ok()?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("nvrtc-")?.parse().ok())
+            .filter(|version: &Version| version.major <= newest)
+            .collect();
+        versions.sort_unstable();
+        versions.into_iter().rev().find_map(|version| self.get(arch, version, key))
+    }
+
+    /// The code for a key, made by one version of the compiler.
+    pub fn get(&self, arch: Arch, version: Version, key: &Key) -> Option<Vec<u8>> {
+        let path = self.place(arch, version, key)?;
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
+            Err(e) => {
+                tracing::warn!("{}: {e}; the kernel is compiled anew", path.display());
+                return None;
+            }
+        };
+        if let Some(code) = unwrap(&bytes) {
+            return Some(code.to_vec());
+        }
+        tracing::warn!("{}: damaged; it is removed and compiled anew", path.display());
+        if let Err(e) = fs::remove_file(&path) {
+            tracing::warn!("{}: {e}", path.display());
+        }
+        None
+    }
+
+    /// Keeps code. What goes wrong is logged: the code is there all the same.
+    pub fn put(&self, arch: Arch, version: Version, key: &Key, code: &[u8]) {
+        let Some(path) = self.place(arch, version, key) else { return };
+        if let Err(e) = store(&path, code)
+            && !self.complained.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "{}: {e}; kernels are compiled in every process: make the folder writable, or name another one \
+                 with option `cache` or {FOLDER_ENV}",
+                path.display()
+            );
+        }
+    }
+
+    /// [`Cache::put`] for one who has nothing but the cache in mind.
+    ///
+    /// # Errors
+    /// `Unavailable` where the cache is disabled or the folder cannot be written.
+    pub fn put_or_fail(&self, arch: Arch, version: Version, key: &Key, code: &[u8]) -> Result<()> {
+        let path = self.place(arch, version, key).ok_or_else(|| {
+            Error::unavailable(format!(
+                "the cache is disabled; name a folder with option `cache` or {FOLDER_ENV}"
+            ))
+        })?;
+        store(&path, code).map_err(|e| Error::unavailable(format!("{}: {e}", path.display())))
+    }
+
+    fn place(&self, arch: Arch, version: Version, key: &Key) -> Option<PathBuf> {
+        let name: String = key.iter().map(|b| format!("{b:02x}")).collect();
+        let folder = self.folder.as_ref()?.join(arch.to_string()).join(format!("nvrtc-{version}"));
+        Some(folder.join(name).with_extension("cubin"))
+    }
+}
+
+/// `ep/cuda` in the user's cache folder.
+fn user_folder() -> Option<PathBuf> {
+    let absolute = |name| env::var(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(base.join("ep").join("cuda"))
+}
+
+/// The code of an entry that is whole.
+fn unwrap(bytes: &[u8]) -> Option<&[u8]> {
+    let (head, code) = bytes.split_at_checked(HEAD)?;
+    let whole = head[..8] == *MAGIC
+        && head[8..16] == (code.len() as u64).to_le_bytes()
+        && head[16..] == Sha256::digest(code)[..];
+    whole.then_some(code)
+}
+
+/// Writes beside the place, then renames.
+fn store(path: &Path, code: &[u8]) -> io::Result<()> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    fs::create_dir_all(folder)?;
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let beside = path.with_extension(format!("{}.{number}.new", std::process::id()));
+    let write = || {
+        let mut file = fs::File::create_new(&beside)?;
+        file.write_all(MAGIC)?;
+        file.write_all(&(code.len() as u64).to_le_bytes())?;
+        file.write_all(&Sha256::digest(code))?;
+        file.write_all(code)?;
+        drop(file);
+        fs::rename(&beside, path)
+    };
+    write().inspect_err(|_| {
+        // The first error is the one to tell.
+        let _gone_or_not = fs::remove_file(&beside);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compiler::tests::Folder;
+
+    const ARCH: Arch = Arch::new(9, 0);
+    const OLD: Version = Version { major: 12, minor: 9 };
+    const NEW: Version = Version { major: 13, minor: 0 };
+
+    fn cache(folder: &Folder) -> Cache {
+        Cache::new(folder.path().to_str())
+    }
+
+    #[test]
+    fn what_is_put_is_found_by_arch_key_and_version() {
+        let folder = Folder::new();
+        let cache = cache(&folder);
+        let key = [7; 32];
+        assert_eq!(cache.find(ARCH, &key, 13), None);
+        cache.put(ARCH, OLD, &key, b"old code");
+        cache.put_or_fail(ARCH, NEW, &key, b"new code").unwrap();
+        assert_eq!(cache.get(ARCH, OLD, &key).as_deref(), Some(&b"old code"[..]));
+        assert_eq!(cache.find(ARCH, &key, 13).as_deref(), Some(&b"new code"[..]));
+        // A driver of version 12 does not take the code of compiler 13.
+        assert_eq!(cache.find(ARCH, &key, 12).as_deref(), Some(&b"old code"[..]));
+        assert_eq!(cache.find(ARCH, &key, 11), None);
+        assert_eq!(cache.find(Arch::new(8, 0), &key, 13), None);
+        assert_eq!(cache.find(ARCH, &[8; 32], 13), None);
+    }
+
+    #[test]
+    fn every_kind_of_damage_is_noticed_and_removed() {
+        let folder = Folder::new();
+        let cache = cache(&folder);
+        let key = [1; 32];
+        cache.put(ARCH, NEW, &key, b"some code");
+        let path = cache.place(ARCH, NEW, &key).unwrap();
+        let whole = fs::read(&path).unwrap();
+        let mut damaged: Vec<Vec<u8>> = (0..whole.len()).map(|n| whole[..n].to_vec()).collect();
+        for at in 0..whole.len() {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1;
+            damaged.push(flipped);
+        }
+        damaged.push([&whole[..], b"x"].concat());
+        for bytes in damaged {
+            fs::write(&path, &bytes).unwrap();
+            assert_eq!(cache.get(ARCH, NEW, &key), None, "{bytes:?}");
+            assert!(!path.exists());
+        }
+        cache.put(ARCH, NEW, &key, b"some code");
+        assert_eq!(cache.get(ARCH, NEW, &key).as_deref(), Some(&b"some code"[..]));
+    }
+
+    #[test]
+    fn many_writers_and_readers_of_one_entry_see_only_whole_ones() {
+        let folder = Folder::new();
+        let code = vec![0x5a; 1 << 16];
+        let key = [2; 32];
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    // A cache each, as processes have.
+                    let cache = cache(&folder);
+                    for _ in 0..50 {
+                        cache.put(ARCH, NEW, &key, &code);
+                        assert_eq!(cache.get(ARCH, NEW, &key).as_ref(), Some(&code));
+                    }
+                });
+            }
+        });
+        let left: Vec<_> = fs::read_dir(folder.path().join("sm_90/nvrtc-13.0")).unwrap().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+    }
+
+    #[test]
+    fn a_disabled_or_unwritable_cache_keeps_nothing() {
+        let off = Cache::new(Some("off"));
+        assert_eq!(off.folder(), None);
+        off.put(ARCH, NEW, &[3; 32], b"code");
+        assert_eq!(off.find(ARCH, &[3; 32], 99), None);
+        assert!(off.put_or_fail(ARCH, NEW, &[3; 32], b"").unwrap_err().message().contains("disabled"));
+        let folder = Folder::new();
+        let file = folder.path().join("file");
+        fs::write(&file, b"").unwrap();
+        let blocked = Cache::new(file.to_str());
+        blocked.put(ARCH, NEW, &[3; 32], b"code");
+        assert_eq!(blocked.find(ARCH, &[3; 32], 99), None);
+        let error = blocked.put_or_fail(ARCH, NEW, &[3; 32], b"").unwrap_err();
+        assert_eq!(error.code(), ep_core::Code::Unavailable);
+    }
+}

@@ -1,0 +1,258 @@
+//! A device's primary context, which this provider shares with every library of the process.
+
+use crate::device::Properties;
+use crate::driver::{AccessDesc, CuContext, CuDevice, CuEvent, CuResult, Driver, Failed, Location};
+use crate::kernel::Modules;
+use crate::memory::Pool;
+use ep_core::{Code, Error, Result};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The primary context of a device, retained until this is dropped, with what is kept for reuse in it.
+pub struct Context {
+    driver: Arc<Driver>,
+    device: CuDevice,
+    raw: CuContext,
+    space: String,
+    /// Whether an error has made it useless.
+    lost: AtomicBool,
+    events: Mutex<Vec<CuEvent>>,
+    modules: Modules,
+    pool: Pool,
+}
+
+/// The contexts of one provider instance, so that those of peers are let into each other's memory.
+#[derive(Default)]
+pub struct Fleet {
+    contexts: Mutex<Vec<Weak<Context>>>,
+}
+
+impl Fleet {
+    /// The live context whose device has this memory space.
+    pub fn with_space(&self, space: &str) -> Option<Arc<Context>> {
+        self.contexts.lock().iter().filter_map(Weak::upgrade).find(|c| c.space == space)
+    }
+
+    /// Adds a context, and lets it and its peers reach each other's memory.
+    fn join(&self, new: &Arc<Context>) -> Result<()> {
+        let mut contexts = self.contexts.lock();
+        contexts.retain(|c| c.strong_count() > 0);
+        for other in contexts.iter().filter_map(Weak::upgrade) {
+            new.reach(&other)?;
+            other.reach(new)?;
+        }
+        contexts.push(Arc::downgrade(new));
+        Ok(())
+    }
+}
+
+/// Idle events that are kept for reuse at most.
+const MAX_IDLE_EVENTS: usize = 1024;
+
+impl Context {
+    /// Retains the primary context of `device`.
+    pub(crate) fn retain(
+        driver: &Arc<Driver>,
+        device: CuDevice,
+        properties: &Properties,
+        limits: crate::memory::Limits,
+        fleet: &Fleet,
+    ) -> Result<Arc<Context>> {
+        let mut raw = CuContext::NULL;
+        // SAFETY: an ordinal of this driver and a valid out-pointer.
+        unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, device) }?;
+        // Owned from here on, so that it is released if what follows fails.
+        let mut context = Context {
+            driver: driver.clone(),
+            device,
+            raw,
+            space: crate::space::device(&properties.uuid),
+            lost: AtomicBool::new(false),
+            events: Mutex::default(),
+            modules: Modules::default(),
+            pool: Pool::new(limits),
+        };
+        if properties.memory_pools {
+            let raw = {
+                let _current = context.enter()?;
+                crate::memory::open_pool(&context)?
+            };
+            context.pool.set_raw(raw);
+        }
+        let context = Arc::new(context);
+        fleet.join(&context)?;
+        Ok(context)
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// The device's number.
+    pub fn device(&self) -> CuDevice {
+        self.device
+    }
+
+    /// The driver's handle.
+    pub fn raw(&self) -> CuContext {
+        self.raw
+    }
+
+    /// The memory space of the device.
+    pub fn space(&self) -> &str {
+        &self.space
+    }
+
+    pub(crate) fn modules(&self) -> &Modules {
+        &self.modules
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Makes it current on this thread until the result is dropped, which puts back what was current before.
+    ///
+    /// # Errors
+    /// The driver's.
+    #[inline]
+    pub fn enter(&self) -> Result<Entered<'_>> {
+        let mut before = CuContext::NULL;
+        // SAFETY: a valid out-pointer, and a context that is retained.
+        unsafe {
+            self.driver.cuCtxGetCurrent(&mut before)?;
+            if before == self.raw {
+                return Ok(Entered { context: self, before: None });
+            }
+            self.driver.cuCtxSetCurrent(self.raw)?;
+        }
+        Ok(Entered { context: self, before: Some(before) })
+    }
+
+    /// An error of a call on this context; one after which nothing works is remembered.
+    #[cold]
+    pub fn error(&self, failed: Failed) -> Error {
+        if failed.result.is_sticky() {
+            self.lost.store(true, Ordering::Relaxed);
+        }
+        failed.into()
+    }
+
+    /// Whether a call has failed in a way after which none works.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Logs a failure where nothing can be returned. Those that are to be expected are not errors: a driver that is
+    /// gone because the process ends, or a context that is lost, of which somebody has been told.
+    pub(crate) fn log(&self, what: &str, result: std::result::Result<(), Failed>) {
+        match result {
+            Ok(()) => {}
+            Err(e) if e.result == CuResult::DEINITIALIZED || self.is_lost() => {
+                tracing::debug!("{what}: {e}");
+            }
+            Err(e) => {
+                if e.result.is_sticky() {
+                    self.lost.store(true, Ordering::Relaxed);
+                }
+                tracing::error!("{what}: {e}");
+            }
+        }
+    }
+
+    /// Gives something back, in the context if it can be entered. Also if it cannot: what is given back is named by
+    /// its handle, and most drivers need no more.
+    pub(crate) fn close(&self, what: &str, give_back: impl FnOnce(&Context)) {
+        let entered = self.enter();
+        give_back(self);
+        match entered {
+            Ok(_current) => {}
+            Err(e) if e.code() == Code::DeviceLost && self.is_lost() => tracing::debug!("{what}: {e}"),
+            Err(e) => tracing::error!("{what}: {e}"),
+        }
+    }
+
+    /// An event, with timing, perhaps one that was used before.
+    pub(crate) fn take_event(&self) -> Result<CuEvent> {
+        if let Some(event) = self.events.lock().pop() {
+            return Ok(event);
+        }
+        let _current = self.enter()?;
+        let mut event = CuEvent::NULL;
+        // SAFETY: a valid out-pointer; the context is current. Flags 0: with timing, waits spin.
+        unsafe { self.driver.cuEventCreate(&mut event, 0) }.map_err(|e| self.error(e))?;
+        Ok(event)
+    }
+
+    /// Takes an event back.
+    pub(crate) fn give_event(&self, event: CuEvent) {
+        let mut events = self.events.lock();
+        if events.len() < MAX_IDLE_EVENTS && !self.is_lost() {
+            events.push(event);
+            return;
+        }
+        drop(events);
+        self.destroy_event(event);
+    }
+
+    fn destroy_event(&self, event: CuEvent) {
+        // SAFETY: made by `take_event`, in no other place any more. The driver finishes pending records by itself.
+        self.log("destroying an event", unsafe { self.driver.cuEventDestroy(event) });
+    }
+
+    /// Lets this device's kernels and copies reach the memory of another, where the hardware can.
+    fn reach(&self, other: &Context) -> Result<()> {
+        let mut able = 0;
+        // SAFETY: ordinals of this driver and a valid out-pointer.
+        unsafe { self.driver.cuDeviceCanAccessPeer(&mut able, self.device, other.device) }?;
+        if able == 0 {
+            return Ok(());
+        }
+        {
+            let _current = self.enter()?;
+            // SAFETY: both contexts are retained.
+            match unsafe { self.driver.cuCtxEnablePeerAccess(other.raw, 0) } {
+                Err(e) if e.result != CuResult::PEER_ACCESS_ALREADY_ENABLED => return Err(self.error(e)),
+                // Another library of the process has enabled it.
+                _ => {}
+            }
+        }
+        let Some(pool) = other.pool.raw() else { return Ok(()) };
+        let access = AccessDesc { location: Location::device(self.device), flags: 3 };
+        // SAFETY: a live pool and one description.
+        unsafe { self.driver.cuMemPoolSetAccess(pool, &access, 1) }.map_err(|e| other.error(e))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.close("closing a context", |context| {
+            for event in std::mem::take(&mut *context.events.lock()) {
+                context.destroy_event(event);
+            }
+            context.modules.unload(context);
+            crate::memory::close_pool(context);
+        });
+        // SAFETY: retained once in `retain`; every object in it holds an Arc of this.
+        self.log("releasing a context", unsafe { self.driver.cuDevicePrimaryCtxRelease(self.device) });
+    }
+}
+
+/// While it lives, a context is current on this thread.
+pub struct Entered<'a> {
+    context: &'a Context,
+    before: Option<CuContext>,
+}
+
+impl Drop for Entered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // SAFETY: it was current on this thread when `enter` was called.
+            let result = unsafe { self.context.driver.cuCtxSetCurrent(before) };
+            self.context.log("putting the thread's context back", result);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Graphs: work that is recorded once and replayed in one call.
+
+use crate::context::Context;
+use crate::driver::{CuGraph, CuGraphExec, CuResult, UpdateResult, constant};
+use crate::stream::CudaStream;
+use ep_core::{Error, Result};
+use std::sync::Arc;
+
+impl CudaStream {
+    /// Records what is queued from now on, in place of doing it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` on a stream that records already, and on the legacy default stream.
+    pub fn begin_capture(&self) -> Result<()> {
+        let context = self.context();
+        let _current = context.enter()?;
+        // Relaxed: kernels that are first used now are loaded, and other streams' buffers allocated.
+        // SAFETY: a live stream.
+        unsafe { context.driver().cuStreamBeginCapture(self.raw(), constant::STREAM_CAPTURE_MODE_RELAXED) }
+            .map_err(|e| context.error(e).context("beginning a capture"))
+    }
+
+    /// Ends the recording.
+    ///
+    /// # Errors
+    /// `InvalidArgument` on a stream that does not record, and where a call has spoiled the recording.
+    pub fn end_capture(&self) -> Result<Graph> {
+        let context = self.context();
+        let _current = context.enter()?;
+        let mut raw = CuGraph::NULL;
+        // SAFETY: a live stream and a valid out-pointer.
+        unsafe { context.driver().cuStreamEndCapture(self.raw(), &mut raw) }
+            .map_err(|e| context.error(e).context("ending a capture"))?;
+        Ok(Graph { context: context.clone(), raw })
+    }
+}
+
+/// Recorded work.
+pub struct Graph {
+    context: Arc<Context>,
+    raw: CuGraph,
+}
+
+/// Recorded work, ready to be replayed.
+pub struct GraphExec {
+    context: Arc<Context>,
+    raw: CuGraphExec,
+}
+
+/// What became of an update.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update {
+    /// It replays the new work from now on.
+    Done,
+    /// The shape of the work differs (`CUgraphExecUpdateResult`): instantiate the new graph in its place.
+    Refused(i32),
+}
+
+impl Graph {
+    /// Makes it ready.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn instantiate(&self) -> Result<GraphExec> {
+        let _current = self.context.enter()?;
+        let mut raw = CuGraphExec::NULL;
+        // SAFETY: a live graph and a valid out-pointer.
+        unsafe { self.context.driver().cuGraphInstantiateWithFlags(&mut raw, self.raw, 0) }
+            .map_err(|e| self.context.error(e).context("instantiating a graph"))?;
+        Ok(GraphExec { context: self.context.clone(), raw })
+    }
+}
+
+impl GraphExec {
+    /// Queues everything that was recorded.
+    ///
+    /// # Safety
+    /// The memory that the recorded work uses is valid until this replay is done, under the rules of the launches
+    /// and copies that were recorded. The stream is of the same device.
+    ///
+    /// # Errors
+    /// The driver's; `InvalidArgument` for a stream of another device.
+    pub unsafe fn launch(&self, stream: &CudaStream) -> Result<()> {
+        if !Arc::ptr_eq(&self.context, stream.context()) {
+            return Err(Error::invalid(format!(
+                "a graph of device {} on a stream of device {}; record it there",
+                self.context.device(),
+                stream.context().device()
+            )));
+        }
+        // SAFETY: a live graph and stream; the memory is valid as the caller promises.
+        stream.queue("graph", |c| unsafe { c.driver().cuGraphLaunch(self.raw, stream.raw()) })
+    }
+
+    /// Puts other work of the same shape, with other addresses and sizes say, in place of what it replays.
+    ///
+    /// # Errors
+    /// The driver's; a difference in shape is no error but [`Update::Refused`].
+    pub fn update(&self, graph: &Graph) -> Result<Update> {
+        let _current = self.context.enter()?;
+        let mut info = UpdateResult { result: 0, node: 0, from: 0 };
+        // SAFETY: live objects and a valid out-pointer.
+        match unsafe { self.context.driver().cuGraphExecUpdate(self.raw, graph.raw, &mut info) } {
+            Ok(()) => Ok(Update::Done),
+            Err(e) if e.result == CuResult::GRAPH_EXEC_UPDATE_FAILURE => Ok(Update::Refused(info.result)),
+            Err(e) => Err(self.context.error(e).context("updating a graph")),
+        }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: made by `end_capture`, destroyed once.
+        self.context.log("destroying a graph", unsafe { self.context.driver().cuGraphDestroy(self.raw) });
+    }
+}
+
+impl Drop for GraphExec {
+    fn drop(&mut self) {
+        // SAFETY: made by `instantiate`, destroyed once. The driver waits for replays that are under way.
+        self.context.log("destroying a graph", unsafe { self.context.driver().cuGraphExecDestroy(self.raw) });
+    }
+}

@@ -1,0 +1,232 @@
+//! Kernels on a device: the sources, their loaded functions, and launching one.
+
+use crate::cache::Key;
+use crate::compiler::{Arch, Compiler, Spec};
+use crate::context::Context;
+use crate::driver::{CuFunction, CuModule, constant};
+use crate::stream::CudaStream;
+use ep_core::{Error, Result};
+use once_cell::sync::OnceCell;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::Arc;
+
+/// The functions that a context has loaded, by the kernel's key. They stay until the context ends.
+#[derive(Default)]
+pub(crate) struct Modules {
+    loaded: Mutex<HashMap<Key, (CuModule, CuFunction)>>,
+}
+
+impl Modules {
+    /// Unloads everything. The context is current, and nothing in it runs any more.
+    pub(crate) fn unload(&self, context: &Context) {
+        for (_, (module, _)) in self.loaded.lock().drain() {
+            // SAFETY: loaded below, unloaded once.
+            context.log("unloading a module", unsafe { context.driver().cuModuleUnload(module) });
+        }
+    }
+}
+
+/// Dynamic shared memory that every block can have without asking for it.
+const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+
+/// A kernel, ready to be launched on its device.
+#[derive(Clone)]
+pub struct Function {
+    context: Arc<Context>,
+    raw: CuFunction,
+    name: &'static str,
+}
+
+/// What loading a kernel takes.
+#[derive(Clone)]
+pub struct Loader {
+    /// Where it will run.
+    pub context: Arc<Context>,
+    /// What compiles it.
+    pub compiler: Arc<Compiler>,
+    /// For which architecture.
+    pub arch: Arch,
+}
+
+/// The argument of a kernel: one struct by value.
+///
+/// # Safety
+/// `repr(C)`, without padding, and with the fields of the struct that the kernel of its source takes.
+pub unsafe trait Argument: Copy {}
+
+/// How many threads, and how they are grouped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+}
+
+impl Geometry {
+    /// Blocks and threads in one dimension.
+    pub fn linear(blocks: u32, threads: u32) -> Geometry {
+        Geometry { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0 }
+    }
+
+    /// As many blocks of `threads` as `items` need when each thread takes `each`.
+    ///
+    /// # Errors
+    /// `Unsupported` for more than a grid holds.
+    pub fn covering(items: u64, threads: u32, each: u32) -> Result<Geometry> {
+        let blocks = items.div_ceil(u64::from(threads) * u64::from(each));
+        match i32::try_from(blocks) {
+            Ok(blocks) => Ok(Geometry::linear(blocks as u32, threads)),
+            Err(_) => Err(Error::unsupported(format!(
+                "{items} items need {blocks} blocks; a grid has at most 2^31 - 1"
+            ))),
+        }
+    }
+}
+
+impl Function {
+    /// The function of a kernel, loaded before, or out of the cache, or compiled.
+    ///
+    /// # Errors
+    /// Those of compiling; the driver's, where it does not take the code.
+    pub fn load(loader: &Loader, name: &'static str, spec: &Spec) -> Result<Function> {
+        let context = loader.context.clone();
+        let key = spec.key();
+        let known = context.modules().loaded.lock().get(&key).map(|(_, function)| *function);
+        if let Some(raw) = known {
+            return Ok(Function { context, raw, name });
+        }
+        let code = loader.compiler.code(spec, loader.arch)?;
+        let entry = CString::new(spec.source.entry).map_err(|e| Error::internal(e.to_string()))?;
+        let raw = {
+            let _current = context.enter()?;
+            let driver = context.driver();
+            let (mut module, mut raw) = (CuModule::NULL, CuFunction::NULL);
+            // SAFETY: a whole image, a text that ends, and valid out-pointers.
+            unsafe {
+                driver
+                    .cuModuleLoadData(&mut module, code.as_ptr().cast())
+                    .map_err(|e| context.error(e).context(spec))?;
+                if let Err(e) = driver.cuModuleGetFunction(&mut raw, module, entry.as_ptr()) {
+                    context.log("unloading a module", driver.cuModuleUnload(module));
+                    return Err(context.error(e).context(spec));
+                }
+                let mut loaded = context.modules().loaded.lock();
+                if let Some((_, first)) = loaded.get(&key) {
+                    // Another thread was faster.
+                    context.log("unloading a module", driver.cuModuleUnload(module));
+                    raw = *first;
+                } else {
+                    loaded.insert(key, (module, raw));
+                }
+            }
+            raw
+        };
+        Ok(Function { context, raw, name })
+    }
+
+    /// Lets a block have as much dynamic shared memory as `bytes`, which needs asking above 48 KiB.
+    ///
+    /// # Errors
+    /// The driver's, where the device has less.
+    pub fn allow_shared(&self, bytes: u32) -> Result<()> {
+        if bytes <= SHARED_WITHOUT_ASKING {
+            return Ok(());
+        }
+        self.set(constant::FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes as i32)
+    }
+
+    fn set(&self, attribute: i32, value: i32) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: a function of the context.
+        unsafe { self.context.driver().cuFuncSetAttribute(self.raw, attribute, value) }
+            .map_err(|e| self.context.error(e).context(self.name))
+    }
+
+    /// Queues a launch. The driver compares the argument's size with the kernel's.
+    ///
+    /// # Safety
+    /// `argument` is of the type that this kernel takes, and the memory that it points to is valid, and used by
+    /// nobody else in conflict, until the work is done.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a stream of another device; else the driver's.
+    #[inline]
+    pub unsafe fn launch<A: Argument>(
+        &self,
+        stream: &CudaStream,
+        geometry: Geometry,
+        argument: &A,
+    ) -> Result<()> {
+        if !Arc::ptr_eq(&self.context, stream.context()) {
+            return Err(self.foreign(stream));
+        }
+        let bytes = size_of::<A>();
+        let extra = [
+            constant::LAUNCH_PARAM_BUFFER_POINTER,
+            std::ptr::from_ref(argument).expose_provenance(),
+            constant::LAUNCH_PARAM_BUFFER_SIZE,
+            (&raw const bytes).expose_provenance(),
+            0,
+        ];
+        let Geometry { grid, block, shared_bytes } = geometry;
+        stream.queue(self.name, |context| {
+            let (params, extra) = (std::ptr::null_mut(), extra.as_ptr());
+            // SAFETY: a function and a stream of the context; `extra` says where the argument is and how long; what
+            // it points to is valid as the caller promises.
+            unsafe {
+                context.driver().cuLaunchKernel(
+                    self.raw,
+                    grid[0],
+                    grid[1],
+                    grid[2],
+                    block[0],
+                    block[1],
+                    block[2],
+                    shared_bytes,
+                    stream.raw(),
+                    params,
+                    extra,
+                )
+            }
+        })
+    }
+
+    #[cold]
+    fn foreign(&self, stream: &CudaStream) -> Error {
+        Error::invalid(format!(
+            "{} was made for device {} and is launched on a stream of device {}",
+            self.name,
+            self.context.device(),
+            stream.context().device()
+        ))
+    }
+}
+
+/// A kernel that is loaded when it is first launched: one of several that a primitive chooses among.
+pub struct Lazy {
+    loader: Loader,
+    name: &'static str,
+    spec: Spec,
+    function: OnceCell<Function>,
+}
+
+impl Lazy {
+    /// Not loaded yet.
+    pub fn new(loader: &Loader, name: &'static str, spec: Spec) -> Lazy {
+        Lazy { loader: loader.clone(), name, spec, function: OnceCell::new() }
+    }
+
+    /// The function.
+    ///
+    /// # Errors
+    /// Those of [`Function::load`]; a later call tries again.
+    #[inline]
+    pub fn get(&self) -> Result<&Function> {
+        self.function.get_or_try_init(|| Function::load(&self.loader, self.name, &self.spec))
+    }
+}

@@ -1,0 +1,139 @@
+//! The provider.
+
+use crate::cache::Cache;
+use crate::compiler::{Arch, Compiler};
+use crate::device::{CudaDevice, Properties, Shared};
+use crate::driver::{CuDevice, Driver};
+use crate::ops;
+use crate::settings::Settings;
+use crate::space::{self, KIND};
+use crate::visible;
+use crate::warm;
+use ep_core::provider::{Host, Options, Provider, Registrar, Warm, WarmTarget};
+use ep_core::{Code, Error, Result};
+use std::sync::Arc;
+
+/// An instance of the CUDA provider. Its options are [`Settings`].
+pub struct CudaProvider {
+    devices: Result<Devices>,
+    compiler: Arc<Compiler>,
+}
+
+/// The usable devices.
+struct Devices {
+    shared: Arc<Shared>,
+    order: Vec<CuDevice>,
+}
+
+impl Provider for CudaProvider {
+    type Device = CudaDevice;
+    const NAME: &'static str = "cuda";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const VENDOR: &'static str = "EP project";
+
+    const WARM: Option<Warm<Self>> = Some(Warm {
+        count: |_, target, op| Ok(warm::kernels(arch_of(&target)?, op)?.len() as u64),
+        prepare: |provider, target, op, index| {
+            let arch = arch_of(&target)?;
+            let kernels = warm::kernels(arch, op)?;
+            let spec = usize::try_from(index).ok().and_then(|i| kernels.get(i));
+            let spec =
+                spec.ok_or_else(|| Error::not_found(format!("kernel {index}: there are {}", kernels.len())))?;
+            provider.compiler.warm(spec, arch)
+        },
+    });
+
+    fn create(_: Host, options: &Options) -> Result<Self> {
+        CudaProvider::new(&Settings::read(options)?)
+    }
+
+    fn device_count(&self) -> Result<u32> {
+        let devices = self.devices.as_ref().map_err(Clone::clone)?;
+        if devices.order.is_empty() {
+            return Err(Error::unavailable(
+                "the driver shows no device; see CUDA_VISIBLE_DEVICES and option `visible`",
+            ));
+        }
+        Ok(devices.order.len() as u32)
+    }
+
+    fn open_device(&self, index: u32) -> Result<CudaDevice> {
+        let devices = self.devices.as_ref().map_err(Clone::clone)?;
+        let ordinal = devices.order.get(index as usize);
+        let ordinal = ordinal
+            .ok_or_else(|| Error::not_found(format!("device {index}: there are {}", devices.order.len())))?;
+        CudaDevice::new(devices.shared.clone(), *ordinal)
+    }
+
+    fn register(&self, registrar: &mut Registrar<'_, Self>) -> Result<()> {
+        ops::register(registrar.device_kind(KIND))
+    }
+}
+
+impl CudaProvider {
+    /// An instance. Without a driver there is one too: it has no devices, and still compiles kernels.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a setting that the devices do not fit.
+    pub fn new(settings: &Settings) -> Result<CudaProvider> {
+        let driver = Driver::open(settings.driver.as_deref());
+        let version = driver.as_ref().ok().map(Driver::version);
+        let cache = Cache::new(settings.cache.as_deref());
+        let compiler = Arc::new(Compiler::new(cache, settings.nvrtc.clone(), version));
+        match driver.and_then(|driver| Devices::find(driver, &compiler, settings)) {
+            Err(e) if e.code() == Code::InvalidArgument => Err(e),
+            devices => Ok(CudaProvider { devices, compiler }),
+        }
+    }
+
+    /// What compiles its kernels.
+    pub fn compiler(&self) -> &Arc<Compiler> {
+        &self.compiler
+    }
+}
+
+impl Devices {
+    fn find(driver: Driver, compiler: &Arc<Compiler>, settings: &Settings) -> Result<Devices> {
+        let found = find_devices(&driver)?;
+        let order = match &settings.visible {
+            None => found.iter().map(|(ordinal, _)| *ordinal).collect(),
+            Some(list) => {
+                let uuids: Vec<_> = found.iter().map(|(_, uuid)| *uuid).collect();
+                visible::choose(list, &uuids)?.into_iter().map(|i| found[i].0).collect()
+            }
+        };
+        let shared = Shared {
+            driver: Arc::new(driver),
+            compiler: compiler.clone(),
+            fleet: Arc::default(),
+            limits: settings.limits,
+            sync_launches: settings.sync_launches,
+            softmax: settings.softmax,
+            spaces: found.iter().map(|(ordinal, uuid)| (*ordinal, space::device(uuid))).collect(),
+        };
+        Ok(Devices { shared: Arc::new(shared), order })
+    }
+}
+
+/// The architecture of a device, or the one that is named.
+fn arch_of(target: &WarmTarget<'_, CudaDevice>) -> Result<Arch> {
+    match target {
+        WarmTarget::Device(device) => Ok(device.properties().arch),
+        WarmTarget::Named(name) => name.parse(),
+    }
+}
+
+/// Number and identity of each device that the driver shows.
+fn find_devices(driver: &Driver) -> Result<Vec<(CuDevice, [u8; 16])>> {
+    let mut count = 0;
+    // SAFETY: a valid out-pointer.
+    unsafe { driver.cuDeviceGetCount(&mut count) }?;
+    (0..count)
+        .map(|ordinal| {
+            let mut device = 0;
+            // SAFETY: a valid out-pointer.
+            unsafe { driver.cuDeviceGet(&mut device, ordinal) }?;
+            Ok((device, Properties::of(driver, device)?.uuid))
+        })
+        .collect()
+}

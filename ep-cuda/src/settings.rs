@@ -1,0 +1,70 @@
+//! The options of an instance.
+
+use crate::memory::Limits;
+use crate::ops::softmax::Strategy;
+use ep_core::provider::Options;
+use ep_core::{Error, Result};
+use std::path::PathBuf;
+
+/// What an instance is told; [`Settings::default`] is what it does when it is told nothing.
+///
+/// | option | default | meaning |
+/// |---|---|---|
+/// | `visible` | all | devices in the order wanted, as in `CUDA_VISIBLE_DEVICES`: numbers or `GPU-` and an identity |
+/// | `memory_limit` | none | bytes of each device that are handed out at a time at most |
+/// | `cache_bytes` | all | bytes of freed memory that the pool of each device keeps for reuse at most |
+/// | `sync_launches` | `false` | waits for each launch, so that an error names the one that caused it |
+/// | `softmax` | by width | strategy of the softmax family, where it has room: `warp`, `block`, `cluster`, `shared`, `wide` |
+/// | `cache` | [`FOLDER_ENV`](crate::cache::FOLDER_ENV), else the user's cache folder | folder of compiled kernels, or `off` |
+/// | `nvrtc` | [`LIBRARY_ENV`](crate::nvrtc::LIBRARY_ENV), else searched for | file of NVRTC, or the folder that holds it |
+/// | `driver` | [`LIBRARY_ENV`](crate::driver::LIBRARY_ENV), else `libcuda.so.1` | file of the driver |
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// `visible`
+    pub visible: Option<String>,
+    /// `memory_limit` and `cache_bytes`
+    pub limits: Limits,
+    /// `sync_launches`
+    pub sync_launches: bool,
+    /// `softmax`
+    pub softmax: Option<Strategy>,
+    /// `cache`
+    pub cache: Option<String>,
+    /// `nvrtc`
+    pub nvrtc: Option<PathBuf>,
+    /// `driver`
+    pub driver: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Reads the options.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an option that is not known or whose text means nothing.
+    pub fn read(options: &Options) -> Result<Settings> {
+        options.only(&[
+            "visible",
+            "memory_limit",
+            "cache_bytes",
+            "sync_launches",
+            "softmax",
+            "cache",
+            "nvrtc",
+            "driver",
+        ])?;
+        let text = |name| options.get(name).map(str::to_owned);
+        let softmax = options.get("softmax").map(str::parse::<Strategy>).transpose();
+        Ok(Settings {
+            visible: text("visible"),
+            limits: Limits {
+                memory_limit: options.parse("memory_limit", u64::MAX)?,
+                cache_bytes: options.parse("cache_bytes", u64::MAX)?,
+            },
+            sync_launches: options.parse("sync_launches", false)?,
+            softmax: softmax.map_err(|e: Error| e.context("option `softmax`"))?,
+            cache: text("cache"),
+            nvrtc: text("nvrtc").map(PathBuf::from),
+            driver: text("driver").map(PathBuf::from),
+        })
+    }
+}

@@ -1,0 +1,327 @@
+//! Streams: queues of work on a device.
+
+use crate::context::{Context, Fleet};
+use crate::driver::{CuContext, CuStream, Failed, constant};
+use crate::event::{CudaEvent, done};
+use crate::space::Place;
+use ep_core::provider::{CopyRequest, Stream};
+use ep_core::{Code, Error, Result};
+use std::cell::Cell;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// How many names of queued work a stream remembers for the message of an asynchronous error.
+const REMEMBERED: usize = 16;
+
+/// A stream, our own or one that another library made.
+///
+/// The device reports an error of a piece of work at some later call. The message of that error names the latest
+/// pieces that were queued and not known to be done; with `sync_launches` each piece is waited for, so that it is
+/// one.
+pub struct CudaStream {
+    context: Arc<Context>,
+    fleet: Arc<Fleet>,
+    raw: CuStream,
+    owned: bool,
+    sync_launches: bool,
+    queued: Queued,
+}
+
+/// The latest pieces of work, oldest first from `count` on, as a ring. One thread at a time uses a stream.
+#[derive(Default)]
+struct Queued {
+    names: [Cell<&'static str>; REMEMBERED],
+    count: Cell<usize>,
+}
+
+impl Queued {
+    #[inline]
+    fn push(&self, name: &'static str) {
+        let count = self.count.get();
+        self.names[count % REMEMBERED].set(name);
+        self.count.set(count + 1);
+    }
+
+    fn clear(&self) {
+        self.count.set(0);
+    }
+
+    fn describe(&self) -> String {
+        let count = self.count.get();
+        let mut text = match count {
+            0 => return "no work of this stream was pending".to_owned(),
+            1 => "the work pending on this stream was ".to_owned(),
+            2..=REMEMBERED => format!("one of {count} pieces of work pending on this stream: "),
+            _ => format!("one of {count} pieces of work pending on this stream, the last of them: "),
+        };
+        for i in count.saturating_sub(REMEMBERED)..count {
+            let separator = if i + 1 == count { "" } else { ", " };
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{}{separator}", self.names[i % REMEMBERED].get());
+        }
+        text
+    }
+}
+
+impl CudaStream {
+    /// Makes a stream. `priority` 0 is normal, lower is more urgent; what the device does not have is clamped.
+    pub(crate) fn create(
+        context: Arc<Context>,
+        fleet: Arc<Fleet>,
+        priority: i64,
+        sync_launches: bool,
+    ) -> Result<CudaStream> {
+        let mut raw = CuStream::NULL;
+        {
+            let _current = context.enter()?;
+            let (mut least, mut greatest) = (0, 0);
+            // SAFETY: valid out-pointers; the context is current.
+            unsafe {
+                context
+                    .driver()
+                    .cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
+                    .map_err(|e| context.error(e))?;
+                let range = i64::from(greatest.min(least))..=i64::from(least.max(greatest));
+                let priority = priority.clamp(*range.start(), *range.end()) as i32;
+                context
+                    .driver()
+                    .cuStreamCreateWithPriority(&mut raw, constant::STREAM_NON_BLOCKING, priority)
+                    .map_err(|e| context.error(e))?;
+            }
+        }
+        Ok(CudaStream { context, fleet, raw, owned: true, sync_launches, queued: Queued::default() })
+    }
+
+    /// A stream that queues onto one that another library made. Handle 0 is the legacy default stream.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a stream of another context, as one that is not the primary one of this device.
+    pub(crate) fn adopt(
+        context: Arc<Context>,
+        fleet: Arc<Fleet>,
+        handle: u64,
+        sync_launches: bool,
+    ) -> Result<CudaStream> {
+        let raw = CuStream::from_raw(handle);
+        {
+            let _current = context.enter()?;
+            let mut owner = CuContext::NULL;
+            // SAFETY: a live stream, as whoever hands it over promises; a valid out-pointer.
+            unsafe { context.driver().cuStreamGetCtx(raw, &mut owner) }
+                .map_err(|e| Error::from(e).context(format!("adopting CUstream {handle:#x}")))?;
+            if owner != context.raw() {
+                return Err(Error::invalid(format!(
+                    "CUstream {handle:#x} belongs to context {owner:?}; device {} works in its primary context \
+                     {:?}: make the stream there (cuDevicePrimaryCtxRetain, or the CUDA runtime)",
+                    context.device(),
+                    context.raw()
+                )));
+            }
+        }
+        Ok(CudaStream { context, fleet, raw, owned: false, sync_launches, queued: Queued::default() })
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// The driver's handle.
+    pub fn raw(&self) -> CuStream {
+        self.raw
+    }
+
+    /// Queues work with `call`, which runs while the context is current. `name` is for messages.
+    ///
+    /// # Errors
+    /// The driver's: its own, or one of earlier work.
+    #[inline]
+    pub(crate) fn queue(
+        &self,
+        name: &'static str,
+        call: impl FnOnce(&Context) -> std::result::Result<(), Failed>,
+    ) -> Result<()> {
+        let _current = self.context.enter()?;
+        call(&self.context).map_err(|e| self.refused(name, e))?;
+        self.queued.push(name);
+        if self.sync_launches && !self.is_capturing()? {
+            return self.drain();
+        }
+        Ok(())
+    }
+
+    /// The error of queueing `name`.
+    #[cold]
+    fn refused(&self, name: &'static str, failed: Failed) -> Error {
+        let error = self.context.error(failed);
+        if failed.result.is_sticky() {
+            let pending = self.queued.describe();
+            return Error::new(error.code(), format!("{name}: {error}; {pending}"));
+        }
+        error.context(name)
+    }
+
+    /// The error of waiting.
+    #[cold]
+    fn failed(&self, failed: Failed) -> Error {
+        let error = self.context.error(failed);
+        let pending = self.queued.describe();
+        self.queued.clear();
+        Error::new(error.code(), format!("{pending}: {error}"))
+    }
+
+    fn enter_and_drain(&self) -> Result<()> {
+        let _current = self.context.enter()?;
+        self.drain()
+    }
+
+    /// Waits for all work. The context is current.
+    fn drain(&self) -> Result<()> {
+        // SAFETY: a live stream.
+        unsafe { self.context.driver().cuStreamSynchronize(self.raw) }.map_err(|e| self.failed(e))?;
+        self.queued.clear();
+        Ok(())
+    }
+
+    /// Whether calls are recorded into a graph.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn is_capturing(&self) -> Result<bool> {
+        let _current = self.context.enter()?;
+        let mut status = 0;
+        // SAFETY: a live stream and a valid out-pointer.
+        unsafe { self.context.driver().cuStreamIsCapturing(self.raw, &mut status) }
+            .map_err(|e| self.context.error(e))?;
+        Ok(status != 0)
+    }
+}
+
+impl Stream for CudaStream {
+    type Event = CudaEvent;
+
+    fn sync(&self) -> Result<()> {
+        let waited = self.enter_and_drain();
+        match &waited {
+            // Nothing of the work may touch memory afterwards, and a call that failed for want of memory, say, may not
+            // have waited. A lost device does nothing more, and what is recorded has not begun.
+            Err(e) if !self.context.is_lost() && e.code() != Code::InvalidArgument => {
+                if let Err(e) = self.enter_and_drain() {
+                    tracing::error!("a stream cannot be waited for: {e}");
+                }
+            }
+            _ => {}
+        }
+        waited
+    }
+
+    fn query(&self) -> Result<bool> {
+        let _current = self.context.enter()?;
+        // SAFETY: a live stream.
+        done(&self.context, unsafe { self.context.driver().cuStreamQuery(self.raw) })
+    }
+
+    unsafe fn copy(&self, copy: CopyRequest<'_>) -> Result<()> {
+        let (dst, src) = (self.side(copy.dst_space)?, self.side(copy.src_space)?);
+        let bytes = usize::try_from(copy.bytes).map_err(|_| {
+            Error::invalid(format!("a copy of {} bytes: more than an address space", copy.bytes))
+        })?;
+        self.queue("copy", |own| {
+            let driver = own.driver();
+            // SAFETY: both ranges are valid until the copy is done, as the caller promises; the contexts are
+            // retained.
+            unsafe {
+                if dst.is_none() && src.is_none() {
+                    return driver.cuMemcpyAsync(copy.dst, copy.src, bytes, self.raw);
+                }
+                let raw = |peer: &Option<Arc<Context>>| peer.as_ref().map_or(own.raw(), |c| c.raw());
+                driver.cuMemcpyPeerAsync(copy.dst, raw(&dst), copy.src, raw(&src), bytes, self.raw)
+            }
+        })
+    }
+
+    fn record(&self, event: &CudaEvent) -> Result<()> {
+        let _current = self.context.enter()?;
+        // SAFETY: a live event and stream.
+        unsafe { self.context.driver().cuEventRecord(event.raw(), self.raw) }
+            .map_err(|e| self.refused("recording an event", e))?;
+        event.mark_recorded();
+        Ok(())
+    }
+
+    fn wait(&self, event: &CudaEvent) -> Result<()> {
+        if !event.is_recorded() {
+            return Ok(());
+        }
+        let _current = self.context.enter()?;
+        // SAFETY: a live event and stream.
+        unsafe { self.context.driver().cuStreamWaitEvent(self.raw, event.raw(), 0) }
+            .map_err(|e| self.refused("waiting for an event", e))
+    }
+}
+
+impl CudaStream {
+    /// The context of a peer whose memory a side of a copy is; none for the own device's and the host's.
+    fn side(&self, space: &str) -> Result<Option<Arc<Context>>> {
+        match Place::of(space) {
+            Some(Place::Host) => Ok(None),
+            Some(Place::Device(name)) if name == self.context.space() => Ok(None),
+            Some(Place::Device(name)) => match self.fleet.with_space(name) {
+                Some(peer) => Ok(Some(peer)),
+                None => Err(unreachable_space(space, "no device of this provider has it open")),
+            },
+            None => Err(unreachable_space(space, "it is none of CUDA's")),
+        }
+    }
+}
+
+#[cold]
+fn unreachable_space(space: &str, why: &str) -> Error {
+    Error::unsupported(format!(
+        "memory space `{space}` cannot be reached from here: {why}; copy through the host"
+    ))
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        let known = self.context.is_lost();
+        match self.sync() {
+            Ok(()) => {}
+            // Of a lost device somebody has been told.
+            Err(e) if known && e.code() == Code::DeviceLost => {
+                tracing::debug!("a stream of a lost device ends: {e}")
+            }
+            Err(e) => tracing::error!("work of a stream that ends failed: {e}"),
+        }
+        if !self.owned {
+            return;
+        }
+        self.context.close("destroying a stream", |context| {
+            // SAFETY: made by `create`, destroyed once.
+            context.log("destroying a stream", unsafe { context.driver().cuStreamDestroy(self.raw) });
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_the_latest_work() {
+        let queued = Queued::default();
+        assert!(queued.describe().starts_with("no work"));
+        queued.push("fill");
+        assert_eq!(queued.describe(), "the work pending on this stream was fill");
+        queued.push("softmax");
+        assert_eq!(queued.describe(), "one of 2 pieces of work pending on this stream: fill, softmax");
+        for _ in 0..REMEMBERED {
+            queued.push("add");
+        }
+        let text = queued.describe();
+        assert!(text.starts_with("one of 18 pieces") && text.matches("add").count() == REMEMBERED, "{text}");
+        assert!(!text.contains("fill"), "{text}");
+        queued.clear();
+        assert!(queued.describe().starts_with("no work"));
+    }
+}

@@ -1,0 +1,45 @@
+//! Which kernels there are, for filling the cache ahead of time (`ep warm`).
+
+use crate::compiler::{Arch, Spec};
+use crate::ops;
+use ep_core::{Error, Result};
+use std::collections::HashSet;
+
+/// The kernels of the standard tables for an architecture, of one op or of all, each once and in a fixed order.
+///
+/// # Errors
+/// `NotFound` for an op that has none here.
+pub fn kernels(arch: Arch, op: Option<&str>) -> Result<Vec<Spec>> {
+    let all = ops::kernels(arch);
+    let wanted = |name: &str| op.is_none_or(|op| op == name);
+    if let Some(op) = op.filter(|_| !all.iter().any(|(name, _)| wanted(name))) {
+        let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+        return Err(Error::not_found(format!(
+            "op `{op}` has no kernels that are compiled; those that have are {}",
+            names.join(", ")
+        )));
+    }
+    let mut seen = HashSet::new();
+    let chosen = all.into_iter().filter(|(name, _)| wanted(name)).flat_map(|(_, specs)| specs);
+    Ok(chosen.filter(|spec| seen.insert(spec.to_string())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_core::Code;
+
+    const HOPPER: Arch = Arch::new(9, 0);
+
+    #[test]
+    fn kernels_are_listed_once_and_within_the_bound() {
+        let all = kernels(HOPPER, None).unwrap();
+        let keys: HashSet<_> = all.iter().map(Spec::key).collect();
+        assert_eq!(keys.len(), all.len(), "two kernels with one key");
+        assert!((100..=3000).contains(&all.len()), "{}", all.len());
+        let fills = kernels(HOPPER, Some("fill")).unwrap();
+        assert_eq!((fills.len(), fills[0].source.name), (5, "fill.cu"));
+        let error = kernels(HOPPER, Some("memset")).unwrap_err();
+        assert!(error.code() == Code::NotFound && error.message().contains("softmax_backward"), "{error}");
+    }
+}

@@ -1,0 +1,186 @@
+//! Primitives through a host on the fake driver: what they register, launch and refuse.
+
+mod rig;
+
+use ep_core::primitive::{
+    Cast, CastCall, CastDesc, ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, Fill, FillCall,
+    FillDesc, LogSoftmaxBackward, LogSoftmaxBackwardCall, LogSoftmaxBackwardDesc, Memset, MemsetCall,
+    MemsetDesc, Softmax, SoftmaxCall, SoftmaxDesc, TensorFill, TensorFillCall, TensorFillDesc, UnaryOp,
+};
+use ep_core::{Code, DType, Scalar};
+use ep_registry::query::Filter;
+use rig::{Rig, Setup};
+
+/// The name and the shape of each launch since the log was emptied.
+fn launches(rig: &Rig) -> Vec<String> {
+    let log = rig.fake.log().into_iter().filter(|l| l.starts_with("cuLaunchKernel("));
+    log.map(|l| l["cuLaunchKernel(".len()..].split("]]").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_device_offers_its_rows_and_graphs_may_record_them() {
+    let rig = Rig::new(Setup::default());
+    let runtime = rig.runtime(&[]);
+    let rows = runtime.query(&Filter::default());
+    let count = |op: &str| rows.iter().filter(|r| r.op == op).count();
+    assert_eq!((count("memcpy"), count("memset"), count("fill"), count("tensor_fill")), (4, 1, 15, 15));
+    assert_eq!((count("softmax"), count("log_softmax_backward")), (16, 16));
+    let device = runtime.device("cuda").unwrap();
+    let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F64)).unwrap();
+    assert!(fill.capturable());
+}
+
+#[test]
+fn small_sets_are_the_drivers_and_fills_cover_every_element() {
+    let rig = Rig::new(Setup::default());
+    {
+        let runtime = rig.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let mut y = device.alloc(DType::F64, 10_000).unwrap();
+        let memset = runtime.primitive::<Memset>(device, MemsetDesc::new()).unwrap();
+        memset.launch(&stream, MemsetCall { bytes: 80_000, value: Scalar::I64(-1), dst: &mut y }).unwrap();
+        assert_eq!(y.download::<u64>().err().map(|e| e.code()), Some(Code::InvalidArgument), "another dtype");
+        let bits: Vec<u64> = y.download::<f64>().unwrap().iter().map(|x| x.to_bits()).collect();
+        assert_eq!(bits, vec![u64::MAX; 10_000]);
+        let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F64)).unwrap();
+        rig.fake.fail(0, 0);
+        fill.launch(&stream, FillCall { count: 10_000, value: Scalar::F64(1.0), dst: &mut y }).unwrap();
+        // 5000 stores of 16 bytes, 4 for each of 256 threads.
+        assert_eq!(launches(&rig), ["ep_fill, [[5, 1, 1], [256, 1, 1"]);
+        rig.fake.fail(0, 0);
+        fill.launch(&stream, FillCall { count: 0, value: Scalar::F64(1.0), dst: &mut y }).unwrap();
+        assert_eq!(launches(&rig), [""; 0], "nothing to do");
+        let none = FillCall { count: 1, value: Scalar::None, dst: &mut y };
+        let error = fill.launch(&stream, none).unwrap_err();
+        assert!(error.code() == Code::InvalidArgument && error.message().contains("`value`"), "{error}");
+        let one = device.upload(&[2.5f64]).unwrap();
+        let tensor_fill = runtime.primitive::<TensorFill>(device, TensorFillDesc::new(DType::F64)).unwrap();
+        tensor_fill.launch(&stream, TensorFillCall { count: 10, src: &one, dst: &mut y }).unwrap();
+        stream.sync().unwrap();
+    }
+    rig.assert_clean();
+}
+
+#[test]
+fn a_kernel_is_loaded_once_and_a_warm_launch_calls_nothing_else() {
+    let rig = Rig::new(Setup::default());
+    let runtime = rig.runtime(&[]);
+    let device = runtime.device("cuda:0").unwrap();
+    let stream = device.stream().unwrap();
+    let x = device.upload(&[1.0f32; 4096]).unwrap();
+    let mut y = device.alloc(DType::F32, 4096).unwrap();
+    let softmax = runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F32, DType::F32)).unwrap();
+    let mut go = |rows, cols| {
+        rig.fake.fail(0, 0);
+        softmax.launch(&stream, SoftmaxCall { rows, cols, inner: 0, src: &x, dst: &mut y }).unwrap();
+        rig.fake.log()
+    };
+    assert!(
+        go(4, 1024).iter().any(|l| l.starts_with("cuModuleLoadData")),
+        "the first launch of a width loads"
+    );
+    let warm = go(4, 1024);
+    let names: Vec<_> = warm.iter().map(|l| l.split('(').next().unwrap()).collect();
+    assert_eq!(
+        names,
+        ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuLaunchKernel", "cuCtxSetCurrent"],
+        "{warm:?}"
+    );
+}
+
+#[test]
+fn softmax_chooses_by_width_unless_it_is_told() {
+    let rig = Rig::new(Setup::default());
+    let kernel = |options: &[(&str, &str)], rows: i64, cols: i64, inner: i64| {
+        let runtime = rig.runtime(options);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let n = (rows * cols * inner.max(1)) as usize;
+        let x = device.upload(&vec![0.0f32; n]).unwrap();
+        let mut y = device.alloc(DType::F32, n).unwrap();
+        let softmax = runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F32, DType::F32)).unwrap();
+        rig.fake.fail(0, 0);
+        softmax.launch(&stream, SoftmaxCall { rows, cols, inner, src: &x, dst: &mut y }).unwrap();
+        stream.sync().unwrap();
+        launches(&rig).join("; ")
+    };
+    // 16 rows of 8 lanes each in a block.
+    assert_eq!(kernel(&[], 100, 32, 0), "ep_softmax, [[7, 1, 1], [128, 1, 1");
+    assert_eq!(kernel(&[], 3, 1025, 0), "ep_softmax, [[3, 1, 1], [128, 1, 1");
+    assert_eq!(kernel(&[], 2, 65536, 0), "ep_softmax, [[4, 1, 1], [1024, 1, 1", "clusters of two");
+    assert_eq!(kernel(&[], 1, 300_000, 0), "ep_softmax_wide, [[1, 1, 1], [512, 1, 1");
+    assert_eq!(kernel(&[], 2, 5, 33), "ep_softmax_strided, [[4, 1, 1], [256, 1, 1");
+    assert_eq!(kernel(&[("softmax", "wide")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [512, 1, 1");
+    assert_eq!(kernel(&[("softmax", "shared")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [512, 1, 1");
+    // A strategy without room for the row is not forced.
+    assert_eq!(kernel(&[("softmax", "warp")], 2, 65536, 0), "ep_softmax, [[4, 1, 1], [1024, 1, 1");
+    let request = |options: &[(&str, &str)]| {
+        let runtime = rig.runtime(options);
+        let device = runtime.device("cuda:0").unwrap();
+        let desc = SoftmaxDesc::new(DType::F32, DType::F32).with_max_cols(1024);
+        runtime.primitive::<Softmax>(device, desc).unwrap().describe()
+    };
+    assert_eq!(request(&[]), "warp for rows of 1024");
+    assert_eq!(request(&[("softmax", "block")]), "block for rows of 1024");
+    rig.assert_clean();
+}
+
+#[test]
+fn gradients_take_three_operands() {
+    let rig = Rig::new(Setup::default());
+    let runtime = rig.runtime(&[]);
+    let device = runtime.device("cuda:0").unwrap();
+    let stream = device.stream().unwrap();
+    let (y, dy) = (device.upload(&[0.0f32; 640]).unwrap(), device.upload(&[0.0f32; 640]).unwrap());
+    let mut dx = device.alloc(DType::F16, 640).unwrap();
+    let desc = LogSoftmaxBackwardDesc::new(DType::F32, DType::F16);
+    let gradient = runtime.primitive::<LogSoftmaxBackward>(device, desc).unwrap();
+    rig.fake.fail(0, 0);
+    let call = LogSoftmaxBackwardCall { rows: 10, cols: 64, inner: 0, y: &y, dy: &dy, dx: &mut dx };
+    gradient.launch(&stream, call).unwrap();
+    stream.sync().unwrap();
+    assert_eq!(launches(&rig), ["ep_softmax_backward, [[3, 1, 1], [128, 1, 1"], "four rows in a block");
+}
+
+#[test]
+fn functions_of_one_element_are_packed_and_casts_convert_between_all() {
+    let rig = Rig::new(Setup::default());
+    {
+        let runtime = rig.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let x = device.upload(&[0.5f32; 5000]).unwrap();
+        let (mut y, mut z) =
+            (device.alloc(DType::F32, 5000).unwrap(), device.alloc(DType::I8, 5000).unwrap());
+        let desc = ElementwiseUnaryDesc::new(UnaryOp::GELU, DType::F32, DType::F32);
+        let gelu = runtime.primitive::<ElementwiseUnary>(device, desc).unwrap();
+        let cast = runtime.primitive::<Cast>(device, CastDesc::new(DType::F32, DType::I8)).unwrap();
+        rig.fake.fail(0, 0);
+        gelu.launch(&stream, ElementwiseUnaryCall { count: 5000, src: &x, dst: &mut y }).unwrap();
+        cast.launch(&stream, CastCall { count: 4999, src: &x, dst: &mut z }).unwrap();
+        stream.sync().unwrap();
+        // 1250 packs of four, two for each of 256 threads.
+        assert_eq!(launches(&rig), ["ep_unary, [[3, 1, 1], [256, 1, 1", "ep_unary, [[3, 1, 1], [256, 1, 1"]);
+        let none = ElementwiseUnaryDesc::new(UnaryOp::GELU, DType::I32, DType::I32);
+        let error = runtime.primitive::<ElementwiseUnary>(device, none).unwrap_err();
+        assert_eq!(error.code(), Code::Unsupported);
+    }
+    rig.assert_clean();
+}
+
+#[test]
+fn bad_options_are_told() {
+    let rig = Rig::new(Setup::default());
+    for (name, value, word) in [
+        ("softmax", "fast", "cluster"),
+        ("memory_limit", "x", "memory_limit"),
+        ("speed", "1", "unknown option"),
+    ] {
+        let config = rig.config(&[(name, value)]);
+        let built =
+            ep_registry::Runtime::builder().linked_with::<ep_cuda::provider::CudaProvider>(config).build();
+        let report = built.unwrap().report().to_string();
+        assert!(report.contains(word), "{name}: {report}");
+    }
+}

@@ -1,0 +1,160 @@
+//! The real compiler: every kernel compiles, its code goes into the cache, and a driver finds in it what the provider
+//! says of it. Without NVRTC on the machine the tests say so and do nothing; CI installs it.
+
+mod rig;
+
+use ep_core::Code;
+use ep_core::provider::Allocator;
+use ep_core::provider::{Device, MemoryKind, Provider, Stream};
+use ep_cuda::cache::Cache;
+use ep_cuda::compiler::{Arch, Compiler, Source, Spec};
+use ep_cuda::kernel::{Argument, Function, Geometry, Loader};
+use ep_cuda::nvrtc::Nvrtc;
+use ep_cuda::provider::CudaProvider;
+use ep_cuda::settings::Settings;
+use ep_cuda::warm;
+use rig::{Rig, Setup, stream};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Where the compiler is, or a line that says why a test does nothing.
+fn compiler() -> Option<PathBuf> {
+    match Nvrtc::open(None) {
+        Ok(nvrtc) => Some(nvrtc.path().to_owned()),
+        Err(e) => {
+            println!("skipped: {}", e.message().lines().next().unwrap_or_default());
+            None
+        }
+    }
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("ep-cuda-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Folder(path)
+    }
+
+    fn option(&self) -> Option<&str> {
+        self.0.to_str()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// One kernel of each source and each set of dtypes.
+fn one_of_each(arch: Arch) -> Vec<Spec> {
+    let mut chosen = BTreeMap::new();
+    for spec in warm::kernels(arch, None).unwrap() {
+        let dtypes: Vec<_> = spec
+            .macros
+            .iter()
+            .filter(|(n, _)| ["EP_SRC", "EP_DST", "EP_DATA", "EP_SIZE"].contains(n))
+            .collect();
+        let family = format!("{} {dtypes:?}", spec.source.name);
+        chosen.entry(family).or_insert(spec);
+    }
+    chosen.into_values().collect()
+}
+
+#[test]
+fn a_kernel_is_compiled_once_and_then_found() {
+    let Some(nvrtc) = compiler() else { return };
+    let folder = Folder::new("once");
+    let arch = Arch::new(9, 0);
+    let spec = &warm::kernels(arch, Some("fill")).unwrap()[0];
+    let fresh = || Compiler::new(Cache::new(folder.option()), Some(nvrtc.clone()), None);
+    assert_eq!((fresh().warm(spec, arch), fresh().warm(spec, arch)), (Ok(true), Ok(false)));
+    let code = fresh().code(spec, arch).unwrap();
+    assert_eq!(&code[..4], b"\x7fELF");
+    // With the cache filled, no compiler is needed.
+    let without = Compiler::new(Cache::new(folder.option()), Some("/nowhere/libnvrtc.so".into()), None);
+    assert_eq!(without.code(spec, arch), Ok(code));
+    assert_eq!(without.code(spec, Arch::new(8, 0)).unwrap_err().code(), Code::Unavailable);
+    // A driver of an older major version does not take the code.
+    let old = Compiler::new(Cache::new(folder.option()), Some(nvrtc.clone()), Some(11080));
+    let error = old.code(spec, arch).unwrap_err();
+    assert!(error.code() == Code::Unsupported && error.message().contains("pip install"), "{error}");
+}
+
+#[test]
+fn what_does_not_compile_says_where() {
+    let Some(nvrtc) = compiler() else { return };
+    static BAD: Source =
+        Source { name: "bad.cu", text: "extern \"C\" __global__ void f() { oops; }", entry: "f" };
+    let compiler = Compiler::new(Cache::new(Some("off")), Some(nvrtc), None);
+    let error = compiler.code(&Spec::new(&BAD).with("EP_X", 3), Arch::new(9, 0)).unwrap_err();
+    assert_eq!(error.code(), Code::Internal);
+    for word in ["bad.cu EP_X=3", "identifier \"oops\" is undefined", "sm_90"] {
+        assert!(error.message().contains(word), "{word}: {error}");
+    }
+    let error = compiler.code(&Spec::new(&BAD), Arch::new(3, 5)).unwrap_err();
+    assert!(error.code() == Code::Unsupported && error.message().contains("only for"), "{error}");
+}
+
+/// Compiles the selection for the architectures that the variable names, as CI does; of each source and dtype one.
+#[test]
+fn one_kernel_of_each_source_and_dtype_compiles() {
+    let Some(nvrtc) = compiler() else { return };
+    let archs = std::env::var("EP_TEST_ARCHS").unwrap_or_default();
+    let archs: Vec<Arch> = archs.split_whitespace().map(|a| a.parse().unwrap()).collect();
+    let compiler = Compiler::new(Cache::new(Some("off")), Some(nvrtc), None);
+    if archs.is_empty() {
+        // A quick look: the first of each source.
+        let mut seen = Vec::new();
+        for spec in one_of_each(Arch::new(9, 0)) {
+            if !seen.contains(&spec.source.name) {
+                seen.push(spec.source.name);
+                compiler.code(&spec, Arch::new(9, 0)).unwrap();
+            }
+        }
+        assert!(seen.contains(&"fill.cu") && seen.contains(&"softmax.cu"), "{seen:?}");
+    }
+    for arch in archs {
+        let specs = one_of_each(arch);
+        println!("{} kernels for {arch}", specs.len());
+        for spec in specs {
+            compiler.code(&spec, arch).unwrap();
+        }
+    }
+}
+
+/// The driver reads the argument's size in the code, and refuses another one.
+#[test]
+fn arguments_have_the_size_that_the_code_says() {
+    let Some(nvrtc) = compiler() else { return };
+    let rig = Rig::new(Setup::default());
+    let settings = Settings { nvrtc: Some(nvrtc.clone()), ..rig.settings() };
+    let device = CudaProvider::new(&settings).unwrap().open_device(0).unwrap();
+    let queue = stream(&device);
+    let memory = device.open_allocator(MemoryKind::Device).unwrap();
+    let x = memory.alloc(64, 64, None).unwrap();
+
+    #[derive(Clone, Copy)]
+    #[repr(C)]
+    struct Args<const N: usize>([u64; N]);
+    // SAFETY: as `Args` of fill.cu where N is 5; with any other number the launch is refused.
+    unsafe impl<const N: usize> Argument for Args<N> {}
+
+    let arch = device.properties().arch;
+    let spec = &warm::kernels(arch, Some("fill")).unwrap()[2];
+    let compiler = Compiler::new(Cache::new(Some("off")), Some(nvrtc), None).into();
+    let loader = Loader { context: device.context().unwrap().clone(), compiler, arch };
+    let function = Function::load(&loader, "fill", spec).unwrap();
+    let geometry = Geometry::linear(1, 256);
+    // SAFETY: the destination is inside the allocation; the fake computes nothing.
+    unsafe {
+        function.launch(&queue, geometry, &Args([16, x, 0, 0, 0])).unwrap();
+        let error = function.launch(&queue, geometry, &Args([16, x, 0, 0])).unwrap_err();
+        assert!(error.message().contains("fill: cuLaunchKernel: CUDA_ERROR_INVALID_VALUE"), "{error}");
+        assert!(function.launch(&queue, geometry, &Args([16, x, 0, 0, 0, 0])).is_err());
+    }
+    queue.sync().unwrap();
+    memory.free(x, 64).unwrap();
+}

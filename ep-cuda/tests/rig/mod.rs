@@ -1,0 +1,77 @@
+//! The fake driver, one test at a time, and what is made on it.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+pub use fakecuda::{Fake, Setup};
+
+use ep_core::provider::{Device, Provider, StreamOptions};
+use ep_cuda::device::CudaDevice;
+use ep_cuda::provider::CudaProvider;
+use ep_cuda::settings::Settings;
+use ep_cuda::stream::CudaStream;
+use ep_registry::Runtime;
+use ep_registry::config::ProviderConfig;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The fake, for one test alone.
+pub struct Rig {
+    pub fake: Fake,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Rig {
+    pub fn new(setup: Setup) -> Rig {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let fake = Fake::beside_the_test();
+        fake.reset(setup);
+        Rig { fake, _turn: turn }
+    }
+
+    /// Settings that use the fake as driver and as compiler, and no cache.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            driver: Some(self.fake.path().to_owned()),
+            nvrtc: Some(self.fake.path().to_owned()),
+            cache: Some("off".to_owned()),
+            ..Settings::default()
+        }
+    }
+
+    pub fn provider(&self) -> CudaProvider {
+        CudaProvider::new(&self.settings()).unwrap()
+    }
+
+    pub fn device(&self) -> CudaDevice {
+        self.provider().open_device(0).unwrap()
+    }
+
+    /// The config of an instance on the fake, with more options.
+    pub fn config(&self, options: &[(&str, &str)]) -> ProviderConfig {
+        let mut config = ProviderConfig::new("cuda", "");
+        let own = [("driver", self.fake.option()), ("nvrtc", self.fake.option()), ("cache", "off")];
+        config.options = own.iter().chain(options).map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        config
+    }
+
+    /// A host with the provider on the fake.
+    pub fn runtime(&self, options: &[(&str, &str)]) -> Runtime {
+        Runtime::builder().linked_with::<CudaProvider>(self.config(options)).build().unwrap()
+    }
+
+    /// Nothing is left behind.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        assert_eq!(self.fake.leaks(), [""; 0]);
+    }
+
+    /// How often a function was called.
+    pub fn calls(&self, name: &str) -> usize {
+        self.fake.log().iter().filter(|line| line.starts_with(&format!("{name}("))).count()
+    }
+}
+
+pub fn stream(device: &CudaDevice) -> CudaStream {
+    device.create_stream(StreamOptions::default()).unwrap()
+}
