@@ -22,7 +22,7 @@ struct Args {
     u64 src, dst;
 };
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_pad(const Args args) {
+extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_pad(const __grid_constant__ Args args) {
     using P = Pack<Element, pack_size>;
     const Element value = from_bits<Element>(args.value[0], args.value[1]);
     const u64 first = u64(blockIdx.x) * (EP_THREADS * EP_UNROLL) + threadIdx.x;

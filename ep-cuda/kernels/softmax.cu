@@ -13,7 +13,7 @@ struct Args {
     u64 rows, cols, src, dst;
 };
 
-extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_softmax(const Args args) {
+extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_softmax(const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
     const A lowest = -infinity(A(0));
     __shared__ typename Exchange<Normalizer<A>>::Shared shared;
