@@ -27,7 +27,7 @@ struct Args {
     u64 src, dst;
 };
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS, EP_EACH > 8 ? 2 : 3) ep_permute(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(EP_THREADS, 2) ep_permute(const __grid_constant__ Args args) {
     __shared__ Element shared[EP_THREADS * EP_EACH];
     // What depends on the thread alone is the same for all blocks. Indices of cut dimensions share a word.
     i32 from[EP_EACH], to[EP_EACH];

@@ -16,14 +16,14 @@ constexpr u32 words = tile / group;
 constexpr int wide = EP_VECTOR ? 16 / EP_SIZE : 1;
 
 // Neighbours along `a` as one word.
-template <class E>
-EP_DEVICE Word join(const Pack<E, wide> (&rows)[group], int i) {
+template <class W, class E>
+EP_DEVICE W join(const Pack<E, wide> (&rows)[group], int i) {
     if constexpr (group == 1) return rows[0].at[i];
     else {
         u32 joined = 0;
 #pragma unroll
         for (u32 g = 0; g < group; ++g) joined |= u32(rows[g].at[i]) << (8 * EP_SIZE * g);
-        return joined;
+        return W(joined);
     }
 }
 
@@ -41,7 +41,7 @@ struct Args {
 };
 
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS, 2) ep_transpose(const __grid_constant__ Args args) {
+extern "C" __global__ void __launch_bounds__(EP_THREADS, EP_VECTOR ? 4 : 2) ep_transpose(const __grid_constant__ Args args) {
     // One word of padding spreads a column over the banks.
     __shared__ Word shared[tile][words + (sizeof(Word) < 16)];
     constexpr u32 per_row = tile / wide;   // threads along a row
@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS, 2) ep_transpose(const _
             const u32 unit = s * EP_THREADS + threadIdx.x;
             const u32 column = unit / per_row, b = unit % per_row * wide;
 #pragma unroll
-            for (int i = 0; i < wide; ++i) shared[b + i][column] = join<Element>(rows[s], i);
+            for (int i = 0; i < wide; ++i) shared[b + i][column] = join<Word>(rows[s], i);
         }
         __syncthreads();
         constexpr u32 wide_words = wide / group > 0 ? wide / group : 1;
