@@ -5,9 +5,9 @@
 #include "common.cuh"
 
 using Element = BitsOf<EP_SIZE>;
-constexpr int block_rank = 6;
+constexpr int block_rank = max_rank;
 
-// A block covers `size` indices of up to 6 dimensions, all of them except for at most two, which are cut. Unused
+// A block covers `size` indices of up to 8 dimensions, all of them except for at most two, which are cut. Unused
 // entries have the size 1. Offsets within a block are below 2^31, as is the number of blocks.
 struct Args {
     FastDiv src_size[block_rank];      // from src's innermost dimension outwards

@@ -169,8 +169,8 @@ class TransposeArgs(ctypes.Structure):
 
 class PermuteArgs(ctypes.Structure):
     _fields_ = [
-        ("src_size", FastDiv * 6), ("dst_size", FastDiv * 6), ("src_strides", i64 * 6), ("dst_strides", i64 * 6),
-        ("dst_to_shared", u32 * 6), ("src_cut", u32 * 6), ("dst_cut", u32 * 6), ("cut_size", u64 * 2),
+        ("src_size", FastDiv * RANK), ("dst_size", FastDiv * RANK), ("src_strides", i64 * RANK), ("dst_strides", i64 * RANK),
+        ("dst_to_shared", u32 * RANK), ("src_cut", u32 * RANK), ("dst_cut", u32 * RANK), ("cut_size", u64 * 2),
         ("cut_extent", u64 * 2), ("rank", u32), ("elements", u32), ("count", FastDiv * RANK),
         ("src_step", i64 * RANK), ("dst_step", i64 * RANK), ("cut_of", u32 * RANK), ("blocks", u64), ("src", u64),
         ("dst", u64),
@@ -270,7 +270,7 @@ def permute_blocks(size, sizes, perm, src_strides, to, src, dst, each=8, threads
     args = PermuteArgs(src=src, dst=dst)
     inside = [d for d in range(rank) if block[d] > 1]
     cut = [d for d in inside if block[d] < sizes[d]]
-    assert len(inside) <= 6 and len(cut) <= 2
+    assert len(cut) <= 2
     shared, step = {}, 1
     by_src = [d for d in src_order if d in inside]
     by_dst = [d for d in dst_order if d in inside]
@@ -278,8 +278,8 @@ def permute_blocks(size, sizes, perm, src_strides, to, src, dst, each=8, threads
         shared[d] = step
         step *= block[d]
     one = fast_div(1)
-    fill(args.src_size, [fast_div(block[d]) for d in by_src] + [one] * (6 - len(inside)))
-    fill(args.dst_size, [fast_div(block[d]) for d in by_dst] + [one] * (6 - len(inside)))
+    fill(args.src_size, [fast_div(block[d]) for d in by_src] + [one] * (RANK - len(inside)))
+    fill(args.dst_size, [fast_div(block[d]) for d in by_dst] + [one] * (RANK - len(inside)))
     fill(args.src_strides, [src_strides[d] for d in by_src])
     fill(args.dst_strides, [to[d] for d in by_dst])
     fill(args.dst_to_shared, [shared[d] for d in by_dst])
