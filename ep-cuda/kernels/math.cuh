@@ -7,18 +7,46 @@ EP_DEVICE f64 nan_of(f64) { return __longlong_as_double(0x7fffffffffffffffll); }
 EP_DEVICE f32 inf_of(f32) { return __uint_as_float(0x7f800000u); }
 EP_DEVICE f64 inf_of(f64) { return __longlong_as_double(0x7ff0000000000000ll); }
 
+// Below zero; never so for unsigned types.
+template <class T>
+EP_DEVICE bool negative(T x) {
+    if constexpr (T(-1) < T(0)) return x < 0;
+    else return false;
+}
+
+// e^(x + rest) for a rest below half a unit of x's last place; in f32 to 0.7 units where the result is normal, which
+// the library's is not.
+EP_DEVICE f32 exp_near(f32 x, f32 rest = 0) {
+    const f32 n = rintf(fmaxf(fminf(x, 129.0f), -152.0f) * 1.442695041f);
+    const f32 r = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, x)) + rest;
+    f32 y = 1.3888889e-3f;
+    y = fmaf(y, r, 8.3333334e-3f);
+    y = fmaf(y, r, 4.1666668e-2f);
+    y = fmaf(y, r, 1.6666667e-1f);
+    y = fmaf(y, r, 0.5f);
+    y = 1 + fmaf(y, r * r, r);
+    // In two steps: 2^n itself may be out of range.
+    const i32 half_n = i32(n) / 2, other = i32(n) - half_n;
+    y = y * __int_as_float((half_n + 127) << 23) * __int_as_float((other + 127) << 23);
+    return x > 89 ? inf_of(x) : x < -104 ? 0 : x != x ? x : y;
+}
+EP_DEVICE f64 exp_near(f64 x, f64 rest = 0) {
+    const f64 y = exp(x);
+    return isfinite(y) ? fma(y, rest, y) : y;
+}
+
 // 1 / (1 + e^-x), without overflow on the way.
 template <class T>
 EP_DEVICE T sigmoid(T x) {
-    const T e = exp(-fabs(x));
+    const T e = exp_near(-fabs(x));
     return (x < 0 ? e : T(1)) / (1 + e);
 }
 
-// ln(1 + e^x)
+// ln(1 + e^(x + rest))
 template <class T>
-EP_DEVICE T soft_plus(T x) {
-    const T tail = log1p(exp(-fabs(x)));
-    return x > 0 ? x + tail : (x != x ? x : tail);
+EP_DEVICE T soft_plus(T x, T rest = 0) {
+    const T tail = log1p(exp_near(-fabs(x), x > 0 ? -rest : rest));
+    return x > 0 ? x + (tail + rest) : (x != x ? x : tail);
 }
 
 // x factor, where a factor of zero outweighs an infinite x: it vanishes faster than x grows.
@@ -27,14 +55,22 @@ EP_DEVICE T damped(T x, T factor) {
     return factor == 0 ? T(0) : x * factor;
 }
 
-// x sigmoid(u). Below the normal range of e^u the product may still be normal: there the power is taken in halves.
+// e^(x + rest) times a factor, for x so low that the power may be below the normal range where the product is not.
+EP_DEVICE f32 low_power(f32 x, f32 rest, f32 factor) {
+    // 32 is added without rounding: x is below -64. The last factor is e^-32.
+    return damped(factor, exp_near(x + 32, rest)) * 1.26641655e-14f;
+}
+EP_DEVICE f64 low_power(f64 x, f64 rest, f64 factor) {
+    return damped(factor, exp_near(x + 256, rest)) * 6.6162610567094852e-112;
+}
+template <class T>
+constexpr T low_bound = T(sizeof(T) == 4 ? -80 : -690);
+
+// x sigmoid(u)
 template <class T>
 EP_DEVICE T times_sigmoid(T x, T u) {
-    if (u < T(sizeof(T) == 4 ? -80 : -690)) {
-        const T half_power = exp(u / 2);
-        return damped(x * half_power, half_power);
-    }
-    const T e = exp(-fabs(u));
+    if (u < low_bound<T>) return low_power(u, T(0), x);
+    const T e = exp_near(-fabs(u));
     return (u < 0 ? x * e : x) / (1 + e);
 }
 
@@ -45,36 +81,34 @@ EP_DEVICE T bell(T x) {
     return square > T(1e4) ? T(0) : exp(-square / 2) * (1 - rest / 2);
 }
 
-// The normal distribution's upper tail times e^(x^2 / 2), for 0 <= x <= 14.5. In f32 a polynomial of
-// 1 / (1 + 0.3 x), fitted to a relative error of 4e-9.
-EP_DEVICE f64 scaled_tail(f64 x) { return erfcx(x * 0.70710678118654752440) / 2; }
-EP_DEVICE f32 scaled_tail(f32 x) {
-    const f32 t = __frcp_rn(fmaf(0.3f, x, 1));
-    f32 y = -0.0206235766f;
-    y = fmaf(y, t, 0.1124361957f);
-    y = fmaf(y, t, -0.2282149578f);
-    y = fmaf(y, t, 0.1917863184f);
-    y = fmaf(y, t, -0.0794249417f);
-    y = fmaf(y, t, 0.0961575877f);
-    y = fmaf(y, t, 0.0783893986f);
-    y = fmaf(y, t, 0.1102354759f);
-    y = fmaf(y, t, 0.1195718081f);
-    y = fmaf(y, t, 0.1196866901f);
+// The normal distribution's upper tail times e^(x^2 / 2), for 0 <= x <= 14.5. For f32 a polynomial of 1 / (1 + 0.3 x)
+// with a relative error of 4e-9, computed in f64 since its terms cancel.
+EP_DEVICE f64 scaled_tail(f64 x, f64) { return erfcx(x * 0.70710678118654752440) / 2; }
+EP_DEVICE f64 scaled_tail(f64 x, f32) {
+    const f64 d = fma(0.3, x, 1.0);
+    const f64 guess = __frcp_rn(f32(d)), t = fma(guess, fma(-d, guess, 1.0), guess);
+    f64 y = -0.02062357663340052;
+    y = fma(y, t, 0.1124361956765362);
+    y = fma(y, t, -0.22821495783305487);
+    y = fma(y, t, 0.1917863183640495);
+    y = fma(y, t, -0.07942494174540761);
+    y = fma(y, t, 0.09615758770176486);
+    y = fma(y, t, 0.0783893986293738);
+    y = fma(y, t, 0.11023547594771682);
+    y = fma(y, t, 0.11957180807941189);
+    y = fma(y, t, 0.11968669009426704);
     return y * t;
 }
 
 // x times the normal distribution function of x.
 template <class T>
 EP_DEVICE T gelu(T x) {
-    const T size = fabs(x), square = x * x, rest = fma(x, x, -square);
-    if (square > T(sizeof(T) == 4 ? 170 : 1400)) {
-        // Above, the tail is nothing beside 1; below, its power alone would leave the normal range.
-        if (!(x < 0)) return x;
-        const T half_power = square > 4000 ? T(0) : exp(-square / 4);
-        return damped(x * scaled_tail(size) * half_power, half_power);
-    }
-    const T tail = scaled_tail(size) * (exp(-square / 2) * (1 - rest / 2));
-    return x * (x > 0 ? 1 - tail : tail);
+    const T square = x * x, rest = fma(x, x, -square) / -2, power = square / -2;
+    // Above, the tail is nothing beside 1; below, nothing at all.
+    if (!(power > T(sizeof(T) == 4 ? -105 : -750))) return x < 0 ? -T(0) : x;
+    const f64 tail = scaled_tail(f64(fabs(x)), T());
+    if (x < 0) return power < low_bound<T> ? low_power(power, rest, T(f64(x) * tail)) : T(f64(x) * tail) * exp_near(power, rest);
+    return fma(-x, T(tail) * exp_near(power, rest), x);
 }
 
 // The same to the 11 bits of half types: a shorter polynomial (relative error 3e-5) and the fast power of two.
@@ -92,7 +126,7 @@ EP_DEVICE f32 gelu_for_half(f32 x) {
     const f32 tail = y * t * power;
     // Where the power is 0, so is the product, of an infinity too.
     const f32 low = tail == 0 ? -tail : x * tail;
-    return x > 0 ? fmaf(-x, tail, x) : x != x ? x : low;
+    return x > 0 ? (tail == 0 ? x : fmaf(-x, tail, x)) : x != x ? x : low;
 }
 
 // sqrt(2 / pi) (x + 0.044715 x^3), with the cubic's factor as f32 has it.
