@@ -15,23 +15,17 @@ struct Args {
     u64 mean, rstd;    // 0 where they are not wanted
 };
 
-EP_DEVICE A sum_of(A a, A b) { return a + b; }
-
-// Sums over the threads of a row.
-struct Total {
-    Exchange<A> exchange;
-    bool cluster_is_here = false;
-
-    __device__ __forceinline__ A operator()(A x) {
-        x = over_lanes<Rows::lanes>(x, sum_of);
-        if constexpr (!Rows::in_warp) {
-            if (!cluster_is_here) cluster_wait();
-            cluster_is_here = true;
-            x = exchange.all(x, sum_of);
-        }
-        return x;
-    }
+// Elements of a row by their number, mean and squared deviations from it.
+struct Moments {
+    A count, mean, squares;
 };
+
+// Chan's formula; of nothing on both sides nothing.
+EP_DEVICE Moments merge(Moments a, Moments b) {
+    const A count = a.count + b.count, share = count > 0 ? b.count / count : A(0), distance = b.mean - a.mean;
+    return {count, a.mean + distance * share, a.squares + b.squares + distance * distance * a.count * share};
+}
+EP_DEVICE A sum_of(A a, A b) { return a + b; }
 
 // The elements of a vector over the columns at the places of a row's packs.
 template <class F>
@@ -58,9 +52,10 @@ EP_DEVICE void for_each_at(const Data* row, u64 vector, i32 cols, A absent, F f)
 
 extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_norm(const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
-    __shared__ typename Exchange<A>::Shared shared;
-    Total total{Exchange<A>(shared)};
+    __shared__ typename Exchange<Moments>::Shared shared;
+    Exchange<Moments> exchange(shared);
     cluster_arrive();
+    bool cluster_is_here = false;
 
     // A warp goes on until none of its groups has a row: all of its lanes take part in shuffles.
     const Walk walk = walk_over_rows();
@@ -77,37 +72,53 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_norm
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) x[j][i] = widen(packs[j].at[i]);
         }
-        A mean = 0;
+        // Within a warp first the mean, then the deviations from it, so that a large mean cancels nothing.
+        const Part part = part_of_row();
+        const i32 before = elements_past_pack(src);
+        auto inside = [&](int j, int i) {
+            const i32 at = i32(part.first + j * part.step) * Rows::pack - before + i;
+            return at >= 0 && at < cols;
+        };
+        A mean = 0, number = 0;
         if constexpr (!EP_RMS) {
-            A sum = 0;
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) sum += x[j][i];
-            mean = total(sum) / A(args.cols);
+                for (int i = 0; i < Rows::pack; ++i) {
+                    mean += x[j][i];
+                    number += A(inside(j, i));
+                }
+            number = over_lanes<Rows::lanes>(number, sum_of);
+            mean = over_lanes<Rows::lanes>(mean, sum_of) / (number > 0 ? number : A(1));
         }
-        // Deviations of elements outside of the row count as 0.
-        const Part part = part_of_row();
-        const i32 before = elements_past_pack(src);
         A squares = 0;
 #pragma unroll
-        for (int j = 0; j < Rows::packs; ++j) {
-            const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
+        for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
             for (int i = 0; i < Rows::pack; ++i) {
-                const bool inside = start + i >= 0 && start + i < cols;
-                if constexpr (!EP_RMS) x[j][i] = inside ? x[j][i] - mean : A(0);
-                squares += x[j][i] * x[j][i];
+                const A deviation = EP_RMS || inside(j, i) ? x[j][i] - mean : A(0);
+                squares += deviation * deviation;
             }
+        squares = over_lanes<Rows::lanes>(squares, sum_of);
+        if constexpr (!Rows::in_warp) {
+            if (!cluster_is_here) cluster_wait();
+            cluster_is_here = true;
+            const Moments all = exchange.all(Moments{number, mean, squares}, [](Moments a, Moments b) {
+                if constexpr (EP_RMS) return Moments{0, 0, a.squares + b.squares};
+                else return merge(a, b);
+            });
+            mean = all.mean;
+            squares = all.squares;
         }
-        squares = total(squares);
         const A rstd = 1 / sqrt(squares / A(args.cols) + A(args.epsilon));
         if (own < args.rows) {
             if (part.first == 0) {
                 if (args.mean) pointer<A>(args.mean)[row] = mean;
                 if (args.rstd) pointer<A>(args.rstd)[row] = rstd;
             }
-            for_each_at(src, args.gamma, cols, A(1), [&](int j, int i, A gamma) { x[j][i] *= rstd * gamma; });
+            for_each_at(src, args.gamma, cols, A(1), [&](int j, int i, A gamma) {
+                x[j][i] = (x[j][i] - mean) * (rstd * gamma);
+            });
             if constexpr (!EP_RMS) {
                 if (args.beta)
                     for_each_at(src, args.beta, cols, A(0), [&](int j, int i, A beta) { x[j][i] += beta; });
@@ -116,5 +127,5 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_norm
                 [&](int j, int i) { return convert<Data>(x[j][i]); });
         }
     }
-    if (!total.cluster_is_here) cluster_wait();
+    if (!cluster_is_here) cluster_wait();
 }

@@ -27,34 +27,34 @@ struct Args {
     u64 src, dst;
 };
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS, 2) ep_permute(const __grid_constant__ Args args) {
-    __shared__ Element shared[EP_THREADS * EP_EACH];
-    // What depends on the thread alone is the same for all blocks. Indices of cut dimensions share a word.
-    i32 from[EP_EACH], to[EP_EACH];
-    u32 place[EP_EACH], src_at[EP_EACH], dst_at[EP_EACH];
-#pragma unroll
-    for (int e = 0; e < EP_EACH; ++e) {
-        const u32 element = e * EP_THREADS + threadIdx.x;
-        u32 rest = element;
-        from[e] = to[e] = 0;
-        place[e] = src_at[e] = dst_at[e] = 0;
-#pragma unroll
+extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid_constant__ Args args) {
+    constexpr u32 volume = EP_THREADS * EP_EACH;
+    __shared__ Element shared[volume];
+    // What depends on the place in a block alone is the same for all blocks: offsets, and the indices of cut
+    // dimensions in the halves of a word. In shared memory, for registers would leave room for few threads.
+    __shared__ uint2 reads[volume], writes[volume];
+    __shared__ u16 places[volume];
+    for (u32 element = threadIdx.x; element < args.elements; element += EP_THREADS) {
+        u32 rest = element, offset = 0, cut = 0, place = 0;
         for (int d = 0; d < block_rank; ++d) {
             u32 index;
             rest = divide(args.src_size[d], rest, index);
-            from[e] += i32(index) * i32(args.src_strides[d]);
-            if (args.src_cut[d]) src_at[e] |= index << (16 * (args.src_cut[d] - 1));
+            offset += index * u32(args.src_strides[d]);
+            if (args.src_cut[d]) cut |= index << (16 * (args.src_cut[d] - 1));
         }
-        rest = element;
-#pragma unroll
+        reads[element] = {offset, cut};
+        rest = element, offset = 0, cut = 0;
         for (int d = 0; d < block_rank; ++d) {
             u32 index;
             rest = divide(args.dst_size[d], rest, index);
-            to[e] += i32(index) * i32(args.dst_strides[d]);
-            place[e] += index * args.dst_to_shared[d];
-            if (args.dst_cut[d]) dst_at[e] |= index << (16 * (args.dst_cut[d] - 1));
+            offset += index * u32(args.dst_strides[d]);
+            place += index * args.dst_to_shared[d];
+            if (args.dst_cut[d]) cut |= index << (16 * (args.dst_cut[d] - 1));
         }
+        writes[element] = {offset, cut};
+        places[element] = u16(place);
     }
+    __syncthreads();
     for (u64 t = blockIdx.x; t < args.blocks; t += gridDim.x) {
         u32 rest = u32(t);
         const Element* src = pointer<const Element>(args.src);
@@ -71,19 +71,25 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS, 2) ep_permute(const __g
             if (args.cut_of[d] == 2) left[1] -= index * args.cut_size[1];
         }
         const u32 limit0 = u32(least(left[0], u64(0xffff))), limit1 = u32(least(left[1], u64(0xffff)));
-        auto inside = [&](int e, u32 at) {
-            return e * EP_THREADS + threadIdx.x < args.elements && (at & 0xffff) < limit0 && at >> 16 < limit1;
-        };
+        auto inside = [&](u32 cut) { return (cut & 0xffff) < limit0 && cut >> 16 < limit1; };
         Element moved[EP_EACH];
 #pragma unroll
-        for (int e = 0; e < EP_EACH; ++e)
-            if (inside(e, src_at[e])) moved[e] = src[from[e]];
+        for (int e = 0; e < EP_EACH; ++e) {
+            const u32 element = e * EP_THREADS + threadIdx.x;
+            if (element >= args.elements) break;
+            const uint2 read = reads[element];
+            if (inside(read.y)) moved[e] = src[i32(read.x)];
+        }
 #pragma unroll
         for (int e = 0; e < EP_EACH; ++e) shared[e * EP_THREADS + threadIdx.x] = moved[e];
         __syncthreads();
 #pragma unroll
-        for (int e = 0; e < EP_EACH; ++e)
-            if (inside(e, dst_at[e])) dst[to[e]] = shared[place[e]];
+        for (int e = 0; e < EP_EACH; ++e) {
+            const u32 element = e * EP_THREADS + threadIdx.x;
+            if (element >= args.elements) break;
+            const uint2 write = writes[element];
+            if (inside(write.y)) dst[i32(write.x)] = shared[places[element]];
+        }
         __syncthreads();
     }
 }

@@ -21,10 +21,7 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     if constexpr (Op == U::elu) return x > 0 ? x : T(attr0 * f64(expm1(x)));
     else if constexpr (Op == U::celu) {
         if (x > 0) return x;
-        // With what the quotient's rounding cut off: e^(q + rest) - 1.
-        const f64 exact = f64(x) / attr0;
-        const T q = T(exact), e = expm1(q), rest = isfinite(exact) ? T(exact - f64(q)) : T(0);
-        return T(attr0 * f64(fma(e + 1, rest, e)));
+        return T(attr0 * expm1(f64(x) / attr0));
     } else if constexpr (Op == U::relu) return x <= 0 ? T(0) : x;
     else if constexpr (Op == U::gelu) return gelu(x);
     else if constexpr (Op == U::hard_swish) return x >= 3 ? x : x <= -3 ? T(0) : x * (x + 3) / 6;
@@ -151,6 +148,9 @@ EP_DEVICE Dst unary(Src x, f64 a, f64 b) {
     } else if constexpr (is_int<Src>) return convert<Dst>(unary_int<Op>(x));
     else if constexpr (is_complex<Src>) return convert<Dst>(unary_complex<Op>(x));
     else if constexpr (Op == U::gelu && is_half<Src>) return convert<Dst>(gelu_for_half(to_f32(x)));
+    else if constexpr (Op == U::sigmoid && is_half<Src>) return convert<Dst>(sigmoid_for_half(to_f32(x)));
+    else if constexpr (Op == U::silu && is_half<Src>)
+        return convert<Dst>(to_f32(x) * sigmoid_for_half(to_f32(x)));
     else {
         using A = Compute<Src>;
         return convert<Dst>(unary_real<Op, A>(widen(x), a, b));

@@ -239,7 +239,9 @@ def transpose(size, sizes, src_strides, to, a, b, tile, src, dst):
     return Launch(spec, args, min(args.tiles, 1 << 30))
 
 
-def permute_blocks(size, sizes, perm, src_strides, to, src, dst, each=8, threads=256):
+def permute_blocks(size, sizes, perm, src_strides, to, src, dst, threads=256):
+    # A block and its tables fit the shared memory that needs no asking for.
+    each = 8 if size <= 4 else 4
     volume, rank = each * threads, len(sizes)
     block = [1] * rank
     src_order, dst_order = list(reversed(range(rank))), list(reversed(perm))
@@ -386,10 +388,10 @@ class FillArgs(ctypes.Structure):
     _fields_ = [("count", u64), ("dst", u64), ("src", u64), ("value", u64 * 2)]
 
 
-def fill_memory(size, count, dst, value=(0, 0), src=0):
+def fill_memory(size, count, dst, value=(0, 0), src=0, unroll=1):
     args = FillArgs(count, dst, src, (u64 * 2)(*value))
     packs = ceil_div(count + dst % 16 // size, 16 // size)
-    return Launch(Spec("fill.cu", SIZE=size, THREADS=256, UNROLL=4), args, ceil_div(packs, 1024))
+    return Launch(Spec("fill.cu", SIZE=size, THREADS=256, UNROLL=unroll), args, ceil_div(packs, 256 * unroll))
 
 
 class ArangeArgs(ctypes.Structure):
@@ -437,16 +439,21 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1):
         threads, lanes, blocks, rows, each = held
         sharers = lanes if blocks == 0 else threads * blocks
         return config(*held) if sharers * each >= packs else None
-    # Within a warp: a few packs for each lane, more lanes for wider rows.
-    most = 8 if max(sizes) == 4 else 4
-    most = max(1, most // sources)
-    for lanes in (1, 2, 4, 8, 16, 32):
-        each = 1 << (ceil_div(packs, lanes) - 1).bit_length()
-        if each <= (2 if lanes < 8 else 4 if lanes < 32 else most):
-            return config(128, lanes, 0, 2 if each <= 2 and sources == 1 else 1, each)
-    for threads, blocks in ((128, 1), (256, 1), (512, 1), (256, 2), (256, 4), (256, 8), (512, 8), (1024, 8)):
-        each = 1 << (ceil_div(packs, threads * blocks) - 1).bit_length()
-        if each <= (4 if wide else most):
+    def each_of(sharers):
+        return next((n for n in (1, 2, 3, 4, 6, 8) if n * sharers >= packs), None)
+
+    if packs <= 128 // sources:
+        # Within a warp: two packs for each lane as far as they go, then four.
+        lanes = min(32, max(1, 1 << (ceil_div(packs, 2) - 1).bit_length()))
+        if packs <= 8 * sources:
+            lanes = 1 << (packs - 1).bit_length()
+        each = each_of(lanes)
+        return config(128, lanes, 0, 2 if each == 1 and sources == 1 else 1, each)
+    # Then blocks with about four packs for each thread, up to their largest size; then clusters.
+    most = (4 if wide else 8) // sources
+    for threads, blocks in ((64, 1), (128, 1), (256, 1), (512, 1), (1024, 1), (1024, 2), (512, 8), (1024, 8)):
+        each = each_of(threads * blocks)
+        if each and each <= (4 if threads < 512 else most):
             return config(threads, 32, blocks, 1, each)
     return None
 
@@ -473,6 +480,10 @@ def rows_grid(rows, config):
     return min(ceil_div(rows, config["THREADS"] // config["LANES"] * config["ROWS"]), 1 << 30)
 
 
+def wide_threads(cols, pack):
+    return min(1024, max(64, 1 << (ceil_div(cols, 4 * pack) - 1).bit_length()))
+
+
 def softmax(log, src_dtype, dst_dtype, rows, cols, src, dst, held=None, force=None):
     sizes = [SIZE[src_dtype], SIZE[dst_dtype]]
     aligned_rows = src % 16 == dst % 16 == 0
@@ -484,7 +495,7 @@ def softmax(log, src_dtype, dst_dtype, rows, cols, src, dst, held=None, force=No
     pack = pack_for(*sizes)
     bytes_kept = (ceil_div(cols, pack) + 1) * pack * SIZE[src_dtype]
     shared = force == "shared" and bytes_kept <= 220 << 10
-    spec = Spec("softmax_wide.cu", BACKWARD=0, SHARED=int(shared), THREADS=1024, PACK=pack, **dtypes)
+    spec = Spec("softmax_wide.cu", BACKWARD=0, SHARED=int(shared), THREADS=wide_threads(cols, pack), PACK=pack, **dtypes)
     return Launch(spec, SoftmaxWideArgs(rows, cols, src, dst, 0), min(rows, 1 << 30), bytes_kept if shared else 0)
 
 
@@ -496,7 +507,7 @@ def softmax_backward(log, src_dtype, dst_dtype, rows, cols, y, dy, dx, held=None
     if force is None and config:
         args = SoftmaxBackwardArgs(rows, cols, y, dy, dx)
         return Launch(Spec("softmax_backward.cu", **dtypes, **config), args, rows_grid(rows, config))
-    spec = Spec("softmax_wide.cu", BACKWARD=1, SHARED=0, THREADS=1024, PACK=pack_for(*sizes), **dtypes)
+    spec = Spec("softmax_wide.cu", BACKWARD=1, SHARED=0, THREADS=wide_threads(cols, pack_for(*sizes)), PACK=pack_for(*sizes), **dtypes)
     return Launch(spec, SoftmaxWideArgs(rows, cols, y, dx, dy), min(rows, 1 << 30))
 
 
@@ -557,7 +568,7 @@ def reduce(op, src_dtype, dst_dtype, outer, reduced, inner, src, dst, workspace)
     per_part = ceil_div(reduced, parts)
     is_inner = int(inner > 1)
     size = SIZE[src_dtype]
-    threads = 256 if is_inner or reduced * size > 4096 else 64
+    threads = 256 if is_inner or reduced * size > 16384 else 32 if reduced * size <= 4096 else 128
     common = dict(OP=op, SRC=src_dtype, DST=dst_dtype, INNER=is_inner)
     columns = ceil_div(inner, 32) if is_inner else 1
     grid = min(outer * parts * columns, 1 << 30)

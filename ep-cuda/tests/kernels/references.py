@@ -44,12 +44,15 @@ def by_mpmath(name):
     def function(x, a, b):
         import mpmath
 
+        mpmath.mp.prec = 100
         poles = dict(digamma=math.nan, trigamma=math.inf, lgamma=math.inf)
         ends = dict(digamma=(math.nan, math.inf), trigamma=(math.nan, 0.0), lgamma=(math.inf, math.inf))
 
         def one(v):
             if v != v:
                 return v
+            if name == "gelu":
+                return math.nan if v == -math.inf else v if v > 40 else float(v * mpmath.erfc(-mpmath.mpf(v) / mpmath.sqrt(2)) / 2)
             if math.isinf(v):
                 return ends[name][v > 0]
             if v == 0 and name == "digamma":
@@ -77,22 +80,15 @@ def unary_real():
     def times(x, u):
         # Far below zero the exponential would vanish before the product does.
         s = sigmoid(u)
-        return np.where(s == 0, np.where(np.isnan(x), x, -0.0), x * s)
-
-    def gelu(x):
-        half = torch.from_numpy(x / -math.sqrt(2))
-        # The square in more bits: its rounding would show in the power.
-        power = np.exp(-np.longdouble(x) * np.longdouble(x) / 2).astype(np.float64)
-        low = np.where(x < 0, special.erfcx(half).numpy() * power / 2, 0)
-        return np.where(x < -40, np.where(np.isnan(x), x, -0.0), x * np.where(x < -1, low, special.erfc(half).numpy() / 2))
+        return np.where((s == 0) & np.isfinite(x), -0.0, x * s)
 
     fast = lambda x: 0.7978845608028654 * (x + 0.044714998453855515 * x * x * x)
-    mish = lambda x: np.where(x < -700, -0.0, np.where(x > 30, x, x * np.tanh(soft_plus(x))))
+    mish = lambda x: np.where(x < -700, x * 0, np.where(x > 30, x, x * np.tanh(soft_plus(x))))
     keep = lambda x, y: np.where(np.isnan(x), x, y)
     return dict(
         elu=lambda x, a, b: np.where(x > 0, x, a * np.expm1(x)),
         celu=lambda x, a, b: np.where(x > 0, x, a * np.expm1(x / a)),
-        relu=lambda x, a, b: np.where(x <= 0, 0, x), gelu=lambda x, a, b: gelu(x),
+        relu=lambda x, a, b: np.where(x <= 0, 0, x), gelu=by_mpmath("gelu"),
         hard_swish=lambda x, a, b: np.where(x >= 3, x, np.where(x <= -3, 0, x * (x + 3) / 6)),
         hard_sigmoid=lambda x, a, b: np.where(x >= 3, 1, np.where(x <= -3, 0, (x + 3) / 6)),
         hard_shrink=lambda x, a, b: np.where(np.abs(x) <= a, 0, x),
