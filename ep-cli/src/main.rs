@@ -2,12 +2,14 @@
 
 mod bench;
 mod completions;
+mod conformance;
 mod demo;
 mod explain;
 mod failure;
 mod host;
 mod init;
 mod list;
+mod new_provider;
 mod output;
 mod query;
 mod support;
@@ -56,6 +58,8 @@ Examples:
   ep bench --device cpu --filter add  how fast primitives are, and how near the
                                       machine's limits
   ep bench --boundary                 what calling a plugin costs
+  ep conformance libmine.so           prove a provider
+  ep new-provider acme                a crate with a new provider in ./acme
   ep warm --arch sm_90                compile CUDA kernels ahead of their use
   ep completions bash                 a completion script
 
@@ -79,7 +83,10 @@ Exit codes:
   3  no config, no provider that loads, or no such device
   4  demo: a device classified too few digits, or a probability is off by 1e-5
      or more
-  5  explain: nothing matches the request";
+  5  explain: nothing matches the request
+  6  conformance: a case failed, something required is missing, or an expected
+     failure does not fail
+  7  conformance: no primitive was launched, and --allow-empty is not given";
 
 /// Loads execution providers, shows what they can do, and proves that they do it.
 #[derive(Parser)]
@@ -113,8 +120,13 @@ enum Command {
     Explain(explain::Explain),
     Support(support::Support),
     Bench(bench::Bench),
+    Conformance(conformance::Conformance),
+    /// Runs a provider for `ep conformance`, which starts it
+    #[command(hide = true)]
+    ConformanceWorker,
     Warm(warm::Warm),
     Init(init::Init),
+    NewProvider(new_provider::NewProvider),
     Completions(completions::Completions),
 }
 
@@ -128,8 +140,11 @@ impl Command {
             Command::Explain(x) => x.run(config, out),
             Command::Support(x) => x.run(config, out),
             Command::Bench(x) => x.run(config, out),
+            Command::Conformance(x) => x.run(out),
+            Command::ConformanceWorker => Ok(ep_conformance::worker::main()?),
             Command::Warm(x) => x.run(config, out),
             Command::Init(x) => x.run(config, out),
+            Command::NewProvider(x) => x.run(out),
             Command::Completions(x) => x.run(out),
         }
     }

@@ -4,7 +4,7 @@ use crate::failure::{Failure, named, no_device};
 use crate::host::Host;
 use crate::output::{Cell, Out, Style};
 use clap::Args;
-use ep_core::{DType, Error};
+use ep_core::DType;
 use ep_registry::query::{Filter, Row};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,12 +74,7 @@ impl Query {
             host.runtime.schema(op).map_err(|e| named(&e))?;
         }
         if let Some(dtype) = &self.dtype {
-            let known = ep_core::dtype::vendor::by_name(dtype).is_some() || DType::parse(dtype).is_ok();
-            if !known {
-                let names: Vec<_> = DType::ALL.iter().map(ToString::to_string).collect();
-                let message = format!("no dtype is called `{dtype}`; there are {}", names.join(", "));
-                return Err(named(&Error::not_found(message)));
-            }
+            DType::by_name(dtype).map_err(|e| named(&e))?;
         }
         if let Some(device) = &self.device {
             host.runtime.device(device).map_err(|e| no_device(&e).with_config(&host.config))?;

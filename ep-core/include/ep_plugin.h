@@ -1295,10 +1295,12 @@ static inline void ep_status_keep(const EpStatus *status) { (void)status; }
 /**
  * `add`, version 1. The sum of any number of sources: dst = srcs[0] + srcs[1] + ...
  *
- * - At most 256 sources. The sum of none is 0, of one a copy.
- * - Added from left to right. f16 and bf16 add in f32 and round once. Integers wrap; for bool the sum is
- *   `or`.
- * - `count == 0` does nothing.
+ * - At most 256 sources. The sum of none is 0; of one it is a bit-exact copy.
+ * - Added from left to right. f16 and bf16 add in f32 and round once; what is beyond the dtype is an
+ *   infinity. Integers
+ *   wrap; for bool the sum is `or`.
+ * - A NaN in a source, or infinities of both signs, give NaN.
+ * - `count` 0 does nothing.
  * - dst may be exactly the memory of any of the sources, of several too; sources may be the same memory.
  */
 
@@ -1342,11 +1344,13 @@ struct EpAddArgs {
  * `arange`, version 1. An arithmetic sequence: dst[i] = start + i * step.
  *
  * - start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers to 64
- *   bits, for floats
- *   to f64.
- * - Integers are computed in 64 bits, wrap, and are truncated to the dtype. Floats are computed as one fused
- *   multiply-add in f64 and rounded once.
- * - `count == 0` does nothing.
+ *   bits, for
+ *   floats to f64.
+ * - Integers are computed in 64 bits, wrap, and are truncated to the dtype.
+ * - Floats are computed as one fused multiply-add in f64 and rounded once: what is beyond the dtype is an
+ *   infinity, and
+ *   an infinite step makes element 0 NaN.
+ * - `count` 0 does nothing.
  */
 
 typedef struct EpArangeDesc EpArangeDesc;
@@ -1387,10 +1391,12 @@ struct EpArangeArgs {
  * `arg_reduce`, version 1. The position of the largest or smallest element along an axis: [outer, reduced,
  * inner] to [outer, inner].
  *
- * - The first of equal elements. A NaN is beyond every number for both: the first NaN is found.
+ * - The first of equal elements; zeros of both signs are equal.
+ * - A NaN is beyond every number for both, infinities included: the first NaN is found.
  * - reduced 0 is InvalidArgument unless outer or inner is 0, when nothing is done; so is an axis that is
- *   longer than the
- *   dtype of dst can number.
+ *   longer than
+ *   the dtype of dst can number.
+ * - reduced 1 gives 0.
  */
 
 typedef struct EpArgReduceDesc EpArgReduceDesc;
@@ -1439,19 +1445,21 @@ struct EpArgReduceArgs {
  *
  * - src is [batch, outer, processed, inner], indices [batch, num_indices], dst [batch, outer, num_indices,
  *   inner];
- *   bit-exact for every dtype.
+ *   bit-exact for every dtype, NaN payloads included.
  * - The axis has the logical length `size`; src holds its part [offset, offset + processed), the window.
  *   `size` 0 means
  *   offset + processed: nothing behind the window.
  * - An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero`
- *   writes zeros;
- *   `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index;
- *   what dst
- *   holds is then unspecified. On an asynchronous device it is the op's error, which the next
- *   synchronisation reports.
+ *   writes
+ *   zeros; `error` refuses it. Indices of any value are judged without overflow. To refuse is
+ *   InvalidArgument with the
+ *   position and value of the first such index; what dst holds is then unspecified. On an asynchronous
+ *   device it is the
+ *   op's error, which the next synchronisation reports.
  * - A valid index outside of the window writes zeros, so that the results of windows that cover the axis add
  *   up.
- * - Empty when dst is; indices are checked all the same.
+ * - Nothing is written when dst is empty; indices are checked all the same.
+ * - An axis of one element is one: index 0 picks it.
  */
 
 typedef struct EpBatchGatherDesc EpBatchGatherDesc;
@@ -1512,15 +1520,20 @@ struct EpBatchGatherArgs {
  * + beta * c[i].
  *
  * - Row-major and contiguous: op(a) is [batch, m, k], op(b) [batch, k, n], c [batch, m, n]. Transposed
- *   operands are stored
- *   [batch, k, m] and [batch, n, k]; for complex dtypes transposing also conjugates.
- * - With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n
- *   is 0.
- * - f16 and bf16 accumulate in f32 and round once. Integers wrap.
+ *   operands are
+ *   stored [batch, k, m] and [batch, n, k]; for complex dtypes transposing also conjugates.
+ * - With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities
+ *   there are
+ *   gone.
+ * - With k 0 the product is 0, whatever alpha is. Nothing is done when batch, m or n is 0.
+ * - f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap.
+ *   Subnormal
+ *   bf16 factors may count as 0.
+ * - NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times
+ *   0 is NaN.
  * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
- *   an
- *   integer factor beyond 2^53 may be Unsupported.
- * - Launching twice with the same input on the same device gives the same bits.
+ *   an integer
+ *   factor beyond 2^53 may be Unsupported.
  * - c overlaps neither a nor b.
  */
 
@@ -1576,13 +1589,19 @@ struct EpBatchMatmulArgs {
  * `broadcast_elementwise_binary`, version 1. Applies a function to pairs of elements with NumPy
  * broadcasting: dst = op(src0, src1).
  *
- * - Both sources and the destination are contiguous, row-major; ranks may differ, at most 8.
- *   The destination's shape is the broadcast of both.
+ * - Both sources and the destination are contiguous, row-major; ranks may differ, at most 8. The
+ *   destination's shape is
+ *   the broadcast of both: of each dimension, aligned at the last, a size of 1 repeats.
  * - Either source may be a scalar argument instead of memory; its value is converted as `fill` converts.
- * - Empty when any destination dimension is 0: nothing is done.
- * - Integers wrap on overflow; integer division and remainder by zero give 0.
- * - `max` and `min` propagate NaN. Comparison and logical functions write bool.
- * - f16 and bf16 compute in f32 and round once.
+ * - Nothing is done when any destination dimension is 0. 0 and 1 broadcast to 0; 0 and another size are
+ *   InvalidArgument.
+ * - Integers wrap on overflow, the lowest value divided by -1 included; integer division and remainder by
+ *   zero give 0.
+ * - Arithmetic of floats is that of IEEE 754: `div` by zero gives an infinity, or NaN for 0 / 0, and a NaN
+ *   gives NaN;
+ *   `pow` is that of C. Comparisons with NaN are false, but for `not_equal`.
+ * - `max` and `min` propagate NaN. Comparison and logical functions write bool; a NaN is true.
+ * - f16 and bf16 compute in f32 and round once; what is beyond the dtype is an infinity.
  * - In place with a source of the destination's own shape and element size.
  */
 
@@ -1644,16 +1663,21 @@ struct EpBroadcastElementwiseBinaryArgs {
  * `broadcast_elementwise_unary`, version 1. Applies a function to every element of a strided source,
  * broadcast to a strided destination: dst = op(src).
  *
- * - Strides count elements and are not negative. The source is broadcast to dst_dims as NumPy does: its rank
- *   is at most
- *   the destination's, and each dimension, from the last, is 1 or the destination's.
+ * - Rank 0 to 8. Strides count elements and are not negative; 0 in the source repeats an element, and that
+ *   of a
+ *   dimension of size 1 does not matter.
+ * - The source is broadcast to dst_dims as NumPy does: its rank is at most the destination's, and each
+ *   dimension, from
+ *   the last, is 1 or the destination's.
  * - A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more
  *   than one
  *   element in the order of their strides, each stride must exceed the reach of those before it.
- * - Empty when any destination dimension is 0: nothing is done. Elements between those that the strides
- *   address keep
- *   their content.
- * - The functions are those of `elementwise_unary`, with its rules for NaN, overflow and rounding.
+ * - Nothing is done when any destination dimension is 0. Elements between those that the strides address
+ *   keep their
+ *   content.
+ * - The functions are those of `elementwise_unary`, with its rules for NaN, infinities, overflow, division
+ *   by zero and
+ *   rounding.
  */
 
 typedef struct EpBroadcastElementwiseUnaryDesc EpBroadcastElementwiseUnaryDesc;
@@ -1717,13 +1741,19 @@ struct EpBroadcastElementwiseUnaryArgs {
  *   [k, n], c [m, n]; transposed operands are stored [k, m] and [n, k]; for complex dtypes transposing also
  *   conjugates.
  * - The dimensions before are batches. Those of a and b broadcast as NumPy does, to the batch shape. A batch
- *   dimension of
- *   c is that of the batch shape, or 1 (or missing), and then the products along it are summed:
- *   c = alpha * sum(op(a) * op(b)) + beta * c, with beta applied once. Other shapes are InvalidArgument.
- * - With beta 0, c is written without being read. With k 0, or no batch to sum over, the product is 0.
- *   Nothing is done
- *   when c is empty.
- * - f16 and bf16 accumulate in f32 over k and over summed batches, and round once. Integers wrap.
+ *   dimension
+ *   of c is that of the batch shape, or 1 (or missing), and then the products along it are summed: c = alpha
+ *   *
+ *   sum(op(a) * op(b)) + beta * c, with beta applied once. Other shapes are InvalidArgument.
+ * - With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities
+ *   there are
+ *   gone.
+ * - With k 0, or no batch to sum over, the product is 0, whatever alpha is. Nothing is done when c is empty.
+ * - f16 and bf16 accumulate in f32 over k and over summed batches, and round once; a result beyond the dtype
+ *   is an
+ *   infinity. Integers wrap. Subnormal bf16 factors may count as 0.
+ * - NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times
+ *   0 is NaN.
  * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
  *   an integer
  *   factor beyond 2^53 may be Unsupported.
@@ -1787,12 +1817,15 @@ struct EpBroadcastMatmulArgs {
 /**
  * `cast`, version 1. Converts elements from one dtype to another.
  *
- * - `count == 0` does nothing.
- * - Float to integer truncates towards zero, saturates out of range, and NaN gives 0. Integer to integer
- *   wraps.
- * - To bool is `x != 0`, so NaN is true. Complex to real takes the real part; real to complex has imaginary
- *   part 0.
- * - To a narrower float rounds to nearest even, once; overflow gives infinity.
+ * - `count` 0 does nothing.
+ * - Float to integer truncates towards zero, saturates out of range, infinities included, and NaN gives 0.
+ *   Integer to
+ *   integer wraps.
+ * - To bool is `x != 0`, so NaN is true.
+ * - Complex to real takes the real part, but to bool either part counts; real to complex has imaginary part
+ *   0.
+ * - To a float rounds to nearest even, once; overflow gives an infinity, and NaN stays NaN.
+ * - To its own dtype an element keeps its bits.
  * - In place when both dtypes have the same size.
  */
 
@@ -1832,9 +1865,12 @@ struct EpCastArgs {
  * `constant_pad`, version 1. Pads each dimension with a value, or crops it: dst_dims = src_dims +
  * padding_before + padding_after.
  *
- * - Rank 0 to 8; both sides contiguous, row-major. Negative padding crops; a dimension that would be
- *   negative is
- *   InvalidArgument.
+ * - Rank 0 to 8; both sides contiguous, row-major. A dimension of size 1 is like any other.
+ * - Negative padding crops. A dimension that would be negative is InvalidArgument, and so is one whose size
+ *   and padding
+ *   before, or these and the padding behind, are beyond an i64. Where padding crops all of the source, on
+ *   either side,
+ *   there is nothing but the value.
  * - The value is converted as `fill` converts; NONE means 0. Elements of the source are copied bit-exactly.
  * - Nothing is done when any destination dimension is 0; when only the source is empty, dst is filled.
  * - Not in place; the buffers must not overlap.
@@ -1886,10 +1922,10 @@ struct EpConstantPadArgs {
  * `copy_nd`, version 1. Copies a box from one tensor into another.
  *
  * - Rank 0 to 8; both tensors contiguous, row-major. The box starts at src_pos and dst_pos and has the shape
- *   `extent`; a
- *   box that leaves either tensor is InvalidArgument.
- * - Bit-exact for every dtype. Nothing is done when any dimension of the box is 0. The rest of dst keeps its
- *   content.
+ *   `extent`;
+ *   a box that leaves either tensor is InvalidArgument. A dimension of size 1 is like any other.
+ * - Bit-exact for every dtype, NaN payloads included.
+ * - Nothing is done when any dimension of the box is 0. The rest of dst keeps its content.
  * - Not in place; the buffers must not overlap.
  */
 
@@ -1940,10 +1976,14 @@ struct EpCopyNdArgs {
 /**
  * `elementwise_unary`, version 1. Applies a function to every element: dst = op(src).
  *
- * - `count == 0` does nothing.
- * - f16 and bf16 compute in f32 and round once.
- * - NaN propagates except where the function says otherwise (`is_nan`, `sign`, `nan_assign`, ...).
- * - Integers wrap on overflow.
+ * - `count` 0 does nothing.
+ * - f16 and bf16 compute in f32 and round once; what is beyond the dtype is an infinity. Integers wrap on
+ *   overflow, the
+ *   negative and the absolute value of the lowest included.
+ * - NaN propagates except where the function says otherwise (`is_nan`, `sign`, `nan_assign`, ...), and comes
+ *   where a
+ *   function has no value.
+ * - `reciprocal` and `rsqrt` of a zero are infinite, `reciprocal_no_nan` is 0.
  * - In place when both dtypes have the same size.
  */
 
@@ -1990,10 +2030,12 @@ struct EpElementwiseUnaryArgs {
 /**
  * `fill`, version 1. Sets every element to one value.
  *
- * - `count == 0` does nothing.
+ * - `count` 0 does nothing.
  * - The value is converted as `cast` converts: floats to integers saturate and NaN gives 0, integers wrap,
- *   bool is `value != 0`; a complex value for a real dtype gives its real part. A value of kind NONE is
- *   InvalidArgument.
+ *   floats
+ *   beyond a float dtype are infinities, bool is `value != 0`; a complex value for a real dtype gives its
+ *   real part. A
+ *   value of kind NONE is InvalidArgument.
  */
 
 typedef struct EpFillDesc EpFillDesc;
@@ -2031,19 +2073,23 @@ struct EpFillArgs {
 /**
  * `gather`, version 1. Picks rows along an axis: dst[o, i, :] = src[o, indices[i], :].
  *
- * - src is [outer, processed, inner], dst [outer, num_indices, inner]; bit-exact for every dtype.
+ * - src is [outer, processed, inner], dst [outer, num_indices, inner]; bit-exact for every dtype, NaN
+ *   payloads
+ *   included.
  * - The axis has the logical length `size`; src holds its part [offset, offset + processed), the window.
  *   `size` 0 means
  *   offset + processed: nothing behind the window.
  * - An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero`
- *   writes zeros;
- *   `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index;
- *   what dst
- *   holds is then unspecified. On an asynchronous device it is the op's error, which the next
- *   synchronisation reports.
+ *   writes
+ *   zeros; `error` refuses it. Indices of any value are judged without overflow. To refuse is
+ *   InvalidArgument with the
+ *   position and value of the first such index; what dst holds is then unspecified. On an asynchronous
+ *   device it is the
+ *   op's error, which the next synchronisation reports.
  * - A valid index outside of the window writes zeros, so that the results of windows that cover the axis add
  *   up.
- * - Empty when dst is; indices are checked all the same.
+ * - Nothing is written when dst is empty; indices are checked all the same.
+ * - An axis of one element is one: index 0 picks it.
  */
 
 typedef struct EpGatherDesc EpGatherDesc;
@@ -2102,14 +2148,19 @@ struct EpGatherArgs {
  * sqrt(variance + epsilon).
  *
  * - src and dst are [rows, cols], contiguous; gamma and beta [cols], each optional: without them 1 and 0.
- * - The variance is that of the population (divided by cols). mean and rstd, [rows], are written where they
- *   are given.
- * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. The variance does not cancel:
- *   a large mean
- *   costs no more accuracy than the rounding of the elements.
- * - A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns mean
- *   and rstd are NaN.
+ *   mean and
+ *   rstd, [rows], are written where they are given.
+ * - Nothing is done when `rows` is 0. Over no columns mean and rstd are NaN.
+ * - One column gives beta, unless its rstd is infinite.
+ * - A NaN or an infinity in a row makes it all NaN.
+ * - Where the variance and epsilon are 0, rstd is infinite and the row NaN.
+ * - What a row gives whose squares are beyond the type computed in is unspecified; other rows are as ever.
  * - dst may be in place with src.
+ * - The variance is that of the population (divided by cols). f16, bf16 and f32 compute in f32, f64 in f64;
+ *   the result
+ *   is rounded once. The variance does not cancel: a large mean costs no more accuracy than the rounding of
+ *   the
+ *   elements.
  */
 
 typedef struct EpLayerNormDesc EpLayerNormDesc;
@@ -2163,9 +2214,12 @@ struct EpLayerNormArgs {
  * max - log(sum(exp(src - max))).
  *
  * - The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.
- * - Empty when `rows` or `cols` is 0; one column gives 0.
+ * - Nothing is done when `rows` or `cols` is 0.
+ * - One column gives 0, where it is finite.
  * - A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.
- * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
+ * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. A result below the range of
+ *   dst is
+ *   -infinity.
  * - In place when both dtypes have the same size.
  */
 
@@ -2212,8 +2266,12 @@ struct EpLogSoftmaxArgs {
  * row.
  *
  * - The tensors are [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.
- * - Empty when `rows` or `cols` is 0. y is what `log_softmax` gave; other values are computed all the same.
- * - A NaN in a row of y or dy reaches the whole row of dx.
+ * - Nothing is done when `rows` or `cols` is 0.
+ * - y is what `log_softmax` gave; other values are computed all the same, by the formula.
+ * - One column gives 0 where y is 0 and dy finite.
+ * - A NaN in a row of dy reaches the whole row of dx, one of y its own element; an infinity of dy does as
+ *   the formula
+ *   has it, 0 times infinity being NaN.
  * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
  * - dx may be in place with y or dy when both dtypes have the same size.
  */
@@ -2261,15 +2319,21 @@ struct EpLogSoftmaxBackwardArgs {
 /**
  * `matmul`, version 1. Matrix product: c = alpha * op(a) * op(b) + beta * c.
  *
- * - Row-major and contiguous: op(a) is [m, k], op(b) [k, n], c [m, n]. Transposed operands are stored
- *   [k, m] and [n, k]; for complex dtypes transposing also conjugates.
- * - With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n
- *   is 0.
- * - f16 and bf16 accumulate in f32 and round once. Integers wrap.
+ * - Row-major and contiguous: op(a) is [m, k], op(b) [k, n], c [m, n]. Transposed operands are stored [k, m]
+ *   and [n,
+ *   k]; for complex dtypes transposing also conjugates.
+ * - With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities
+ *   there are
+ *   gone.
+ * - With k 0 the product is 0, whatever alpha is. Nothing is done when m or n is 0.
+ * - f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap.
+ *   Subnormal
+ *   bf16 factors may count as 0.
+ * - NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times
+ *   0 is NaN.
  * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
- *   an
- *   integer factor beyond 2^53 may be Unsupported.
- * - Launching twice with the same input on the same device gives the same bits.
+ *   an integer
+ *   factor beyond 2^53 may be Unsupported.
  * - c overlaps neither a nor b.
  */
 
@@ -2322,7 +2386,7 @@ struct EpMatmulArgs {
 /**
  * `memcpy`, version 1. Copies bytes from one address to another.
  *
- * - `bytes == 0` does nothing.
+ * - `bytes` 0 does nothing.
  * - `dst == src` does nothing; any other overlap is an error of the caller and has no defined result.
  * - Bit-exact for every dtype, NaN payloads included.
  */
@@ -2362,8 +2426,9 @@ struct EpMemcpyArgs {
 /**
  * `memset`, version 1. Sets every byte to one value.
  *
- * - `bytes == 0` does nothing.
- * - The value is taken modulo 256. One that is no integer, or of kind NONE, is InvalidArgument.
+ * - `bytes` 0 does nothing.
+ * - The value is taken modulo 256. One that is no integer, as NaN and infinities are, or of kind NONE, is
+ *   InvalidArgument.
  */
 
 typedef struct EpMemsetDesc EpMemsetDesc;
@@ -2398,17 +2463,20 @@ struct EpMemsetArgs {
  * `one_hot`, version 1. One row for each index, `on` at its class and `off` elsewhere.
  *
  * - dst is [num_indices, depth]; column j stands for the class offset + j of `size` classes. `size` 0 means
- *   offset + depth. A valid class outside of [offset, offset + depth) gives a row of `off`, so that shards
- *   of the classes
- *   can be computed apart.
+ *   offset +
+ *   depth. A valid class outside of [offset, offset + depth) gives a row of `off`, so that shards of the
+ *   classes can be
+ *   computed apart.
  * - An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero`
  *   gives a row
- *   of `off`; `error` refuses it. To refuse is InvalidArgument with the position and value of the first such
- *   index; what
- *   dst holds is then unspecified. On an asynchronous device it is the op's error, which the next
- *   synchronisation reports.
+ *   of `off`; `error` refuses it. Indices of any value are judged without overflow. To refuse is
+ *   InvalidArgument with
+ *   the position and value of the first such index; what dst holds is then unspecified. On an asynchronous
+ *   device it is
+ *   the op's error, which the next synchronisation reports.
  * - `on` and `off` are converted as `fill` converts; NONE means 1 and 0.
  * - Nothing is written when num_indices or depth is 0, but indices are checked.
+ * - One class gives rows of `on`.
  */
 
 typedef struct EpOneHotDesc EpOneHotDesc;
@@ -2465,7 +2533,9 @@ struct EpOneHotArgs {
  *
  * - Rank 0 to 8; both sides contiguous, row-major. `permutation` holds each of 0..rank once, else
  *   InvalidArgument.
- * - Bit-exact for every dtype. Empty when any dimension is 0.
+ *   Dimensions of size 1 move nothing.
+ * - Bit-exact for every dtype, NaN payloads included.
+ * - Nothing is done when any dimension is 0.
  * - Not in place; the buffers must not overlap.
  */
 
@@ -2518,10 +2588,13 @@ struct EpPermuteArgs {
  * - Over nothing (reduced 0): sum is 0, prod 1, any false, all true, mean NaN, and max and min the lowest
  *   and highest
  *   value of the dtype (infinities for floats).
- * - max and min propagate NaN. Integers wrap. f16 and bf16 compute in f32 and round once. Sums of floats are
- *   blocked, so
- *   that the error grows with the logarithm of `reduced` and not with it.
- * - Nothing is done when outer or inner is 0. The result does not depend on the number of threads.
+ * - max and min propagate NaN; a sum of infinities of both signs and a product of 0 and an infinity are NaN.
+ * - Integers wrap. f16 and bf16 compute in f32 or wider and round once; what is beyond the dtype is an
+ *   infinity. Sums
+ *   of floats are blocked, so that the error grows with the logarithm of `reduced` and not with it.
+ * - reduced 1 gives the element, as the dtype of dst.
+ * - Nothing is done when outer or inner is 0.
+ * - The result does not depend on the number of threads.
  */
 
 typedef struct EpReduceDesc EpReduceDesc;
@@ -2569,11 +2642,15 @@ struct EpReduceArgs {
  * = 1 / sqrt(mean(src^2) + epsilon).
  *
  * - src and dst are [rows, cols], contiguous; weight [cols], optional: without it 1. inv_rms, [rows], is
- *   written where it
- *   is given.
- * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
- * - A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns inv_rms is NaN.
+ *   written where
+ *   it is given.
+ * - Nothing is done when `rows` is 0. Over no columns inv_rms is NaN.
+ * - One column is a row like any other.
+ * - A NaN in a row makes it all NaN. An infinity becomes NaN, and the finite elements of its row 0.
+ * - Where the mean square and epsilon are 0, inv_rms is infinite and the row NaN.
+ * - What a row gives whose squares are beyond the type computed in is unspecified; other rows are as ever.
  * - dst may be in place with src.
+ * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
  */
 
 typedef struct EpRmsNormDesc EpRmsNormDesc;
@@ -2627,16 +2704,19 @@ struct EpRmsNormArgs {
  *   `size` 0 means
  *   offset + processed: nothing behind the window.
  * - An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero`
- *   adds nothing;
- *   `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index;
- *   what dst
- *   holds is then unspecified. On an asynchronous device it is the op's error, which the next
- *   synchronisation reports.
+ *   adds
+ *   nothing; `error` refuses it. Indices of any value are judged without overflow. To refuse is
+ *   InvalidArgument with
+ *   the position and value of the first such index; what dst holds is then unspecified. On an asynchronous
+ *   device it is
+ *   the op's error, which the next synchronisation reports.
  * - A valid index outside of the window adds nothing.
  * - Each element of dst is its old value plus the sources in the order of their indices. f16 and bf16 add in
  *   f32 and
- *   round once. Integers wrap.
- * - Empty when src is; indices are checked all the same.
+ *   round once; what is beyond the dtype is an infinity. Integers wrap. NaN and infinities add as `add` adds
+ *   them.
+ * - Nothing is added when src is empty; indices are checked all the same.
+ * - An axis of one element takes what index 0 names.
  */
 
 typedef struct EpScatterAddDesc EpScatterAddDesc;
@@ -2695,9 +2775,12 @@ struct EpScatterAddArgs {
  * sum(exp(src - max)).
  *
  * - The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.
- * - Empty when `rows` or `cols` is 0; one column gives 1.
+ * - Nothing is done when `rows` or `cols` is 0.
+ * - One column gives 1, where it is finite.
  * - A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.
- * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
+ * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. No difference between finite
+ *   elements is
+ *   too large: one far below the maximum gives 0.
  * - In place when both dtypes have the same size.
  */
 
@@ -2743,8 +2826,12 @@ struct EpSoftmaxArgs {
  * `softmax_backward`, version 1. Gradient of softmax: dx = (dy - sum(y * dy)) * y, summed along each row.
  *
  * - The tensors are [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.
- * - Empty when `rows` or `cols` is 0. y is what `softmax` gave; other values are computed all the same.
- * - A NaN in a row of y or dy reaches the whole row of dx.
+ * - Nothing is done when `rows` or `cols` is 0.
+ * - y is what `softmax` gave; other values are computed all the same, by the formula.
+ * - One column gives 0 where y is 1 and dy finite.
+ * - A NaN in a row of y or dy reaches the whole row of dx; an infinity of dy does as the formula has it, 0
+ *   times
+ *   infinity being NaN.
  * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
  * - dx may be in place with y or dy when both dtypes have the same size.
  */
@@ -2793,15 +2880,17 @@ struct EpSoftmaxBackwardArgs {
  * `strided_copy`, version 1. Copies, and casts, between any two strided layouts: dst[i] = src[i] for every
  * index of `dims`.
  *
- * - Rank 0 to 8. Strides count elements, may have any sign, and 0 in the source repeats it. The offsets lead
- *   from the
- *   start of each buffer to the element at index 0; a view that leads below the start is InvalidArgument.
+ * - Rank 0 to 8. Strides count elements, may have any sign, and 0 in the source repeats it; that of a
+ *   dimension of size
+ *   1 does not matter. The offsets lead from the start of each buffer to the element at index 0; a view that
+ *   leads
+ *   below the start is InvalidArgument.
  * - A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more
  *   than one
  *   element in the order of the sizes of their strides, each must exceed the reach of those before it.
  * - Where the dtypes differ, elements are converted as `cast` converts; else the copy is bit-exact.
- * - Empty when any dimension is 0: nothing is done. Elements between those that the strides address keep
- *   their content.
+ * - Nothing is done when any dimension is 0. Elements between those that the strides address keep their
+ *   content.
  * - Not in place; the buffers must not overlap.
  */
 
@@ -2852,7 +2941,8 @@ struct EpStridedCopyArgs {
 /**
  * `tensor_fill`, version 1. Sets every element to the one element at src.
  *
- * - `count == 0` does nothing; src is a valid address all the same. Bit-exact for every dtype.
+ * - `count` 0 does nothing; src is a valid address all the same. Bit-exact for every dtype, NaN payloads
+ *   included.
  * - src lies outside dst.
  */
 
@@ -2892,10 +2982,12 @@ struct EpTensorFillArgs {
  * `where`, version 1. Chooses between two sources: dst = cond ? x : y.
  *
  * - NumPy broadcasting of all three sources, contiguous, row-major; ranks may differ, 0 to 8. The
- *   destination's shape is
- *   the broadcast of all three.
+ *   destination's shape
+ *   is the broadcast of all three; a size of 1 repeats.
  * - cond is bool or an integer: true where it is not 0.
- * - Bit-exact for every dtype. Empty when any destination dimension is 0: nothing is done.
+ * - Bit-exact for every dtype, NaN payloads included.
+ * - Nothing is done when any destination dimension is 0. 0 and 1 broadcast to 0; 0 and another size are
+ *   InvalidArgument.
  * - In place with a source of the destination's own shape and element size.
  */
 
@@ -3949,9 +4041,11 @@ static inline const EpOpSchema *ep_add_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("add"), 1, EP_OP_DETERMINISTIC,
     EP_STR("The sum of any number of sources: dst = srcs[0] + srcs[1] + ..."),
-    EP_STR("- At most 256 sources. The sum of none is 0, of one a copy.\n"
-           "- Added from left to right. f16 and bf16 add in f32 and round once. Integers wrap; for bool the sum is `or`.\n"
-           "- `count == 0` does nothing.\n"
+    EP_STR("- At most 256 sources. The sum of none is 0; of one it is a bit-exact copy.\n"
+           "- Added from left to right. f16 and bf16 add in f32 and round once; what is beyond the dtype is an infinity. Integers\n"
+           "  wrap; for bool the sum is `or`.\n"
+           "- A NaN in a source, or infinities of both signs, give NaN.\n"
+           "- `count` 0 does nothing.\n"
            "- dst may be exactly the memory of any of the sources, of several too; sources may be the same memory."),
     sizeof(EpAddDesc), desc_fields, 2, sizeof(EpAddArgs), arg_fields, 4, operands, 2, flops, 3};
   return &schema;
@@ -3975,11 +4069,12 @@ static inline const EpOpSchema *ep_arange_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("arange"), 1, EP_OP_DETERMINISTIC,
     EP_STR("An arithmetic sequence: dst[i] = start + i * step."),
-    EP_STR("- start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers to 64 bits, for floats\n"
-           "  to f64.\n"
-           "- Integers are computed in 64 bits, wrap, and are truncated to the dtype. Floats are computed as one fused\n"
-           "  multiply-add in f64 and rounded once.\n"
-           "- `count == 0` does nothing."),
+    EP_STR("- start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers to 64 bits, for\n"
+           "  floats to f64.\n"
+           "- Integers are computed in 64 bits, wrap, and are truncated to the dtype.\n"
+           "- Floats are computed as one fused multiply-add in f64 and rounded once: what is beyond the dtype is an infinity, and\n"
+           "  an infinite step makes element 0 NaN.\n"
+           "- `count` 0 does nothing."),
     sizeof(EpArangeDesc), desc_fields, 1, sizeof(EpArangeArgs), arg_fields, 4, operands, 1, flops, 3};
   return &schema;
 }
@@ -4012,9 +4107,11 @@ static inline const EpOpSchema *ep_arg_reduce_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("arg_reduce"), 1, EP_OP_DETERMINISTIC,
     EP_STR("The position of the largest or smallest element along an axis: [outer, reduced, inner] to [outer, inner]."),
-    EP_STR("- The first of equal elements. A NaN is beyond every number for both: the first NaN is found.\n"
-           "- reduced 0 is InvalidArgument unless outer or inner is 0, when nothing is done; so is an axis that is longer than the\n"
-           "  dtype of dst can number."),
+    EP_STR("- The first of equal elements; zeros of both signs are equal.\n"
+           "- A NaN is beyond every number for both, infinities included: the first NaN is found.\n"
+           "- reduced 0 is InvalidArgument unless outer or inner is 0, when nothing is done; so is an axis that is longer than\n"
+           "  the dtype of dst can number.\n"
+           "- reduced 1 gives 0."),
     sizeof(EpArgReduceDesc), desc_fields, 3, sizeof(EpArgReduceArgs), arg_fields, 5, operands, 2, flops,
     5};
   return &schema;
@@ -4058,14 +4155,16 @@ static inline const EpOpSchema *ep_batch_gather_schema(void) {
     sizeof(EpOpSchema), EP_STR("batch_gather"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Picks rows along an axis, with indices of its own for each batch: dst[b, o, i, :] = src[b, o, indices[b, i], :]."),
     EP_STR("- src is [batch, outer, processed, inner], indices [batch, num_indices], dst [batch, outer, num_indices, inner];\n"
-           "  bit-exact for every dtype.\n"
+           "  bit-exact for every dtype, NaN payloads included.\n"
            "- The axis has the logical length `size`; src holds its part [offset, offset + processed), the window. `size` 0 means\n"
            "  offset + processed: nothing behind the window.\n"
-           "- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` writes zeros;\n"
-           "  `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what dst\n"
-           "  holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.\n"
+           "- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` writes\n"
+           "  zeros; `error` refuses it. Indices of any value are judged without overflow. To refuse is InvalidArgument with the\n"
+           "  position and value of the first such index; what dst holds is then unspecified. On an asynchronous device it is the\n"
+           "  op's error, which the next synchronisation reports.\n"
            "- A valid index outside of the window writes zeros, so that the results of windows that cover the axis add up.\n"
-           "- Empty when dst is; indices are checked all the same."),
+           "- Nothing is written when dst is empty; indices are checked all the same.\n"
+           "- An axis of one element is one: index 0 picks it."),
     sizeof(EpBatchGatherDesc), desc_fields, 3, sizeof(EpBatchGatherArgs), arg_fields, 10, operands, 3,
     NULL, 0};
   return &schema;
@@ -4111,13 +4210,16 @@ static inline const EpOpSchema *ep_batch_matmul_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("batch_matmul"), 1, EP_OP_DETERMINISTIC,
     EP_STR("One matrix product for each item of a batch: c[i] = alpha * op(a[i]) * op(b[i]) + beta * c[i]."),
-    EP_STR("- Row-major and contiguous: op(a) is [batch, m, k], op(b) [batch, k, n], c [batch, m, n]. Transposed operands are stored\n"
-           "  [batch, k, m] and [batch, n, k]; for complex dtypes transposing also conjugates.\n"
-           "- With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n is 0.\n"
-           "- f16 and bf16 accumulate in f32 and round once. Integers wrap.\n"
-           "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an\n"
-           "  integer factor beyond 2^53 may be Unsupported.\n"
-           "- Launching twice with the same input on the same device gives the same bits.\n"
+    EP_STR("- Row-major and contiguous: op(a) is [batch, m, k], op(b) [batch, k, n], c [batch, m, n]. Transposed operands are\n"
+           "  stored [batch, k, m] and [batch, n, k]; for complex dtypes transposing also conjugates.\n"
+           "- With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities there are\n"
+           "  gone.\n"
+           "- With k 0 the product is 0, whatever alpha is. Nothing is done when batch, m or n is 0.\n"
+           "- f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap. Subnormal\n"
+           "  bf16 factors may count as 0.\n"
+           "- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n"
+           "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n"
+           "  factor beyond 2^53 may be Unsupported.\n"
            "- c overlaps neither a nor b."),
     sizeof(EpBatchMatmulDesc), desc_fields, 3, sizeof(EpBatchMatmulArgs), arg_fields, 9, operands, 3,
     flops, 9};
@@ -4197,13 +4299,16 @@ static inline const EpOpSchema *ep_broadcast_elementwise_binary_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("broadcast_elementwise_binary"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Applies a function to pairs of elements with NumPy broadcasting: dst = op(src0, src1)."),
-    EP_STR("- Both sources and the destination are contiguous, row-major; ranks may differ, at most 8.\n"
-           "  The destination's shape is the broadcast of both.\n"
+    EP_STR("- Both sources and the destination are contiguous, row-major; ranks may differ, at most 8. The destination's shape is\n"
+           "  the broadcast of both: of each dimension, aligned at the last, a size of 1 repeats.\n"
            "- Either source may be a scalar argument instead of memory; its value is converted as `fill` converts.\n"
-           "- Empty when any destination dimension is 0: nothing is done.\n"
-           "- Integers wrap on overflow; integer division and remainder by zero give 0.\n"
-           "- `max` and `min` propagate NaN. Comparison and logical functions write bool.\n"
-           "- f16 and bf16 compute in f32 and round once.\n"
+           "- Nothing is done when any destination dimension is 0. 0 and 1 broadcast to 0; 0 and another size are\n"
+           "  InvalidArgument.\n"
+           "- Integers wrap on overflow, the lowest value divided by -1 included; integer division and remainder by zero give 0.\n"
+           "- Arithmetic of floats is that of IEEE 754: `div` by zero gives an infinity, or NaN for 0 / 0, and a NaN gives NaN;\n"
+           "  `pow` is that of C. Comparisons with NaN are false, but for `not_equal`.\n"
+           "- `max` and `min` propagate NaN. Comparison and logical functions write bool; a NaN is true.\n"
+           "- f16 and bf16 compute in f32 and round once; what is beyond the dtype is an infinity.\n"
            "- In place with a source of the destination's own shape and element size."),
     sizeof(EpBroadcastElementwiseBinaryDesc), desc_fields, 6, sizeof(EpBroadcastElementwiseBinaryArgs),
     arg_fields, 9, operands, 3, flops, 3};
@@ -4261,13 +4366,16 @@ static inline const EpOpSchema *ep_broadcast_elementwise_unary_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("broadcast_elementwise_unary"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Applies a function to every element of a strided source, broadcast to a strided destination: dst = op(src)."),
-    EP_STR("- Strides count elements and are not negative. The source is broadcast to dst_dims as NumPy does: its rank is at most\n"
-           "  the destination's, and each dimension, from the last, is 1 or the destination's.\n"
+    EP_STR("- Rank 0 to 8. Strides count elements and are not negative; 0 in the source repeats an element, and that of a\n"
+           "  dimension of size 1 does not matter.\n"
+           "- The source is broadcast to dst_dims as NumPy does: its rank is at most the destination's, and each dimension, from\n"
+           "  the last, is 1 or the destination's.\n"
            "- A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more than one\n"
            "  element in the order of their strides, each stride must exceed the reach of those before it.\n"
-           "- Empty when any destination dimension is 0: nothing is done. Elements between those that the strides address keep\n"
-           "  their content.\n"
-           "- The functions are those of `elementwise_unary`, with its rules for NaN, overflow and rounding."),
+           "- Nothing is done when any destination dimension is 0. Elements between those that the strides address keep their\n"
+           "  content.\n"
+           "- The functions are those of `elementwise_unary`, with its rules for NaN, infinities, overflow, division by zero and\n"
+           "  rounding."),
     sizeof(EpBroadcastElementwiseUnaryDesc), desc_fields, 6, sizeof(EpBroadcastElementwiseUnaryArgs),
     arg_fields, 8, operands, 2, flops, 1};
   return &schema;
@@ -4314,12 +4422,15 @@ static inline const EpOpSchema *ep_broadcast_matmul_schema(void) {
     EP_STR("Matrix products over broadcast batches: c = alpha * op(a) * op(b) + beta * c."),
     EP_STR("- Row-major and contiguous, rank 2 to 8. The last two dimensions are the matrices, as stored: op(a) is [m, k], op(b)\n"
            "  [k, n], c [m, n]; transposed operands are stored [k, m] and [n, k]; for complex dtypes transposing also conjugates.\n"
-           "- The dimensions before are batches. Those of a and b broadcast as NumPy does, to the batch shape. A batch dimension of\n"
-           "  c is that of the batch shape, or 1 (or missing), and then the products along it are summed:\n"
-           "  c = alpha * sum(op(a) * op(b)) + beta * c, with beta applied once. Other shapes are InvalidArgument.\n"
-           "- With beta 0, c is written without being read. With k 0, or no batch to sum over, the product is 0. Nothing is done\n"
-           "  when c is empty.\n"
-           "- f16 and bf16 accumulate in f32 over k and over summed batches, and round once. Integers wrap.\n"
+           "- The dimensions before are batches. Those of a and b broadcast as NumPy does, to the batch shape. A batch dimension\n"
+           "  of c is that of the batch shape, or 1 (or missing), and then the products along it are summed: c = alpha *\n"
+           "  sum(op(a) * op(b)) + beta * c, with beta applied once. Other shapes are InvalidArgument.\n"
+           "- With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities there are\n"
+           "  gone.\n"
+           "- With k 0, or no batch to sum over, the product is 0, whatever alpha is. Nothing is done when c is empty.\n"
+           "- f16 and bf16 accumulate in f32 over k and over summed batches, and round once; a result beyond the dtype is an\n"
+           "  infinity. Integers wrap. Subnormal bf16 factors may count as 0.\n"
+           "- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n"
            "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n"
            "  factor beyond 2^53 may be Unsupported.\n"
            "- c overlaps neither a nor b."),
@@ -4347,10 +4458,13 @@ static inline const EpOpSchema *ep_cast_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("cast"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Converts elements from one dtype to another."),
-    EP_STR("- `count == 0` does nothing.\n"
-           "- Float to integer truncates towards zero, saturates out of range, and NaN gives 0. Integer to integer wraps.\n"
-           "- To bool is `x != 0`, so NaN is true. Complex to real takes the real part; real to complex has imaginary part 0.\n"
-           "- To a narrower float rounds to nearest even, once; overflow gives infinity.\n"
+    EP_STR("- `count` 0 does nothing.\n"
+           "- Float to integer truncates towards zero, saturates out of range, infinities included, and NaN gives 0. Integer to\n"
+           "  integer wraps.\n"
+           "- To bool is `x != 0`, so NaN is true.\n"
+           "- Complex to real takes the real part, but to bool either part counts; real to complex has imaginary part 0.\n"
+           "- To a float rounds to nearest even, once; overflow gives an infinity, and NaN stays NaN.\n"
+           "- To its own dtype an element keeps its bits.\n"
            "- In place when both dtypes have the same size."),
     sizeof(EpCastDesc), desc_fields, 2, sizeof(EpCastArgs), arg_fields, 3, operands, 2, NULL, 0};
   return &schema;
@@ -4382,8 +4496,10 @@ static inline const EpOpSchema *ep_constant_pad_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("constant_pad"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Pads each dimension with a value, or crops it: dst_dims = src_dims + padding_before + padding_after."),
-    EP_STR("- Rank 0 to 8; both sides contiguous, row-major. Negative padding crops; a dimension that would be negative is\n"
-           "  InvalidArgument.\n"
+    EP_STR("- Rank 0 to 8; both sides contiguous, row-major. A dimension of size 1 is like any other.\n"
+           "- Negative padding crops. A dimension that would be negative is InvalidArgument, and so is one whose size and padding\n"
+           "  before, or these and the padding behind, are beyond an i64. Where padding crops all of the source, on either side,\n"
+           "  there is nothing but the value.\n"
            "- The value is converted as `fill` converts; NONE means 0. Elements of the source are copied bit-exactly.\n"
            "- Nothing is done when any destination dimension is 0; when only the source is empty, dst is filled.\n"
            "- Not in place; the buffers must not overlap."),
@@ -4420,9 +4536,10 @@ static inline const EpOpSchema *ep_copy_nd_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("copy_nd"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Copies a box from one tensor into another."),
-    EP_STR("- Rank 0 to 8; both tensors contiguous, row-major. The box starts at src_pos and dst_pos and has the shape `extent`; a\n"
-           "  box that leaves either tensor is InvalidArgument.\n"
-           "- Bit-exact for every dtype. Nothing is done when any dimension of the box is 0. The rest of dst keeps its content.\n"
+    EP_STR("- Rank 0 to 8; both tensors contiguous, row-major. The box starts at src_pos and dst_pos and has the shape `extent`;\n"
+           "  a box that leaves either tensor is InvalidArgument. A dimension of size 1 is like any other.\n"
+           "- Bit-exact for every dtype, NaN payloads included.\n"
+           "- Nothing is done when any dimension of the box is 0. The rest of dst keeps its content.\n"
            "- Not in place; the buffers must not overlap."),
     sizeof(EpCopyNdDesc), desc_fields, 2, sizeof(EpCopyNdArgs), arg_fields, 8, operands, 2, NULL, 0};
   return &schema;
@@ -4467,10 +4584,12 @@ static inline const EpOpSchema *ep_elementwise_unary_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("elementwise_unary"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Applies a function to every element: dst = op(src)."),
-    EP_STR("- `count == 0` does nothing.\n"
-           "- f16 and bf16 compute in f32 and round once.\n"
-           "- NaN propagates except where the function says otherwise (`is_nan`, `sign`, `nan_assign`, ...).\n"
-           "- Integers wrap on overflow.\n"
+    EP_STR("- `count` 0 does nothing.\n"
+           "- f16 and bf16 compute in f32 and round once; what is beyond the dtype is an infinity. Integers wrap on overflow, the\n"
+           "  negative and the absolute value of the lowest included.\n"
+           "- NaN propagates except where the function says otherwise (`is_nan`, `sign`, `nan_assign`, ...), and comes where a\n"
+           "  function has no value.\n"
+           "- `reciprocal` and `rsqrt` of a zero are infinite, `reciprocal_no_nan` is 0.\n"
            "- In place when both dtypes have the same size."),
     sizeof(EpElementwiseUnaryDesc), desc_fields, 5, sizeof(EpElementwiseUnaryArgs), arg_fields, 3,
     operands, 2, flops, 1};
@@ -4492,9 +4611,10 @@ static inline const EpOpSchema *ep_fill_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("fill"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Sets every element to one value."),
-    EP_STR("- `count == 0` does nothing.\n"
-           "- The value is converted as `cast` converts: floats to integers saturate and NaN gives 0, integers wrap,\n"
-           "  bool is `value != 0`; a complex value for a real dtype gives its real part. A value of kind NONE is InvalidArgument."),
+    EP_STR("- `count` 0 does nothing.\n"
+           "- The value is converted as `cast` converts: floats to integers saturate and NaN gives 0, integers wrap, floats\n"
+           "  beyond a float dtype are infinities, bool is `value != 0`; a complex value for a real dtype gives its real part. A\n"
+           "  value of kind NONE is InvalidArgument."),
     sizeof(EpFillDesc), desc_fields, 1, sizeof(EpFillArgs), arg_fields, 3, operands, 1, NULL, 0};
   return &schema;
 }
@@ -4532,14 +4652,17 @@ static inline const EpOpSchema *ep_gather_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("gather"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Picks rows along an axis: dst[o, i, :] = src[o, indices[i], :]."),
-    EP_STR("- src is [outer, processed, inner], dst [outer, num_indices, inner]; bit-exact for every dtype.\n"
+    EP_STR("- src is [outer, processed, inner], dst [outer, num_indices, inner]; bit-exact for every dtype, NaN payloads\n"
+           "  included.\n"
            "- The axis has the logical length `size`; src holds its part [offset, offset + processed), the window. `size` 0 means\n"
            "  offset + processed: nothing behind the window.\n"
-           "- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` writes zeros;\n"
-           "  `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what dst\n"
-           "  holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.\n"
+           "- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` writes\n"
+           "  zeros; `error` refuses it. Indices of any value are judged without overflow. To refuse is InvalidArgument with the\n"
+           "  position and value of the first such index; what dst holds is then unspecified. On an asynchronous device it is the\n"
+           "  op's error, which the next synchronisation reports.\n"
            "- A valid index outside of the window writes zeros, so that the results of windows that cover the axis add up.\n"
-           "- Empty when dst is; indices are checked all the same."),
+           "- Nothing is written when dst is empty; indices are checked all the same.\n"
+           "- An axis of one element is one: index 0 picks it."),
     sizeof(EpGatherDesc), desc_fields, 3, sizeof(EpGatherArgs), arg_fields, 9, operands, 3, NULL, 0};
   return &schema;
 }
@@ -4587,12 +4710,17 @@ static inline const EpOpSchema *ep_layer_norm_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("layer_norm"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Normalises each row: dst = (src - mean) * rstd * gamma + beta, with rstd = 1 / sqrt(variance + epsilon)."),
-    EP_STR("- src and dst are [rows, cols], contiguous; gamma and beta [cols], each optional: without them 1 and 0.\n"
-           "- The variance is that of the population (divided by cols). mean and rstd, [rows], are written where they are given.\n"
-           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. The variance does not cancel: a large mean\n"
-           "  costs no more accuracy than the rounding of the elements.\n"
-           "- A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns mean and rstd are NaN.\n"
-           "- dst may be in place with src."),
+    EP_STR("- src and dst are [rows, cols], contiguous; gamma and beta [cols], each optional: without them 1 and 0. mean and\n"
+           "  rstd, [rows], are written where they are given.\n"
+           "- Nothing is done when `rows` is 0. Over no columns mean and rstd are NaN.\n"
+           "- One column gives beta, unless its rstd is infinite.\n"
+           "- A NaN or an infinity in a row makes it all NaN.\n"
+           "- Where the variance and epsilon are 0, rstd is infinite and the row NaN.\n"
+           "- What a row gives whose squares are beyond the type computed in is unspecified; other rows are as ever.\n"
+           "- dst may be in place with src.\n"
+           "- The variance is that of the population (divided by cols). f16, bf16 and f32 compute in f32, f64 in f64; the result\n"
+           "  is rounded once. The variance does not cancel: a large mean costs no more accuracy than the rounding of the\n"
+           "  elements."),
     sizeof(EpLayerNormDesc), desc_fields, 4, sizeof(EpLayerNormArgs), arg_fields, 8, operands, 6, flops,
     5};
   return &schema;
@@ -4629,9 +4757,11 @@ static inline const EpOpSchema *ep_log_softmax_schema(void) {
     sizeof(EpOpSchema), EP_STR("log_softmax"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Logarithm of softmax along the rows of a [rows, cols, inner] tensor: dst = src - max - log(sum(exp(src - max)))."),
     EP_STR("- The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n"
-           "- Empty when `rows` or `cols` is 0; one column gives 0.\n"
+           "- Nothing is done when `rows` or `cols` is 0.\n"
+           "- One column gives 0, where it is finite.\n"
            "- A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.\n"
-           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n"
+           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. A result below the range of dst is\n"
+           "  -infinity.\n"
            "- In place when both dtypes have the same size."),
     sizeof(EpLogSoftmaxDesc), desc_fields, 3, sizeof(EpLogSoftmaxArgs), arg_fields, 5, operands, 2,
     flops, 9};
@@ -4674,8 +4804,11 @@ static inline const EpOpSchema *ep_log_softmax_backward_schema(void) {
     sizeof(EpOpSchema), EP_STR("log_softmax_backward"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Gradient of log_softmax: dx = dy - exp(y) * sum(dy), summed along each row."),
     EP_STR("- The tensors are [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n"
-           "- Empty when `rows` or `cols` is 0. y is what `log_softmax` gave; other values are computed all the same.\n"
-           "- A NaN in a row of y or dy reaches the whole row of dx.\n"
+           "- Nothing is done when `rows` or `cols` is 0.\n"
+           "- y is what `log_softmax` gave; other values are computed all the same, by the formula.\n"
+           "- One column gives 0 where y is 0 and dy finite.\n"
+           "- A NaN in a row of dy reaches the whole row of dx, one of y its own element; an infinity of dy does as the formula\n"
+           "  has it, 0 times infinity being NaN.\n"
            "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n"
            "- dx may be in place with y or dy when both dtypes have the same size."),
     sizeof(EpLogSoftmaxBackwardDesc), desc_fields, 3, sizeof(EpLogSoftmaxBackwardArgs), arg_fields, 6,
@@ -4719,13 +4852,16 @@ static inline const EpOpSchema *ep_matmul_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("matmul"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Matrix product: c = alpha * op(a) * op(b) + beta * c."),
-    EP_STR("- Row-major and contiguous: op(a) is [m, k], op(b) [k, n], c [m, n]. Transposed operands are stored\n"
-           "  [k, m] and [n, k]; for complex dtypes transposing also conjugates.\n"
-           "- With beta 0, c is written without being read. With k == 0 the product is 0. Nothing is done when m or n is 0.\n"
-           "- f16 and bf16 accumulate in f32 and round once. Integers wrap.\n"
-           "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an\n"
-           "  integer factor beyond 2^53 may be Unsupported.\n"
-           "- Launching twice with the same input on the same device gives the same bits.\n"
+    EP_STR("- Row-major and contiguous: op(a) is [m, k], op(b) [k, n], c [m, n]. Transposed operands are stored [k, m] and [n,\n"
+           "  k]; for complex dtypes transposing also conjugates.\n"
+           "- With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities there are\n"
+           "  gone.\n"
+           "- With k 0 the product is 0, whatever alpha is. Nothing is done when m or n is 0.\n"
+           "- f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap. Subnormal\n"
+           "  bf16 factors may count as 0.\n"
+           "- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n"
+           "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n"
+           "  factor beyond 2^53 may be Unsupported.\n"
            "- c overlaps neither a nor b."),
     sizeof(EpMatmulDesc), desc_fields, 3, sizeof(EpMatmulArgs), arg_fields, 8, operands, 3, flops, 7};
   return &schema;
@@ -4751,7 +4887,7 @@ static inline const EpOpSchema *ep_memcpy_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("memcpy"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Copies bytes from one address to another."),
-    EP_STR("- `bytes == 0` does nothing.\n"
+    EP_STR("- `bytes` 0 does nothing.\n"
            "- `dst == src` does nothing; any other overlap is an error of the caller and has no defined result.\n"
            "- Bit-exact for every dtype, NaN payloads included."),
     sizeof(EpMemcpyDesc), desc_fields, 1, sizeof(EpMemcpyArgs), arg_fields, 3, operands, 2, NULL, 0};
@@ -4771,8 +4907,9 @@ static inline const EpOpSchema *ep_memset_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("memset"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Sets every byte to one value."),
-    EP_STR("- `bytes == 0` does nothing.\n"
-           "- The value is taken modulo 256. One that is no integer, or of kind NONE, is InvalidArgument."),
+    EP_STR("- `bytes` 0 does nothing.\n"
+           "- The value is taken modulo 256. One that is no integer, as NaN and infinities are, or of kind NONE, is\n"
+           "  InvalidArgument."),
     sizeof(EpMemsetDesc), NULL, 0, sizeof(EpMemsetArgs), arg_fields, 3, operands, 1, NULL, 0};
   return &schema;
 }
@@ -4805,14 +4942,16 @@ static inline const EpOpSchema *ep_one_hot_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("one_hot"), 1, EP_OP_DETERMINISTIC,
     EP_STR("One row for each index, `on` at its class and `off` elsewhere."),
-    EP_STR("- dst is [num_indices, depth]; column j stands for the class offset + j of `size` classes. `size` 0 means\n"
-           "  offset + depth. A valid class outside of [offset, offset + depth) gives a row of `off`, so that shards of the classes\n"
-           "  can be computed apart.\n"
+    EP_STR("- dst is [num_indices, depth]; column j stands for the class offset + j of `size` classes. `size` 0 means offset +\n"
+           "  depth. A valid class outside of [offset, offset + depth) gives a row of `off`, so that shards of the classes can be\n"
+           "  computed apart.\n"
            "- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` gives a row\n"
-           "  of `off`; `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what\n"
-           "  dst holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.\n"
+           "  of `off`; `error` refuses it. Indices of any value are judged without overflow. To refuse is InvalidArgument with\n"
+           "  the position and value of the first such index; what dst holds is then unspecified. On an asynchronous device it is\n"
+           "  the op's error, which the next synchronisation reports.\n"
            "- `on` and `off` are converted as `fill` converts; NONE means 1 and 0.\n"
-           "- Nothing is written when num_indices or depth is 0, but indices are checked."),
+           "- Nothing is written when num_indices or depth is 0, but indices are checked.\n"
+           "- One class gives rows of `on`."),
     sizeof(EpOneHotDesc), desc_fields, 3, sizeof(EpOneHotArgs), arg_fields, 8, operands, 2, NULL, 0};
   return &schema;
 }
@@ -4841,7 +4980,9 @@ static inline const EpOpSchema *ep_permute_schema(void) {
     sizeof(EpOpSchema), EP_STR("permute"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Reorders dimensions: dst_dims[i] = src_dims[permutation[i]]."),
     EP_STR("- Rank 0 to 8; both sides contiguous, row-major. `permutation` holds each of 0..rank once, else InvalidArgument.\n"
-           "- Bit-exact for every dtype. Empty when any dimension is 0.\n"
+           "  Dimensions of size 1 move nothing.\n"
+           "- Bit-exact for every dtype, NaN payloads included.\n"
+           "- Nothing is done when any dimension is 0.\n"
            "- Not in place; the buffers must not overlap."),
     sizeof(EpPermuteDesc), desc_fields, 2, sizeof(EpPermuteArgs), arg_fields, 5, operands, 2, NULL, 0};
   return &schema;
@@ -4881,9 +5022,12 @@ static inline const EpOpSchema *ep_reduce_schema(void) {
            "  what is not 0, NaN included.\n"
            "- Over nothing (reduced 0): sum is 0, prod 1, any false, all true, mean NaN, and max and min the lowest and highest\n"
            "  value of the dtype (infinities for floats).\n"
-           "- max and min propagate NaN. Integers wrap. f16 and bf16 compute in f32 and round once. Sums of floats are blocked, so\n"
-           "  that the error grows with the logarithm of `reduced` and not with it.\n"
-           "- Nothing is done when outer or inner is 0. The result does not depend on the number of threads."),
+           "- max and min propagate NaN; a sum of infinities of both signs and a product of 0 and an infinity are NaN.\n"
+           "- Integers wrap. f16 and bf16 compute in f32 or wider and round once; what is beyond the dtype is an infinity. Sums\n"
+           "  of floats are blocked, so that the error grows with the logarithm of `reduced` and not with it.\n"
+           "- reduced 1 gives the element, as the dtype of dst.\n"
+           "- Nothing is done when outer or inner is 0.\n"
+           "- The result does not depend on the number of threads."),
     sizeof(EpReduceDesc), desc_fields, 3, sizeof(EpReduceArgs), arg_fields, 5, operands, 2, flops, 5};
   return &schema;
 }
@@ -4923,11 +5067,15 @@ static inline const EpOpSchema *ep_rms_norm_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("rms_norm"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Scales each row by its root mean square: dst = src * inv_rms * weight, with inv_rms = 1 / sqrt(mean(src^2) + epsilon)."),
-    EP_STR("- src and dst are [rows, cols], contiguous; weight [cols], optional: without it 1. inv_rms, [rows], is written where it\n"
-           "  is given.\n"
-           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n"
-           "- A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns inv_rms is NaN.\n"
-           "- dst may be in place with src."),
+    EP_STR("- src and dst are [rows, cols], contiguous; weight [cols], optional: without it 1. inv_rms, [rows], is written where\n"
+           "  it is given.\n"
+           "- Nothing is done when `rows` is 0. Over no columns inv_rms is NaN.\n"
+           "- One column is a row like any other.\n"
+           "- A NaN in a row makes it all NaN. An infinity becomes NaN, and the finite elements of its row 0.\n"
+           "- Where the mean square and epsilon are 0, inv_rms is infinite and the row NaN.\n"
+           "- What a row gives whose squares are beyond the type computed in is unspecified; other rows are as ever.\n"
+           "- dst may be in place with src.\n"
+           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once."),
     sizeof(EpRmsNormDesc), desc_fields, 4, sizeof(EpRmsNormArgs), arg_fields, 6, operands, 4, flops, 5};
   return &schema;
 }
@@ -4971,13 +5119,15 @@ static inline const EpOpSchema *ep_scatter_add_schema(void) {
     EP_STR("- dst is [outer, processed, inner], src [outer, num_indices, inner].\n"
            "- The axis has the logical length `size`; dst holds its part [offset, offset + processed), the window. `size` 0 means\n"
            "  offset + processed: nothing behind the window.\n"
-           "- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` adds nothing;\n"
-           "  `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what dst\n"
-           "  holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.\n"
+           "- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` adds\n"
+           "  nothing; `error` refuses it. Indices of any value are judged without overflow. To refuse is InvalidArgument with\n"
+           "  the position and value of the first such index; what dst holds is then unspecified. On an asynchronous device it is\n"
+           "  the op's error, which the next synchronisation reports.\n"
            "- A valid index outside of the window adds nothing.\n"
            "- Each element of dst is its old value plus the sources in the order of their indices. f16 and bf16 add in f32 and\n"
-           "  round once. Integers wrap.\n"
-           "- Empty when src is; indices are checked all the same."),
+           "  round once; what is beyond the dtype is an infinity. Integers wrap. NaN and infinities add as `add` adds them.\n"
+           "- Nothing is added when src is empty; indices are checked all the same.\n"
+           "- An axis of one element takes what index 0 names."),
     sizeof(EpScatterAddDesc), desc_fields, 3, sizeof(EpScatterAddArgs), arg_fields, 9, operands, 3,
     flops, 5};
   return &schema;
@@ -5014,9 +5164,11 @@ static inline const EpOpSchema *ep_softmax_schema(void) {
     sizeof(EpOpSchema), EP_STR("softmax"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Softmax along the rows of a [rows, cols, inner] tensor: dst = exp(src - max) / sum(exp(src - max))."),
     EP_STR("- The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n"
-           "- Empty when `rows` or `cols` is 0; one column gives 1.\n"
+           "- Nothing is done when `rows` or `cols` is 0.\n"
+           "- One column gives 1, where it is finite.\n"
            "- A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.\n"
-           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n"
+           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. No difference between finite elements is\n"
+           "  too large: one far below the maximum gives 0.\n"
            "- In place when both dtypes have the same size."),
     sizeof(EpSoftmaxDesc), desc_fields, 3, sizeof(EpSoftmaxArgs), arg_fields, 5, operands, 2, flops, 9};
   return &schema;
@@ -5058,8 +5210,11 @@ static inline const EpOpSchema *ep_softmax_backward_schema(void) {
     sizeof(EpOpSchema), EP_STR("softmax_backward"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Gradient of softmax: dx = (dy - sum(y * dy)) * y, summed along each row."),
     EP_STR("- The tensors are [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n"
-           "- Empty when `rows` or `cols` is 0. y is what `softmax` gave; other values are computed all the same.\n"
-           "- A NaN in a row of y or dy reaches the whole row of dx.\n"
+           "- Nothing is done when `rows` or `cols` is 0.\n"
+           "- y is what `softmax` gave; other values are computed all the same, by the formula.\n"
+           "- One column gives 0 where y is 1 and dy finite.\n"
+           "- A NaN in a row of y or dy reaches the whole row of dx; an infinity of dy does as the formula has it, 0 times\n"
+           "  infinity being NaN.\n"
            "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n"
            "- dx may be in place with y or dy when both dtypes have the same size."),
     sizeof(EpSoftmaxBackwardDesc), desc_fields, 3, sizeof(EpSoftmaxBackwardArgs), arg_fields, 6,
@@ -5098,12 +5253,13 @@ static inline const EpOpSchema *ep_strided_copy_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("strided_copy"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Copies, and casts, between any two strided layouts: dst[i] = src[i] for every index of `dims`."),
-    EP_STR("- Rank 0 to 8. Strides count elements, may have any sign, and 0 in the source repeats it. The offsets lead from the\n"
-           "  start of each buffer to the element at index 0; a view that leads below the start is InvalidArgument.\n"
+    EP_STR("- Rank 0 to 8. Strides count elements, may have any sign, and 0 in the source repeats it; that of a dimension of size\n"
+           "  1 does not matter. The offsets lead from the start of each buffer to the element at index 0; a view that leads\n"
+           "  below the start is InvalidArgument.\n"
            "- A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more than one\n"
            "  element in the order of the sizes of their strides, each must exceed the reach of those before it.\n"
            "- Where the dtypes differ, elements are converted as `cast` converts; else the copy is bit-exact.\n"
-           "- Empty when any dimension is 0: nothing is done. Elements between those that the strides address keep their content.\n"
+           "- Nothing is done when any dimension is 0. Elements between those that the strides address keep their content.\n"
            "- Not in place; the buffers must not overlap."),
     sizeof(EpStridedCopyDesc), desc_fields, 3, sizeof(EpStridedCopyArgs), arg_fields, 8, operands, 2,
     NULL, 0};
@@ -5128,7 +5284,7 @@ static inline const EpOpSchema *ep_tensor_fill_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("tensor_fill"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Sets every element to the one element at src."),
-    EP_STR("- `count == 0` does nothing; src is a valid address all the same. Bit-exact for every dtype.\n"
+    EP_STR("- `count` 0 does nothing; src is a valid address all the same. Bit-exact for every dtype, NaN payloads included.\n"
            "- src lies outside dst."),
     sizeof(EpTensorFillDesc), desc_fields, 1, sizeof(EpTensorFillArgs), arg_fields, 3, operands, 2, NULL,
     0};
@@ -5172,10 +5328,12 @@ static inline const EpOpSchema *ep_where_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("where"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Chooses between two sources: dst = cond ? x : y."),
-    EP_STR("- NumPy broadcasting of all three sources, contiguous, row-major; ranks may differ, 0 to 8. The destination's shape is\n"
-           "  the broadcast of all three.\n"
+    EP_STR("- NumPy broadcasting of all three sources, contiguous, row-major; ranks may differ, 0 to 8. The destination's shape\n"
+           "  is the broadcast of all three; a size of 1 repeats.\n"
            "- cond is bool or an integer: true where it is not 0.\n"
-           "- Bit-exact for every dtype. Empty when any destination dimension is 0: nothing is done.\n"
+           "- Bit-exact for every dtype, NaN payloads included.\n"
+           "- Nothing is done when any destination dimension is 0. 0 and 1 broadcast to 0; 0 and another size are\n"
+           "  InvalidArgument.\n"
            "- In place with a source of the destination's own shape and element size."),
     sizeof(EpWhereDesc), desc_fields, 3, sizeof(EpWhereArgs), arg_fields, 10, operands, 4, NULL, 0};
   return &schema;

@@ -136,9 +136,27 @@ impl DType {
         count.saturating_mul(u64::from(bits)) / 8
     }
 
-    /// Parses a core name (`"f32"`, `"complex64"`, ...). The error names the known ones.
+    /// Parses a core name (`"f32"`, `"complex64"`, ...); for vendor dtypes too, see [`DType::by_name`]. The error
+    /// names the known ones.
     pub fn parse(name: &str) -> Result<DType, UnknownDType> {
         TABLE.iter().find(|r| r.name == name).map(|r| r.dtype).ok_or_else(|| UnknownDType(name.to_owned()))
+    }
+
+    /// The dtype of this name: one of the core, or one that a provider loaded in this process has registered.
+    ///
+    /// # Errors
+    /// `NotFound` with the known names.
+    pub fn by_name(name: &str) -> crate::Result<DType> {
+        if let Some(known) = vendor::by_name(name) {
+            return Ok(known.dtype);
+        }
+        DType::parse(name).map_err(|unknown| {
+            let vendors = match vendor::names().join(", ") {
+                names if names.is_empty() => "no loaded provider adds others".to_owned(),
+                names => format!("loaded providers add {names}"),
+            };
+            crate::Error::not_found(format!("{unknown}; {vendors}"))
+        })
     }
 
     /// f16, bf16, f32 or f64.
@@ -223,6 +241,12 @@ pub mod vendor {
     pub fn by_name(name: &str) -> Option<VendorDType> {
         let list = KNOWN.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         list.iter().find(|v| v.name == name).cloned()
+    }
+
+    /// The names of the vendor dtypes that are known here, in order of registration.
+    pub fn names() -> Vec<String> {
+        let list = KNOWN.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        list.iter().map(|v| v.name.clone()).collect()
     }
 
     /// Remembers a dtype that the host has given an id (providers), or gives it the next one (`None`, hosts).
@@ -342,6 +366,15 @@ mod tests {
         assert!(vendor::intern(Some(id), "acme.other", 8, 1).is_err());
         assert!(vendor::intern(None, "noprefix", 8, 1).is_err());
         assert!(vendor::intern(None, "a.b", 8, 3).is_err());
+        assert_eq!(
+            (DType::by_name("acme.test8"), DType::by_name("f64"), vendor::names()),
+            (Ok(id), Ok(DType::F64), vec!["acme.test8".to_owned()])
+        );
+        let error = DType::by_name("acme.test9").unwrap_err();
+        assert!(
+            error.code() == crate::Code::NotFound && error.message().ends_with("add acme.test8"),
+            "{error}"
+        );
         assert_eq!((id.to_string().as_str(), id.bytes_for_bounds(), id.alignment()), ("acme.test8", 1, 1));
     }
 

@@ -66,11 +66,7 @@ impl Request {
     /// # Errors
     /// An unknown role or dtype, with the known ones.
     pub fn dtype(mut self, role: &str, dtype: &str) -> Result<Request> {
-        let vendor = ep_core::dtype::vendor::by_name(dtype).map(|v| v.dtype);
-        let dtype = match vendor {
-            Some(d) => d,
-            None => DType::parse(dtype).map_err(|e| Error::not_found(e.to_string()))?,
-        };
+        let dtype = DType::by_name(dtype)?;
         let (at, _) = self.field(role, "dtype", |k| *k == DescKind::DType)?;
         self.put(at, &dtype.0.to_ne_bytes());
         Ok(self)
@@ -370,6 +366,14 @@ impl DynPrimitive {
         let mut operands = Operands::new(&self.core, &uses);
         let schema = &self.core.schema;
         let list = schema.list_length().map(|_| schema.operands.len() - 1);
+        if let Some(l) = list.filter(|l| l + args.slots[*l].len() != uses.len()) {
+            return Err(Error::invalid(format!(
+                "operand `{}` is given {} buffers and {} addresses; a launch with buffers takes no addresses",
+                schema.operands[l].name,
+                args.slots[l].len(),
+                uses.len() - l
+            )));
+        }
         for (i, slots) in std::mem::take(&mut args.slots).into_iter().enumerate() {
             if slots.is_empty() && list != Some(i) {
                 let x = &schema.operands[i];
@@ -389,13 +393,14 @@ impl DynPrimitive {
         let in_place = |i: usize| self.core.schema.operands[i].in_place;
         operands.place_in_place(in_place)?;
         operands.check_overlap(in_place)?;
+        let addresses = operands.take_addresses();
         for (i, x) in schema.operands.iter().enumerate() {
             args.words[schema.args[x.arg].offset / 8] = match list {
-                Some(l) if l == i => operands.addresses()[i..].as_ptr().expose_provenance() as u64,
-                _ => operands.addresses()[i],
+                Some(l) if l == i => addresses[i..].as_ptr().expose_provenance() as u64,
+                _ => addresses[i],
             };
         }
-        // SAFETY: `operands` has checked every address, and holds a list of them in place; dims point into slices
+        // SAFETY: `operands` has checked every address, and a list of them outlives the call; dims point into slices
         // that `args` borrows.
         unsafe { operands.run(stream, args.words.as_ptr().cast()) }
     }

@@ -28,6 +28,8 @@ pub mod library;
 mod loading;
 pub mod manifest;
 mod memory;
+#[cfg(doctest)]
+mod misuse;
 mod platform;
 pub mod pool;
 mod primitive;

@@ -188,12 +188,17 @@ impl<O: Op> Primitive<O> {
         }
         operands.place_in_place(O::in_place)?;
         operands.check_overlap(O::in_place)?;
-        O::bind(&mut args, operands.addresses());
+        let addresses = operands.take_addresses();
+        O::bind(&mut args, &addresses);
         // SAFETY: `operands` has checked that every address covers a live buffer's memory of the right device,
-        // without forbidden overlap, and `run` orders conflicting work and keeps the buffers alive.
+        // without forbidden overlap; `addresses` outlives the call, and `run` orders conflicting work and keeps the
+        // buffers alive.
         unsafe { operands.run(stream, std::ptr::from_ref(&args).cast()) }
     }
 }
+
+/// One address for each operand.
+pub(crate) type Addresses = SmallVec<[u64; MAX_INLINE_OPERANDS]>;
 
 /// The memory of one operand.
 #[derive(Default)]
@@ -214,7 +219,7 @@ pub(crate) struct Operands<'a, 'b> {
     core: &'b Core,
     uses: &'b [OperandUse],
     places: SmallVec<[Place<'a>; MAX_INLINE_OPERANDS]>,
-    addresses: SmallVec<[u64; MAX_INLINE_OPERANDS]>,
+    addresses: Addresses,
     /// Operands that have been given a slot.
     given: usize,
 }
@@ -225,10 +230,10 @@ impl<'a, 'b> Operands<'a, 'b> {
         Operands { core, uses, places, addresses: smallvec![0; uses.len()], given: 0 }
     }
 
-    /// The address of each, which stay in place until `self` is moved.
+    /// The address of each, apart from `self`: arguments may point to them while `self` is still borrowed anew.
     #[inline]
-    pub(crate) fn addresses(&self) -> &[u64] {
-        &self.addresses
+    pub(crate) fn take_addresses(&mut self) -> Addresses {
+        std::mem::take(&mut self.addresses)
     }
 
     #[cold]

@@ -10,7 +10,7 @@ pub struct PadDim {
     pub src_dim: usize,
     /// Size of the destination: the source's and both paddings.
     pub dst_dim: usize,
-    /// Elements put before the source's, or, if negative, cropped there.
+    /// Elements put before the source's, at most `dst_dim`, or, if negative, cropped there, at most `src_dim`.
     pub before: isize,
 }
 
@@ -112,11 +112,9 @@ impl Padding {
 
 fn dim(src: i64, before: i64, after: i64) -> Option<PadDim> {
     let dst = src.checked_add(before)?.checked_add(after)?;
-    Some(PadDim {
-        src_dim: usize::try_from(src).ok()?,
-        dst_dim: usize::try_from(dst).ok()?,
-        before: isize::try_from(before).ok()?,
-    })
+    let (src_dim, dst_dim) = (usize::try_from(src).ok()?, usize::try_from(dst).ok()?);
+    // Further out nothing is kept either way, and products of sizes bound what is within.
+    Some(PadDim { src_dim, dst_dim, before: isize::try_from(before.clamp(-src, dst)).ok()? })
 }
 
 #[cold]
@@ -160,8 +158,18 @@ mod tests {
         assert_eq!(of(5, 2, -4), (0, 2, 1, 3));
         assert_eq!(of(5, -2, -3), (2, 0, 0, 0));
         // Everything is cropped on one side and filled from the other.
-        assert_eq!(of(2, -3, 5), (3, 0, 0, 4));
-        assert_eq!(of(2, 5, -4), (0, 5, 0, 3));
+        assert_eq!(of(2, -3, 5), (2, 0, 0, 4));
+        assert_eq!(of(2, 5, -4), (0, 3, 0, 3));
+    }
+
+    #[test]
+    fn paddings_that_all_but_cancel_do_not_overflow() {
+        let far = i64::MAX / 2;
+        for (before, after, clamped) in [(-far, far + 2, -9), (far, 2 - far, 15)] {
+            let p = Padding::simplify(&[3, 3], &[before, 0], &[after, 0]).unwrap();
+            assert_eq!(p.dims(), [PadDim { src_dim: 9, dst_dim: 15, before: clamped }]);
+            assert_eq!((p.count(), p.kept()), (15, 0));
+        }
     }
 
     #[test]

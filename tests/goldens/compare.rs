@@ -92,7 +92,7 @@ pub fn compare(got: &Data, want: &Data, scales: Option<&Data>, limit: Limit) -> 
     assert_eq!((got.dtype, got.bytes.len()), (want.dtype, want.bytes.len()), "dtype or size");
     let (mut misses, mut worst) = (Vec::new(), 0.0f64);
     for (index, (g, w)) in got.view().iter().zip(want.view().iter()).enumerate() {
-        let scale = scales.map_or(0.0, |s| s.get(index).re());
+        let scale = scales.map_or(0.0, |s| s.get(index).re().abs());
         let steps = distance(got.dtype, g, w, scale, limit);
         worst = worst.max(steps);
         if steps > limit.ulps {

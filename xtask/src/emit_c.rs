@@ -2,6 +2,7 @@
 
 mod schema;
 
+use crate::contract;
 use crate::emit_abi::snake;
 use crate::model::{Abi, Constants, Field, Op, base_type, enum_prefix};
 use std::fmt::Write;
@@ -125,7 +126,13 @@ pub fn header(abi: &Abi) -> String {
         comment(
             &mut o,
             "",
-            &format!("`{}`, version {}. {}\n\n{}", op.name, op.version, op.summary, op.contract.trim()),
+            &format!(
+                "`{}`, version {}. {}\n\n{}",
+                op.name,
+                op.version,
+                op.summary,
+                contract::list(&op.clause)
+            ),
         );
         o.push('\n');
         for s in abi.op_structs(op) {

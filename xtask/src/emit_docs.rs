@@ -1,11 +1,14 @@
 //! Writes `docs/primitives.md`.
 
+use crate::contract;
 use crate::model::{Abi, Access, DescKind, Op, Operand, enum_prefix};
 use std::fmt::Write;
 
 /// The whole page.
 pub fn primitives(abi: &Abi) -> String {
     let mut o = String::from(INTRODUCTION);
+    writeln!(o, "For every op:\n\n{}\n", contract::list(&abi.common.clause)).unwrap();
+    writeln!(o, "Which test proves which clause: [contract.md](contract.md).\n").unwrap();
     for op in &abi.ops {
         writeln!(o, "- [`{0}`](#{0}): {1}", op.name, op.summary).unwrap();
     }
@@ -42,16 +45,18 @@ Arguments are *sizes* (not negative), *dims* (lists of sizes), *ints* (lists of 
 device's memory and lists of them, and *scalars*.
 Every launch also has `flags` (0) and an optional `workspace` with `workspace_bytes`.
 
-An operand that is written overlaps no other, except that it may be exactly the memory of one that the table names.
 An optional operand may be absent (address 0). `broadcast(a, b)` counts the elements of the NumPy broadcast of shapes,
 `padded(dims, before, after)` those of a padded shape, and `extent(dims, strides)` the elements from the start of a strided
 view to behind its highest one, 0 when it is empty.
+
+How far the CPU provider's results may be from the true values, and what functions are at infinity:
+[accuracy.md](accuracy.md).
 
 ";
 
 fn section(o: &mut String, op: &Op) {
     writeln!(o, "\n## {}\n\n{}\n", op.name, op.summary).unwrap();
-    writeln!(o, "{}", op.contract.trim()).unwrap();
+    writeln!(o, "{}", contract::list(&op.clause)).unwrap();
     let same = if op.deterministic {
         "Equal input gives bit-equal output."
     } else {

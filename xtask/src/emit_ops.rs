@@ -1,5 +1,6 @@
 //! Writes `ep-core/src/primitive/*.rs`: per op its descriptor, arguments, call and schema.
 
+use crate::contract;
 use crate::expr::{Expr, Node};
 use crate::model::{Abi, Access, ArgKind, DescKind, Op};
 use std::fmt::Write;
@@ -321,7 +322,7 @@ fn call(o: &mut String, op: &Op, t: &str) {
 }
 
 fn marker(o: &mut String, op: &Op, t: &str) {
-    doc(o, "", &format!("{}\n\n# Contract\n{}", op.summary, op.contract.trim()));
+    doc(o, "", &format!("{}\n\n# Contract\n{}", op.summary, contract::list(&op.clause)));
     let n = op.operand.len();
     let list = op.list();
     let uses_type = if list.is_some() { "UseList".to_owned() } else { format!("[OperandUse; {n}]") };
@@ -534,5 +535,5 @@ fn schema(o: &mut String, abi: &Abi, op: &Op) {
     writeln!(o, "static OPERANDS: [EpOperand; {}] = [{}];", operand_rows.len(), operand_rows.join(", "))
         .unwrap();
     writeln!(o, "static FLOPS: [EpExprNode; {}] = {};", flops.len(), nodes_rust(&flops)).unwrap();
-    writeln!(o, "static SCHEMA: EpOpSchema = EpOpSchema {{ name: text(\"{}\"), version: {}, flags: {}, summary: text({:?}), contract: text({:?}), desc_size: {desc_size}, desc_fields: &raw const DESC_FIELDS as *const EpField, num_desc_fields: {}, args_size: {args_size}, arg_fields: &raw const ARG_FIELDS as *const EpField, num_arg_fields: {}, operands: &raw const OPERANDS as *const EpOperand, num_operands: {}, flops: &raw const FLOPS as *const EpExprNode, num_flops: {}, ..EpOpSchema::EMPTY }};", op.name, op.version, if op.deterministic { "EP_OP_DETERMINISTIC" } else { "0" }, op.summary, op.contract.trim(), desc_rows.len(), arg_rows.len(), operand_rows.len(), flops.len()).unwrap();
+    writeln!(o, "static SCHEMA: EpOpSchema = EpOpSchema {{ name: text(\"{}\"), version: {}, flags: {}, summary: text({:?}), contract: text({:?}), desc_size: {desc_size}, desc_fields: &raw const DESC_FIELDS as *const EpField, num_desc_fields: {}, args_size: {args_size}, arg_fields: &raw const ARG_FIELDS as *const EpField, num_arg_fields: {}, operands: &raw const OPERANDS as *const EpOperand, num_operands: {}, flops: &raw const FLOPS as *const EpExprNode, num_flops: {}, ..EpOpSchema::EMPTY }};", op.name, op.version, if op.deterministic { "EP_OP_DETERMINISTIC" } else { "0" }, op.summary, contract::list(&op.clause), desc_rows.len(), arg_rows.len(), operand_rows.len(), flops.len()).unwrap();
 }

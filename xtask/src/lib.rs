@@ -2,6 +2,7 @@
 //! binary contract in `ep-core/abi`.
 
 mod change;
+mod contract;
 mod emit_abi;
 mod emit_c;
 mod emit_docs;
@@ -57,6 +58,16 @@ pub fn generate(check: bool) -> Vec<PathBuf> {
     stale
 }
 
+/// What is wrong with the contract: clauses without tests, tests that do not exist, special values and shapes that an op
+/// does not answer for.
+///
+/// # Panics
+/// As [`generate`].
+pub fn contract_problems() -> Vec<String> {
+    let root = root();
+    contract::problems(&root, &load(&root))
+}
+
 fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> T {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     toml::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
@@ -70,6 +81,7 @@ fn load(root: &Path) -> Abi {
     let mut files: Vec<_> = entries.map(|e| e.expect("readable folder").path()).collect();
     files.retain(|p| p.extension().is_some_and(|e| e == "toml"));
     files.sort();
+    abi.common = parse(&dir.join("contract.toml"));
     abi.ops = files.iter().map(|p| parse(p)).collect();
     abi
 }
@@ -112,5 +124,6 @@ fn outputs(root: &Path) -> Vec<(PathBuf, String)> {
     let mut files: Vec<_> = rust.into_iter().map(|(p, text)| (p, rustfmt(root, &text))).collect();
     files.push((core.join("include/ep_plugin.h"), emit_c::header(&abi)));
     files.push((root.join("docs/primitives.md"), emit_docs::primitives(&abi)));
+    files.push((root.join("docs/contract.md"), contract::page(&abi)));
     files
 }

@@ -102,6 +102,11 @@ fn generate(check: bool) -> ExitCode {
     for path in &stale {
         println!("{} {}", if check { "stale:" } else { "wrote" }, path.display());
     }
+    let problems = xtask::contract_problems();
+    if !problems.is_empty() {
+        println!("the contract:\n  {}", problems.join("\n  "));
+        return ExitCode::FAILURE;
+    }
     if check && !stale.is_empty() {
         println!("run `cargo xtask gen` and commit the result");
         return ExitCode::FAILURE;

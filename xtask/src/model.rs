@@ -1,5 +1,6 @@
 //! The description in `ep-core/abi/`: parsing, layout and fingerprints.
 
+use crate::contract::{Clause, Common, Trait};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -18,6 +19,8 @@ pub struct Abi {
     pub constants: Vec<Constants>,
     #[serde(skip)]
     pub enums: BTreeMap<String, Vec<String>>,
+    #[serde(skip)]
+    pub common: Common,
     #[serde(skip)]
     pub ops: Vec<Op>,
 }
@@ -86,7 +89,10 @@ pub struct Op {
     pub name: String,
     pub version: u32,
     pub summary: String,
-    pub contract: String,
+    pub clause: Vec<Clause>,
+    /// What has no meaning for it.
+    #[serde(default)]
+    pub without: Vec<Trait>,
     #[serde(default = "yes")]
     pub deterministic: bool,
     pub flops: Option<String>,

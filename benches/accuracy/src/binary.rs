@@ -1,9 +1,10 @@
 //! What the binary float ops mean.
 //!
-//! A backward op is `dy` times a derivative. [`Judged::slack`] is what a result may be off beyond its ulps: where
+//! A backward op is `dy` times a derivative. What a result may be off beyond its ulps is: where
 //! the formula of the derivative adds terms that cancel, 3 epsilons of their magnitudes; and everywhere half the
 //! least number of the dtype, as the derivative may have been rounded there; all times `|dy|`.
 
+use crate::gamma;
 use crate::real::Real;
 use crate::unary::{fast_gelu_argument, normal_cdf, sigmoid, tanh_soft_plus};
 
@@ -43,7 +44,9 @@ pub fn value<R: Real>(op: &str, x: f64, y: f64, [a0, a1]: [f64; 2], quotient: f6
         _ => {
             let op = match op {
                 "sigmoid_backward_with_dy_y" => op,
-                _ => op.strip_suffix("_backward_with_dy_x").or_else(|| op.strip_suffix("_backward_with_dy_y"))?,
+                _ => op
+                    .strip_suffix("_backward_with_dy_x")
+                    .or_else(|| op.strip_suffix("_backward_with_dy_y"))?,
             };
             let (derivative, terms) = derivative(op, y, [a0, a1], quotient)?;
             times(x, derivative, terms)
@@ -82,24 +85,24 @@ fn floor_div<R: Real>(x: f64, y: f64) -> R {
 }
 
 fn zeta<R: Real>(x: f64, q: f64) -> R {
-    let r = R::from;
-    if x.is_nan() || q.is_nan() || x < 1.0 {
-        return r(f64::NAN);
+    let (nan, infinity) = (R::from(f64::NAN), R::from(f64::INFINITY));
+    if x.is_nan() || q.is_nan() || x < 1.0 || q == f64::NEG_INFINITY {
+        return nan;
     }
-    if x == 1.0 || q <= 0.0 && q == q.floor() {
-        return r(f64::INFINITY);
+    if x == 1.0 {
+        return infinity;
     }
-    if q > 0.0 {
-        return if q.is_infinite() || x.is_infinite() { r(f64::NAN) } else { r(x).zeta(r(q)) };
+    if x.is_infinite() || q == f64::INFINITY {
+        // The limits of the first term.
+        return if q < 0.0 { nan } else { R::from(libm::pow(q, -x)) };
     }
-    if x != x.floor() || x.is_infinite() {
-        return r(f64::NAN);
+    if q <= 0.0 && q == q.floor() {
+        return infinity;
     }
-    // The terms below zero are sums above it, with the sign of (-1)^x.
-    let fraction = r(q.ceil()) - r(q);
-    let one = r(1.0);
-    let below = r(x).zeta(fraction) - r(x).zeta(one - r(q));
-    r(x).zeta(one - fraction) + if x % 2.0 == 0.0 { below } else { -below }
+    if q < 0.0 && x != x.floor() {
+        return nan;
+    }
+    gamma::zeta(x, q)
 }
 
 /// The derivative of a unary op at its argument, or given its result for those whose gradients take that, and
@@ -125,10 +128,16 @@ fn derivative<R: Real>(op: &str, x: f64, [a0, a1]: [f64; 2], above: f64) -> Opti
     match op {
         "identity" => exact(one),
         "elu" => exact(if x > 0.0 { one } else { r(a0) * v.exp() }),
-        "celu" => if x > 0.0 { exact(one) } else { sum(v / r(a0), one) },
-        "selu" => {
-            exact(r(1.050_700_987_355_480_5) * if x > 0.0 { one } else { r(1.673_263_242_354_377_2) * v.exp() })
+        "celu" => {
+            if x > 0.0 {
+                exact(one)
+            } else {
+                sum(v / r(a0), one)
+            }
         }
+        "selu" => exact(
+            r(1.050_700_987_355_480_5) * if x > 0.0 { one } else { r(1.673_263_242_354_377_2) * v.exp() },
+        ),
         "gelu" => far(&|| {
             let density = (-(v * v) / two).exp() * two_over_sqrt_pi() / r(8.0).sqrt();
             sum(normal_cdf(v), v * density)
@@ -148,7 +157,13 @@ fn derivative<R: Real>(op: &str, x: f64, [a0, a1]: [f64; 2], above: f64) -> Opti
             sum(t, v * slope * sigmoid(v))
         }),
         "hard_swish" => {
-            if x >= 3.0 { exact(one) } else if x <= -3.0 { exact(zero) } else { sum(v / r(3.0), r(0.5)) }
+            if x >= 3.0 {
+                exact(one)
+            } else if x <= -3.0 {
+                exact(zero)
+            } else {
+                sum(v / r(3.0), r(0.5))
+            }
         }
         "hard_sigmoid" => exact(if x.abs() >= 3.0 { zero } else { one / r(6.0) }),
         "hard_shrink" | "soft_shrink" => flag(x != 0.0),
@@ -158,7 +173,7 @@ fn derivative<R: Real>(op: &str, x: f64, [a0, a1]: [f64; 2], above: f64) -> Opti
         "soft_sign" => exact(one / (one + v.abs()) / (one + v.abs())),
         "soft_plus" => exact(if above > 0.0 { one } else { sigmoid(v * r(a0)) }),
         "tanh" => exact((one - v) * (one + v)),
-        "threshold" => flag(!(x <= a0)),
+        "threshold" => flag(x > a0 || x.is_nan()),
         "sigmoid" => exact(sigmoid(v) * sigmoid(-v)),
         "sigmoid_backward_with_dy_y" => exact(v * (one - v)),
         "abs" => exact(if x == 0.0 { zero } else { r(if x < 0.0 { -1.0 } else { 1.0 }) }),

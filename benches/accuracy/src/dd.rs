@@ -4,6 +4,7 @@
 //! functions. They share nothing with the kernels.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
+use std::sync::LazyLock;
 
 /// `0 + 1`, with the second below half an ulp of the first.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -14,9 +15,9 @@ const LN_10: Dd = Dd(std::f64::consts::LN_10, -2.1707562233822494e-16);
 /// pi
 pub const PI: Dd = Dd(std::f64::consts::PI, 1.2246467991473532e-16);
 const SQRT_PI: Dd = Dd(1.772453850905516, -7.666586499825799e-17);
-const HALF_LN_2_PI: Dd = Dd(0.9189385332046728, -3.878294158067242e-17);
+pub(crate) const HALF_LN_2_PI: Dd = Dd(0.9189385332046728, -3.878294158067242e-17);
 /// pi / 2 to 160 bits.
-const HALF_PI: [f64; 3] = [1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33];
+const HALF_PI: [f64; 3] = [std::f64::consts::FRAC_PI_2, 6.123233995736766e-17, -1.4973849048591833e-33];
 
 /// The first 1536 bits of 2 / pi after the binary point.
 #[rustfmt::skip]
@@ -28,6 +29,19 @@ const TWO_OVER_PI: [u64; 24] = [
     0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab, 0xf0cfbc209af4361d,
     0xa9e391615ee61b08, 0x6599855f14a06840, 0x8dffd8804d732731, 0x06061556ca73a8c9,
 ];
+
+/// `1 / n!` from n = 0.
+static INVERSE_FACTORIALS: LazyLock<[Dd; 31]> = LazyLock::new(|| {
+    let mut last = Dd(1.0, 0.0);
+    std::array::from_fn(|n| {
+        last = last / Dd(n.max(1) as f64, 0.0);
+        last
+    })
+});
+
+/// `1 / n`; the first is not used.
+static RECIPROCALS: LazyLock<[Dd; 400]> =
+    LazyLock::new(|| std::array::from_fn(|n| Dd(1.0, 0.0) / Dd(n as f64, 0.0)));
 
 fn two_sum(a: f64, b: f64) -> Dd {
     let s = a + b;
@@ -102,10 +116,11 @@ impl Div for Dd {
         if !q.is_finite() || q == 0.0 || b.0.is_infinite() {
             return Dd(q, 0.0);
         }
-        let r = self - b * Dd(q, 0.0);
+        let r = self - b.times(q);
         let q1 = r.0 / b.0;
-        let r = r - b * Dd(q1, 0.0);
-        renormalised(q, q1) + Dd(r.0 / b.0, 0.0)
+        let r = r - b.times(q1);
+        let Dd(high, low) = renormalised(q, q1);
+        renormalised(high, low + r.0 / b.0)
     }
 }
 
@@ -119,8 +134,18 @@ impl PartialOrd for Dd {
 }
 
 impl Dd {
+    fn times(self, b: f64) -> Dd {
+        let p = two_product(self.0, b);
+        renormalised(p.0, p.1 + self.1 * b)
+    }
+
     /// `self 2^n`.
     pub fn scaled(self, n: i32) -> Dd {
+        let exponent = (self.0.to_bits() >> 52 & 0x7ff) as i32;
+        if exponent > 200 && (200..2046).contains(&(exponent + n)) && (-1000..1000).contains(&n) {
+            let power = f64::from_bits(((1023 + n) as u64) << 52);
+            return Dd(self.0 * power, self.1 * power);
+        }
         let high = libm::ldexp(self.0, n);
         Dd(high, if high.is_finite() { libm::ldexp(self.1, n) } else { 0.0 })
     }
@@ -148,10 +173,7 @@ impl Dd {
     /// `e^self - 1` for |self| up to 0.4.
     fn exp_m1_small(self) -> Dd {
         let r = self.scaled(-9);
-        let mut p = Dd(0.0, 0.0);
-        for n in (1..=9u32).rev() {
-            p = (p + Dd(1.0, 0.0)) * r / f64::from(n).into();
-        }
+        let mut p = series(r, &INVERSE_FACTORIALS[1..10], 1) * r;
         // (1 + p)^2 - 1 = 2p + p^2
         for _ in 0..9 {
             p = p + p + p * p;
@@ -165,14 +187,14 @@ impl Dd {
             return self.0.exp().into();
         }
         let n = (self.0 / LN_2.0).round();
-        let r = self - LN_2 * n.into() - Dd(n * 5.7077084384162121e-34, 0.0);
+        let r = self - LN_2 * n.into() - Dd(n * 5.707_708_438_416_212e-34, 0.0);
         (r.exp_m1_small() + Dd(1.0, 0.0)).scaled(n as i32)
     }
 
     /// `2^self`.
     pub fn exp2(self) -> Dd {
         let n = self.0.round();
-        if !(n.abs() < 2000.0) {
+        if n.abs() >= 2000.0 || n.is_nan() {
             return self.0.exp2().into();
         }
         (((self - n.into()) * LN_2).exp_m1_small() + Dd(1.0, 0.0)).scaled(n as i32)
@@ -188,11 +210,13 @@ impl Dd {
         if self.0 <= 0.0 || !self.0.is_finite() {
             return self.0.ln().into();
         }
+        if (self.0 - 1.0).abs() < 0.25 {
+            return (self - Dd(1.0, 0.0)).ln_1p();
+        }
         let (_, k) = libm::frexp(self.0);
         let m = self.scaled(-k);
         let y = Dd(m.0.ln(), 0.0);
         // One Newton step on exp.
-        let y = y + (m * (-y).exp() - Dd(1.0, 0.0));
         let y = y + (m * (-y).exp() - Dd(1.0, 0.0));
         if k == 0 { y } else { y + LN_2 * f64::from(k).into() }
     }
@@ -215,7 +239,7 @@ impl Dd {
 
     /// `ln(1 + self)`.
     pub fn ln_1p(self) -> Dd {
-        if !(self.0.abs() < 0.5) {
+        if self.0.abs() >= 0.5 || self.0.is_nan() {
             return (self + Dd(1.0, 0.0)).ln();
         }
         let y = Dd(self.0.ln_1p(), 0.0);
@@ -264,11 +288,7 @@ impl Dd {
     pub fn asinh(self) -> Dd {
         let x = self.abs();
         let one = Dd(1.0, 0.0);
-        let y = if x.0 > 1e100 {
-            x.ln() + LN_2
-        } else {
-            (x + x * x / (one + (one + x * x).sqrt())).ln_1p()
-        };
+        let y = if x.0 > 1e100 { x.ln() + LN_2 } else { (x + x * x / (one + (one + x * x).sqrt())).ln_1p() };
         if self.0 < 0.0 { -y } else { y }
     }
 
@@ -295,12 +315,7 @@ impl Dd {
         }
         let (quadrant, r) = reduce(self);
         let sin = odd_series(r, -1.0);
-        let square = r * r;
-        let mut cos = Dd(1.0, 0.0);
-        for k in (1..=14u32).rev() {
-            let d = f64::from(2 * k * (2 * k - 1));
-            cos = Dd(1.0, 0.0) - cos * square / d.into();
-        }
+        let cos = series(-(r * r), &INVERSE_FACTORIALS[..], 2);
         match quadrant {
             0 => (sin, cos),
             1 => (cos, -sin),
@@ -355,11 +370,11 @@ impl Dd {
         // 2 / sqrt(pi) e^(-x^2) times the sum of 2^n x^(2n+1) / (2n+1)!!, all of one sign.
         let (mut term, mut sum) = (self, self);
         let square = (self * self).scaled(1);
-        let mut n = 1.0;
+        let mut n = 1;
         while term.0.abs() > 1e-33 * sum.0.abs() {
-            term = term * square / (2.0 * n + 1.0).into();
+            term = term * square * RECIPROCALS[2 * n + 1];
             sum = sum + term;
-            n += 1.0;
+            n += 1;
         }
         (sum / SQRT_PI).scaled(1) * (-(self * self)).exp()
     }
@@ -369,12 +384,14 @@ impl Dd {
         if self.0 < 2.0 {
             return Dd(1.0, 0.0) - self.erf();
         }
-        if self.0 > 30.0 || self.0.is_nan() {
-            return (self.0 * 0.0).into();
+        if self.0.is_nan() || self.0 > 30.0 {
+            return if self.0 > 30.0 { Dd(0.0, 0.0) } else { self };
         }
         // The continued fraction 1 / (x + (1/2) / (x + 1 / (x + (3/2) / (x + ...)))), from its end.
         let mut tail = self;
-        for k in (1..=400u32).rev() {
+        // Beyond 4 x sqrt(2n) = 150, all digits are there.
+        let terms = 20 + (1400.0 / (self.0 * self.0)) as u32;
+        for k in (1..=terms).rev() {
             tail = self + Dd(0.5 * f64::from(k), 0.0) / tail;
         }
         (-(self * self)).exp() / tail / SQRT_PI
@@ -385,160 +402,16 @@ impl Dd {
         let exponent = y * self.ln();
         if exponent.0.is_nan() { (y.0 * self.0.ln()).exp().into() } else { exponent.exp() }
     }
-
-    /// `pi` times the cotangent, and `pi^2` over the squared sine, of `pi self`, and `ln(pi / |sin|)`.
-    fn reflections(self) -> (Dd, Dd, Dd) {
-        let r = self - self.0.round().into();
-        let (s, c) = (PI * r).sin_cos();
-        let over = PI / s;
-        (over * c, over * over, over.abs().ln())
-    }
-
-    /// `ln |gamma|`.
-    pub fn lgamma(self) -> Dd {
-        if !self.0.is_finite() {
-            return self.0.abs().into();
-        }
-        if self.0 <= 0.0 && self.0 == self.0.round() {
-            return f64::INFINITY.into();
-        }
-        let one = Dd(1.0, 0.0);
-        if self.0 < 0.5 {
-            return self.reflections().2 - (one - self).lgamma();
-        }
-        let (mut x, mut product) = (self, one);
-        while x.0 < STEADY {
-            product = product * x;
-            x = x + one;
-        }
-        let mut sum = HALF_LN_2_PI - x + (x - Dd(0.5, 0.0)) * x.ln();
-        let (square, mut power) = (x * x, one / x);
-        for (k, b) in bernoulli().enumerate() {
-            let n = 2.0 * (k + 1) as f64;
-            sum = sum + b * power / (n * (n - 1.0)).into();
-            power = power / square;
-        }
-        sum - product.ln()
-    }
-
-    /// The logarithmic derivative of gamma.
-    pub fn digamma(self) -> Dd {
-        if self.0 == 0.0 {
-            return (-1.0 / self.0).into();
-        }
-        if self.0 == f64::INFINITY || self.0.is_nan() {
-            return self;
-        }
-        if self.0 < 0.0 && (self.0.is_infinite() || self.0 == self.0.round()) {
-            return f64::NAN.into();
-        }
-        let one = Dd(1.0, 0.0);
-        if self.0 < 0.0 {
-            return (one - self).digamma() - self.reflections().0;
-        }
-        let (mut x, mut below) = (self, Dd(0.0, 0.0));
-        while x.0 < STEADY {
-            below = below + one / x;
-            x = x + one;
-        }
-        let mut sum = x.ln() - Dd(0.5, 0.0) / x - below;
-        let square = one / (x * x);
-        let mut power = square;
-        for (k, b) in bernoulli().enumerate() {
-            sum = sum - b * power / (2.0 * (k + 1) as f64).into();
-            power = power * square;
-        }
-        sum
-    }
-
-    /// The derivative of [`Self::digamma`].
-    pub fn trigamma(self) -> Dd {
-        let one = Dd(1.0, 0.0);
-        if self.0 == f64::INFINITY || self.0.is_nan() {
-            return (1.0 / self.0).into();
-        }
-        if self.0.is_infinite() {
-            return f64::NAN.into();
-        }
-        if self.0 <= 0.0 && self.0 == self.0.round() {
-            return f64::INFINITY.into();
-        }
-        if self.0 < 0.0 {
-            return self.reflections().1 - (one - self).trigamma();
-        }
-        let (mut x, mut sum) = (self, Dd(0.0, 0.0));
-        while x.0 < STEADY {
-            sum = sum + one / (x * x);
-            x = x + one;
-        }
-        let (square, mut power) = (x * x, one / x);
-        sum = sum + power + Dd(0.5, 0.0) / square;
-        for b in bernoulli() {
-            power = power / square;
-            sum = sum + b * power;
-        }
-        sum
-    }
-
-    /// The sum of `(q + k)^-self` over k = 0, 1, ..., for `self` above 1 and positive `q`.
-    pub fn zeta(self, q: Dd) -> Dd {
-        let one = Dd(1.0, 0.0);
-        let (mut sum, mut a) = (Dd(0.0, 0.0), q);
-        while a.0 < STEADY || a.0 - q.0 < 8.0 {
-            let term = a.powd(-self);
-            sum = sum + term;
-            a = a + one;
-            if term.0 < 1e-33 * sum.0 {
-                return sum;
-            }
-        }
-        let last = a.powd(-self);
-        sum = sum + last * a / (self - one) + last.scaled(-1);
-        let (mut factor, mut factorial) = (self * last / a, 2.0f64);
-        let square = a * a;
-        for (k, b) in bernoulli().enumerate() {
-            sum = sum + b * factor / factorial.into();
-            let n = 2.0 * (k + 1) as f64;
-            factor = factor * (self + (n - 1.0).into()) * (self + n.into()) / square;
-            factorial *= (n + 1.0) * (n + 2.0);
-        }
-        sum
-    }
 }
 
-/// From here up the asymptotic series are right to the last bits with the terms of [`bernoulli`].
-const STEADY: f64 = 30.0;
-
-/// Bernoulli numbers B(2k) from k = 1.
-fn bernoulli() -> impl Iterator<Item = Dd> {
-    const QUOTIENTS: [(f64, f64); 14] = [
-        (1.0, 6.0),
-        (-1.0, 30.0),
-        (1.0, 42.0),
-        (-1.0, 30.0),
-        (5.0, 66.0),
-        (-691.0, 2730.0),
-        (7.0, 6.0),
-        (-3617.0, 510.0),
-        (43867.0, 798.0),
-        (-174_611.0, 330.0),
-        (854_513.0, 138.0),
-        (-236_364_091.0, 2730.0),
-        (8_553_103.0, 6.0),
-        (-23_749_461_029.0, 870.0),
-    ];
-    QUOTIENTS.into_iter().map(|(a, b)| Dd(a, 0.0) / Dd(b, 0.0))
+/// `c[0] + c[step] x + c[2 step] x^2 + ...`
+pub(crate) fn series(x: Dd, c: &[Dd], step: usize) -> Dd {
+    c.iter().step_by(step).rev().fold(Dd(0.0, 0.0), |sum, &c| sum * x + c)
 }
 
-/// `x + s x^3 / 3! + x^5 / 5! + s ...`, for |x| below 0.8.
+/// `x + s x^3 / 3! + x^5 / 5! + s ...`, for |x| below 0.8 and s of 1 or -1.
 fn odd_series(x: Dd, s: f64) -> Dd {
-    let square = x * x * s.into();
-    let mut sum = Dd(1.0, 0.0);
-    for k in (1..=14u32).rev() {
-        let d = f64::from(2 * k * (2 * k + 1));
-        sum = Dd(1.0, 0.0) + sum * square / d.into();
-    }
-    x * sum
+    x * series(x * x * s.into(), &INVERSE_FACTORIALS[1..], 2)
 }
 
 /// The multiple of pi / 2 nearest to `x`, modulo 4, and what is left.
@@ -555,12 +428,12 @@ fn reduce(x: Dd) -> (u8, Dd) {
     // that starts at the bit of weight 2 after scaling.
     let (m, e) = libm::frexp(x.0.abs());
     let (m, e) = (libm::ldexp(m, 53) as u64, e - 53);
-    let bit = |i: i32| i >= 0 && TWO_OVER_PI[i as usize / 64] >> (63 - i % 64) & 1 == 1;
+    let word = |i: i32| if i < 0 { 0 } else { TWO_OVER_PI.get(i as usize).copied().unwrap_or(0) };
+    let (first, offset) = ((e - 2).div_euclid(64), (e - 2).rem_euclid(64) as u32);
     let mut window = [0u64; 4];
-    for i in 0..256 {
-        if bit(e - 2 + i) {
-            window[i as usize / 64] |= 1 << (63 - i % 64);
-        }
+    for (i, bits) in (first..).zip(&mut window) {
+        let both = u128::from(word(i)) << 64 | u128::from(word(i + 1));
+        *bits = (both >> (64 - offset)) as u64;
     }
     let mut carry = 0u128;
     for word in window.iter_mut().rev() {
@@ -592,6 +465,7 @@ fn reduce(x: Dd) -> (u8, Dd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gamma::zeta;
 
     fn near(got: Dd, high: f64, low: f64) {
         let error = ((got.0 - high) + (got.1 - low)).abs() / high.abs();
@@ -656,7 +530,7 @@ mod tests {
         near(Dd(5.319372648326541e+255, 0.0).sin_cos().1, -4.687165924254628e-19, 4.3720557429382733e-36);
         near(Dd(0.2, 0.0).atan(), 0.19739555984988078, -6.037637556826327e-18);
         near(Dd(-5.0, 0.0).atan(), -1.373400766945016, 3.3077103557695165e-17);
-        near(Dd(1e+20, 0.0).atan(), 1.5707963267948966, 6.122233995736766e-17);
+        near(Dd(1e+20, 0.0).atan(), std::f64::consts::FRAC_PI_2, 6.122233995736766e-17);
         near(Dd(0.2, 0.0).asin(), 0.2013579207903308, 6.185294261018391e-18);
         near(Dd(0.2, 0.0).acos(), 1.369438406004566, -8.37308323817953e-17);
         near(Dd(-0.999999, 0.0).asin(), -1.5693821131146521, 1.100101637792604e-16);
@@ -683,9 +557,9 @@ mod tests {
         near(Dd(170.5, 0.0).trigamma(), 0.005882335979579863, -3.5799654637351396e-19);
         near(Dd(-2.6, 0.0).digamma(), 0.1148975066969342, -5.674900411412496e-18);
         near(Dd(-2.6, 0.0).trigamma(), 10.591688362390217, 5.019791203827317e-16);
-        near(Dd(2.5, 0.0).zeta(Dd(0.7, 0.0)), 2.9028675777573465, 1.3404853887207435e-16);
-        near(Dd(1.001, 0.0).zeta(Dd(3.0, 0.0)), 999.0776349295164, -2.0376248326311314e-14);
-        near(Dd(40.0, 0.0).zeta(Dd(1.5, 0.0)), 9.043772695905904e-08, -4.335419621033147e-24);
+        near(zeta(2.5, 0.7), 2.9028675777573465, 1.3404853887207435e-16);
+        near(zeta(1.001, 3.0), 999.0776349295164, -2.0376248326311314e-14);
+        near(zeta(40.0, 1.5), 9.043772695905904e-08, -4.335419621033147e-24);
         near(Dd(1.1, 0.0).powd(Dd(7000.5, 0.0)), 5.881558894572704e+289, -2.8937208314697187e+273);
     }
 }

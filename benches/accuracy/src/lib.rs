@@ -8,6 +8,7 @@
 
 pub mod binary;
 pub mod dd;
+pub mod gamma;
 mod points;
 pub mod real;
 pub mod unary;
@@ -19,6 +20,7 @@ use ep_cpu::isa::Isa;
 use ep_cpu::kernels::{binary as binary_kernels, unary as unary_kernels};
 use half::{bf16, f16};
 pub use points::Plan;
+use primitives::reference::{Binary, Number, Unary};
 use real::Real;
 use std::fmt::Write as _;
 
@@ -41,9 +43,14 @@ pub enum Op {
 impl Op {
     /// All that have a float formula.
     pub fn all() -> Vec<Op> {
-        let unary = unary_kernels::OPS.iter().copied().filter(|op| unary::value::<f64>(op, 0.5, ATTR, false).is_some());
-        let binary =
-            binary_kernels::OPS.iter().copied().filter(|op| binary::value::<f64>(op, 2.5, 0.5, ATTR, 5.0).is_some());
+        let unary = unary_kernels::OPS
+            .iter()
+            .copied()
+            .filter(|op| unary::value::<f64>(op, 0.5, ATTR, false).is_some());
+        let binary = binary_kernels::OPS
+            .iter()
+            .copied()
+            .filter(|op| binary::value::<f64>(op, 2.5, 0.5, ATTR, 5.0).is_some());
         unary.map(Op::Unary).chain(binary.map(Op::Binary)).collect()
     }
 
@@ -65,10 +72,10 @@ pub struct Limit {
 }
 
 /// The limit of an op in a dtype: 1 ulp in f16 and bf16, 2 in f32, 4 in f64; of `pow`, `tan`, `erfc`, the gamma
-/// family and `zeta`, and what is made of them, 4 in f32 and 16 in f64. Near a root of the gamma family,
-/// 1e-6 in f32 and 1e-13 in f64. The gradients of powers multiply a power with two more factors: 2 ulps more.
+/// family and `zeta`, and the gradients that contain them, 4 in f32 and 16 in f64. Near a root, 1e-6 in f32 and
+/// 1e-14 in f64. The gradients of powers multiply a power with two more factors: 2 ulps more.
 pub fn limit(op: Op, dtype: DType) -> Limit {
-    const HARD: [&str; 11] = [
+    const HARD: [&str; 12] = [
         "pow",
         "tan",
         "erfc",
@@ -76,11 +83,13 @@ pub fn limit(op: Op, dtype: DType) -> Limit {
         "digamma",
         "trigamma",
         "zeta",
+        "tan_backward_with_dy_x",
         "lgamma_backward_with_dy_x",
         "digamma_backward_with_dy_x",
         "scalar_base_power_grad",
         "scalar_exp_power_grad",
     ];
+    const ROOTED: [&str; 4] = ["lgamma", "digamma", "zeta", "lgamma_backward_with_dy_x"];
     let name = op.name();
     let hard = HARD.contains(&name);
     let more = if name.ends_with("power_grad") { 2.0 } else { 0.0 };
@@ -89,10 +98,16 @@ pub fn limit(op: Op, dtype: DType) -> Limit {
         DType::F32 => (if hard { 4.0 } else { 2.0 }) + more,
         _ => (if hard { 16.0 } else { 4.0 }) + more,
     };
-    let rooted = name.contains("gamma");
-    let absolute = if !rooted { 0.0 } else if dtype == DType::F64 { 1e-13 } else { 1e-6 };
+    let absolute = match dtype {
+        _ if !ROOTED.contains(&name) => 0.0,
+        DType::F64 => 1e-14,
+        _ => 1e-6,
+    };
     Limit { ulps, absolute }
 }
+
+/// Nearer to zero than this, a function with roots is near one.
+const NEAR_ROOT: f64 = 2.0;
 
 /// The largest error that was found.
 #[derive(Clone, Debug, Default)]
@@ -148,6 +163,16 @@ impl Format {
             _ => (52, -1074, f64::MAX),
         };
         Format { dtype, digits, least, max }
+    }
+
+    /// The least number.
+    fn tiny(self) -> f64 {
+        libm::ldexp(1.0, self.least)
+    }
+
+    /// The least number that has all digits, in the type computed in.
+    fn normal(self) -> f64 {
+        if self.dtype == DType::F64 { f64::MIN_POSITIVE } else { f32::MIN_POSITIVE.into() }
     }
 
     fn size(self) -> usize {
@@ -260,7 +285,8 @@ fn judge_all(op: Op, format: Format, operands: [&[u8]; 2], got: &[u8]) -> Worst 
             .step_by(part)
             .map(|start| {
                 let end = (start + part).min(got.len());
-                let cut = |bytes: &[u8]| format.decode(if bytes.is_empty() { &[] } else { &bytes[start..end] });
+                let cut =
+                    |bytes: &[u8]| format.decode(if bytes.is_empty() { &[] } else { &bytes[start..end] });
                 let (x, y, got) = (cut(operands[0]), cut(operands[1]), cut(got));
                 scope.spawn(move || judge_part(op, format, &x, &y, &got))
             })
@@ -273,73 +299,135 @@ fn judge_all(op: Op, format: Format, operands: [&[u8]; 2], got: &[u8]) -> Worst 
 }
 
 fn judge_part(op: Op, format: Format, x: &[f64], y: &[f64], got: &[f64]) -> Worst {
-    let limit = limit(op, format.dtype);
+    let judge = Judge { op, format, limit: limit(op, format.dtype) };
     let mut worst = Worst::default();
     for (i, &got) in got.iter().enumerate() {
         let at = [x[i], y.get(i).copied().unwrap_or(0.0)];
-        let (ulps, want) = if format.dtype == DType::F64 {
-            judge::<Dd>(op, format, limit, at, got)
-        } else {
-            judge::<f64>(op, format, limit, at, got)
-        };
+        let (ulps, want) =
+            if format.dtype == DType::F64 { judge.error::<Dd>(at, got) } else { judge.error::<f64>(at, got) };
         worst.add(&Worst { ulps, at, got, want, points: 1 });
     }
     worst
 }
 
-/// The error of `got` in ulps, and the true value.
-fn judge<R: Real>(op: Op, format: Format, limit: Limit, [x, y]: [f64; 2], got: f64) -> (f64, f64) {
-    let tiny = libm::ldexp(1.0, format.least);
-    let (value, mut slack) = match op {
-        Op::Unary(name) => {
-            let above = format.computed(x * ATTR[0]) > ATTR[1];
-            let Some(value) = unary::value::<R>(name, x, ATTR, above) else { return (f64::INFINITY, f64::NAN) };
-            (value, 0.0)
+/// What judges the results of an op in a dtype.
+struct Judge {
+    op: Op,
+    format: Format,
+    limit: Limit,
+}
+
+/// What a result may be off, beside its ulps.
+#[derive(Clone, Copy)]
+struct Slack {
+    /// Always.
+    absolute: f64,
+    /// What the limit near a root is multiplied with.
+    factor: f64,
+}
+
+impl Judge {
+    /// The error of `got` in ulps, and the true value.
+    ///
+    /// What the formulas call an error, and what is so small that they have few digits left themselves, is judged
+    /// again by the reference implementation, whose numbers have more digits and exponents without end.
+    fn error<R: Real>(&self, at: [f64; 2], got: f64) -> (f64, f64) {
+        let (value, slack) = self.formula::<R>(at, got);
+        let ulps = self.distance(at, got, value.parts(), slack);
+        let high = value.parts().0;
+        let faint = self.format.dtype == DType::F64 && high.abs() < 1e-290 && (high != 0.0 || got != 0.0);
+        if ulps <= self.limit.ulps && !faint {
+            return (ulps, high);
         }
-        Op::Binary(name) => {
-            let quotient = if name == "trunc_div" {
-                format.computed(x / y)
-            } else {
-                f64::from(u8::from(format.computed(y * ATTR[0]) > ATTR[1]))
-            };
-            let Some(judged) = binary::value::<R>(name, x, y, ATTR, quotient) else {
-                return (f64::INFINITY, f64::NAN);
-            };
-            let mut slack = 3.0 * libm::ldexp(judged.terms, -format.digits.max(23));
-            if let Some(derivative) = judged.derivative {
-                let dy = if name.ends_with("power_grad") { y } else { x };
-                let size = derivative.abs().parts().0;
-                // A derivative that the dtype cannot hold: the product is that of its limit.
-                let limit = if size > format.max { f64::INFINITY } else if size < tiny { 0.0 } else { size };
-                if limit != size && (dy.abs() * limit == got.abs() || (dy * limit).is_nan() && got.is_nan()) {
-                    return (0.0, got);
-                }
-                if dy.is_finite() {
-                    slack += dy.abs() * tiny;
-                }
+        let want = self.reference(at);
+        (self.distance(at, got, (want, 0.0), slack), want)
+    }
+
+    /// The true value, correctly rounded.
+    fn reference(&self, [x, y]: [f64; 2]) -> f64 {
+        let (dtype, [x, y]) = (self.format.dtype, [x, y].map(Number::Real));
+        let number = match self.op {
+            Op::Unary(name) => Unary::new(name, dtype, dtype, ATTR).map(|f| f.apply(x)),
+            Op::Binary(name) => Binary::new(name, dtype, dtype, ATTR).map(|f| f.apply(x, y)),
+        };
+        number.map_or(f64::NAN, Number::re)
+    }
+
+    fn formula<R: Real>(&self, [x, y]: [f64; 2], got: f64) -> (R, Slack) {
+        let format = self.format;
+        let unknown = (R::from(f64::NAN), Slack { absolute: 0.0, factor: 1.0 });
+        let name = match self.op {
+            Op::Unary(name) => {
+                let above = format.computed(x * ATTR[0]) > ATTR[1];
+                return unary::value::<R>(name, x, ATTR, above).map_or(unknown, |value| (value, unknown.1));
             }
-            (judged.value, slack)
+            Op::Binary(name) => name,
+        };
+        let quotient = if name == "trunc_div" {
+            format.computed(x / y)
+        } else {
+            f64::from(u8::from(format.computed(y * ATTR[0]) > ATTR[1]))
+        };
+        let Some(judged) = binary::value::<R>(name, x, y, ATTR, quotient) else { return unknown };
+        let mut absolute = 3.0 * libm::ldexp(judged.terms, -format.digits.max(23));
+        let mut factor = 1.0;
+        if let Some(derivative) = judged.derivative {
+            let dy = if name.ends_with("power_grad") { y } else { x };
+            let size = derivative.abs().parts().0;
+            // A derivative that the type computed in cannot hold: the product is that of its limit.
+            let normal = format.normal();
+            let limit = if size > format.max {
+                f64::INFINITY
+            } else if size < normal {
+                0.0
+            } else {
+                size
+            };
+            if limit != size && (dy.abs() * limit == got.abs() || (dy * limit).is_nan() && got.is_nan()) {
+                return (R::from(got), unknown.1);
+            }
+            if dy.is_finite() {
+                factor = dy.abs();
+                // So close to the least normal number, a step on the way may have been below it.
+                absolute += factor * if size < 1024.0 * normal { normal } else { format.tiny() };
+            }
         }
-    };
-    let (high, low) = value.parts();
-    if high.is_nan() || got.is_nan() {
-        return (if high.is_nan() && got.is_nan() { 0.0 } else { f64::INFINITY }, high);
+        (judged.value, Slack { absolute, factor })
     }
-    // Past the largest number comes infinity, one ulp on.
-    let past = format.max + format.ulp(format.max);
-    let past = if past.is_finite() { past } else { f64::MAX };
-    let inside = |x: f64| if x.is_infinite() { past.copysign(x) } else { x };
-    if high.is_infinite() || high.abs() > past {
-        return (if got.is_infinite() && got.signum() == high.signum() { 0.0 } else if got.abs() == format.max && high.is_finite() { 1.0 } else { f64::INFINITY }, high);
+
+    /// How many ulps `got` is off what it should be, the sum of both numbers.
+    fn distance(&self, [_, y]: [f64; 2], got: f64, (high, low): (f64, f64), slack: Slack) -> f64 {
+        let format = self.format;
+        if high.is_nan() || got.is_nan() {
+            return if high.is_nan() && got.is_nan() { 0.0 } else { f64::INFINITY };
+        }
+        // Past the largest number comes infinity, one ulp on.
+        let past = format.max + format.ulp(format.max);
+        let past = if past.is_finite() { past } else { f64::MAX };
+        let inside = |x: f64| if x.is_infinite() { past.copysign(x) } else { x };
+        if high.is_infinite() || high.abs() > past {
+            // The sign at the end of the gap that acosh has is open.
+            let open = self.op.name() == "acosh_backward_with_dy_x" && y == -1.0;
+            return if got.is_infinite() && (got.signum() == high.signum() || open) {
+                0.0
+            } else if got.abs() == format.max {
+                1.0
+            } else {
+                f64::INFINITY
+            };
+        }
+        if got.is_infinite() && high.abs() < format.max - 4.0 * format.ulp(format.max) {
+            return f64::INFINITY;
+        }
+        let error = ((inside(got) - high) - low).abs();
+        let ulps = (error - slack.absolute).max(0.0) / format.ulp(high);
+        // Above zero, the terms of zeta are all of one sign.
+        let rooted = self.limit.absolute > 0.0 && !(self.op.name() == "zeta" && y > 0.0);
+        let near = rooted && high.abs() < NEAR_ROOT * slack.factor;
+        if near && error <= slack.absolute + self.limit.absolute * slack.factor {
+            ulps.min(self.limit.ulps)
+        } else {
+            ulps
+        }
     }
-    let ulp = format.ulp(high);
-    slack += if high.abs() < 1.0 { limit.absolute } else { 0.0 };
-    // The judge itself has few digits left where the second part of a double-double underflows.
-    slack += if format.dtype == DType::F64 && high.abs() < 1e-290 { 0.5 * tiny } else { 0.0 };
-    if got.is_infinite() && high.abs() < format.max - 4.0 * format.ulp(format.max) {
-        return (f64::INFINITY, high);
-    }
-    let error = ((inside(got) - high) - low).abs();
-    let error = if error <= slack { 0.0 } else { error - slack };
-    (error / ulp, high)
 }

@@ -10,12 +10,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Measures the accuracy of the CPU provider's float ops; exits with 1 if one exceeds its limit
+///
+/// Each op is tried on all 16-bit patterns, or on 10,000,000 random bit patterns or pairs of them and on 100,000
+/// numbers around each root, pole and edge of its range; at levels below the best one on a twentieth of those.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
     /// A hundredth of the points
-    #[arg(long)]
+    #[arg(long, conflicts_with = "points")]
     quick: bool,
+    /// How many random points; around each root, pole and edge there are a hundredth of that
+    #[arg(long, value_name = "N", default_value_t = 10_000_000)]
+    points: u64,
     /// Only this op (may be repeated)
     #[arg(long, value_name = "OP")]
     op: Vec<String>,
@@ -25,10 +31,13 @@ struct Cli {
     /// Only this instruction-set level (may be repeated) [default: each that this CPU has]
     #[arg(long, value_name = "LEVEL")]
     isa: Vec<Level>,
-    /// Writes the table as Markdown
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
+    /// Writes the page of the documentation
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/accuracy.md")]
+    write_docs: Option<PathBuf>,
 }
+
+/// The share of the points that levels below the best one get: one in so many.
+const FEWER: u64 = 20;
 
 /// One line of the table: an op in a dtype.
 struct Row {
@@ -59,22 +68,31 @@ fn run(cli: &Cli) -> Result<bool, String> {
     if dtypes.is_empty() {
         return Err(format!("unknown dtypes {:?}; use f16, bf16, f32, f64", cli.dtype));
     }
-    let isas = if cli.isa.is_empty() {
-        // AMX has no code of its own.
+    if cli.write_docs.is_some() && (cli.quick || !cli.op.is_empty() || !cli.dtype.is_empty()) {
+        return Err("the page has all ops and dtypes in full; leave out --quick, --op and --dtype".into());
+    }
+    // AMX has no code of its own here.
+    let mut isas: Vec<Isa> = if cli.isa.is_empty() {
         Isa::available().into_iter().filter(|isa| isa.level() != Level::Amx).collect()
     } else {
-        cli.isa.iter().map(|&level| Isa::new(level)).collect::<Result<Vec<_>, _>>().map_err(|e| e.to_string())?
+        cli.isa.iter().map(|&level| Isa::new(level)).collect::<Result<_, _>>().map_err(|e| e.to_string())?
     };
-    let plan = if cli.quick { Plan::QUICK } else { Plan::FULL };
+    isas.reverse();
 
+    let points = if cli.quick { cli.points / 100 } else { cli.points };
     let mut rows: Vec<Row> = Vec::new();
     println!("{:<38} {:<5} {:>6} {:>9}  at", "op", "dtype", "limit", "worst ulp");
-    for op in ops.into_iter().filter(|op| matches(&cli.op, op.name())) {
-        for &dtype in &dtypes {
+    let chosen: Vec<Op> = ops.into_iter().filter(|op| matches(&cli.op, op.name())).collect();
+    let total = chosen.len() * dtypes.len();
+    for (i, &op) in chosen.iter().enumerate() {
+        for (j, &dtype) in dtypes.iter().enumerate() {
             let mut row: Option<Row> = None;
-            for &isa in &isas {
-                let label = format!("{} {dtype} {isa}", op.name());
-                let Some(worst) = measure(op, dtype, isa, &plan, &mut |points| show(&label, points)) else { break };
+            for (n, &isa) in isas.iter().enumerate() {
+                let label = format!("{}/{total} {} {dtype} {isa}", i * dtypes.len() + j + 1, op.name());
+                let plan = Plan::of(if n == 0 { points } else { points / FEWER });
+                let Some(worst) = measure(op, dtype, isa, &plan, &mut |points| show(&label, points)) else {
+                    break;
+                };
                 if row.as_ref().is_none_or(|row| worst.ulps > row.worst.ulps) {
                     row = Some(Row { op, dtype, worst, isa });
                 }
@@ -88,8 +106,9 @@ fn run(cli: &Cli) -> Result<bool, String> {
     }
     let failed = rows.iter().filter(|row| !holds(row)).count();
     println!("{} op and dtype pairs, {failed} past their limit", rows.len());
-    if let Some(file) = &cli.markdown {
-        std::fs::write(file, markdown(&rows)).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+    if let Some(file) = &cli.write_docs {
+        std::fs::write(file, page(&rows, &isas, points))
+            .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
     }
     Ok(failed == 0)
 }
@@ -114,8 +133,13 @@ fn show(label: &str, points: u64) {
 
 fn line(row: &Row) -> String {
     let Row { op, dtype, worst, isa } = row;
-    let mut text =
-        format!("{:<38} {:<5} {:>6} {:>9.3}", op.name(), dtype.to_string(), limit(*op, *dtype).ulps, worst.ulps);
+    let mut text = format!(
+        "{:<38} {:<5} {:>6} {:>9.3}",
+        op.name(),
+        dtype.to_string(),
+        limit(*op, *dtype).ulps,
+        worst.ulps
+    );
     let _ = write!(text, "  {} ({isa})", worst.place(*op));
     if !holds(row) {
         let _ = write!(text, "  PAST THE LIMIT: {:e} is not {:e}", worst.got, worst.want);
@@ -123,26 +147,31 @@ fn line(row: &Row) -> String {
     text
 }
 
-/// The table of the documentation: an op per line.
-fn markdown(rows: &[Row]) -> String {
-    let mut text = String::from(
-        "# Accuracy\n\n\
-         Written by `cargo run --release -p ep-accuracy -- --markdown docs/accuracy.md`.\n\n\
-         The worst error of each float op of the CPU provider, in ulps of the true value, over all instruction-set\n\
-         levels: over all 65,536 values of f16 and bf16 for ops of one operand, else over 10,000,000 random bit\n\
-         patterns or pairs and 100,000 numbers around each root, pole and edge of the range. 0.5 is a correct\n\
-         rounding. Limits: 1 ulp in f16 and bf16, 2 in f32, 4 in f64; of `pow`, `tan`, `erfc`, `zeta` and the gamma\n\
-         family 4 in f32 and 16 in f64, or near a root of that family 1e-6 in f32 and 1e-13 in f64.\n\n",
-    );
-    let _ = write!(
-        text,
-        "Attributes are {} and {}. A backward op is `dy` times a derivative. It may be off by more than its ulps\n\
-         where the derivative is a sum of terms that cancel: by 3 epsilons of their magnitudes; and by half the least\n\
-         number of the dtype, since the derivative may have been rounded there; both times `|dy|`. A derivative that\n\
-         overflows or vanishes in the dtype counts as infinity or 0.\n\n\
-         | op | f16 | bf16 | f32 | f64 |\n|---|---|---|---|---|\n",
-        ATTR[0], ATTR[1]
-    );
+/// With a comma after every three digits.
+fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The page of the documentation: the rules, and an op per line.
+fn page(rows: &[Row], isas: &[Isa], points: u64) -> String {
+    let levels: Vec<String> = isas.iter().map(|isa| format!("`{isa}`")).collect();
+    let mut text = include_str!("page.md")
+        .replace("{attr0}", &ATTR[0].to_string())
+        .replace("{attr1}", &ATTR[1].to_string())
+        .replace("{random}", &grouped(points))
+        .replace("{slow}", &grouped(points / 100))
+        .replace("{fewer}", &FEWER.to_string())
+        .replace("{best}", &levels[0])
+        .replace("{others}", &levels[1..].join(", "));
+    text.push_str("\n| op | f16 | bf16 | f32 | f64 |\n|---|---|---|---|---|\n");
     let mut names: Vec<&str> = rows.iter().map(|row| row.op.name()).collect();
     names.dedup();
     for name in names {
@@ -150,7 +179,8 @@ fn markdown(rows: &[Row]) -> String {
         for dtype in DTYPES {
             let found = rows.iter().find(|row| row.op.name() == name && row.dtype == dtype);
             let _ = match found {
-                Some(row) => write!(text, " {:.2} |", row.worst.ulps),
+                Some(Row { worst, .. }) if worst.ulps == 0.0 => write!(text, " 0 |"),
+                Some(row) => write!(text, " {:.2} at {} |", row.worst.ulps, row.worst.place(row.op)),
                 None => write!(text, " |"),
             };
         }

@@ -66,8 +66,6 @@ pub trait Real:
     fn trigamma(self) -> Self;
     /// `x^y` for positive `x`.
     fn power(self, y: Self) -> Self;
-    /// Hurwitz zeta of `self` above 1 at positive `q`.
-    fn zeta(self, q: Self) -> Self;
 }
 
 macro_rules! same {
@@ -93,10 +91,6 @@ impl Real for Dd {
     fn power(self, y: Self) -> Self {
         self.powd(y)
     }
-
-    fn zeta(self, q: Self) -> Self {
-        Dd::zeta(self, q)
-    }
 }
 
 impl Real for f64 {
@@ -107,7 +101,11 @@ impl Real for f64 {
     same!(f64, abs sqrt exp exp2 exp_m1 ln log2 log10 ln_1p sinh cosh tanh asin acos atan);
 
     fn asinh(self) -> f64 {
-        if self.abs() > 1e100 { (self.abs().ln() + std::f64::consts::LN_2).copysign(self) } else { libm::asinh(self) }
+        if self.abs() > 1e100 {
+            (self.abs().ln() + std::f64::consts::LN_2).copysign(self)
+        } else {
+            libm::asinh(self)
+        }
     }
 
     fn acosh(self) -> f64 {
@@ -145,9 +143,5 @@ impl Real for f64 {
 
     fn power(self, y: f64) -> f64 {
         self.powf(y)
-    }
-
-    fn zeta(self, q: f64) -> f64 {
-        Dd::from(self).zeta(q.into()).0
     }
 }

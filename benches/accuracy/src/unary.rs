@@ -49,35 +49,97 @@ pub fn value<R: Real>(op: &str, x: f64, [a0, a1]: [f64; 2], above: bool) -> Opti
     let (zero, one) = (r(0.0), r(1.0));
     let exact = |x: f64| Some(r(x));
     // A gate times -inf: 0 times infinity. Times +inf, the gate is 1.
-    let gated = |gate: &dyn Fn() -> R| if x.is_infinite() { r(if x > 0.0 { x } else { f64::NAN }) } else { v * gate() };
+    let gated = |gate: &dyn Fn() -> R| {
+        if x.is_infinite() { r(if x > 0.0 { x } else { f64::NAN }) } else { v * gate() }
+    };
     let result = match op {
         "identity" => v,
-        "elu" => if x > 0.0 { v } else { r(a0) * v.exp_m1() },
-        "celu" => if x > 0.0 { v } else { r(a0) * (v / r(a0)).exp_m1() },
-        "selu" => r(1.050_700_987_355_480_5) * if x > 0.0 { v } else { r(1.673_263_242_354_377_2) * v.exp_m1() },
+        "elu" => {
+            if x > 0.0 {
+                v
+            } else {
+                r(a0) * v.exp_m1()
+            }
+        }
+        "celu" => {
+            if x > 0.0 {
+                v
+            } else {
+                r(a0) * (v / r(a0)).exp_m1()
+            }
+        }
+        "selu" => {
+            r(1.050_700_987_355_480_5) * if x > 0.0 { v } else { r(1.673_263_242_354_377_2) * v.exp_m1() }
+        }
         "relu" => return exact(if x <= 0.0 { 0.0 } else { x }),
         "gelu" => gated(&|| normal_cdf(v)),
         "hard_swish" => {
-            if x >= 3.0 { v } else if x <= -3.0 { zero } else { v * (v + r(3.0)) / r(6.0) }
+            if x >= 3.0 {
+                v
+            } else if x <= -3.0 {
+                zero
+            } else {
+                v * (v + r(3.0)) / r(6.0)
+            }
         }
         "hard_sigmoid" => {
-            if x >= 3.0 { one } else if x <= -3.0 { zero } else { (v + r(3.0)) / r(6.0) }
+            if x >= 3.0 {
+                one
+            } else if x <= -3.0 {
+                zero
+            } else {
+                (v + r(3.0)) / r(6.0)
+            }
         }
         "hard_shrink" => return exact(if x.abs() <= a0 { 0.0 } else { x }),
-        "hard_tanh" => return exact(if x <= a0 { a0 } else if x >= a1 { a1 } else { x }),
-        "leaky_relu" => if x > 0.0 { v } else { r(a0) * v },
+        "hard_tanh" => {
+            return exact(if x <= a0 {
+                a0
+            } else if x >= a1 {
+                a1
+            } else {
+                x
+            });
+        }
+        "leaky_relu" => {
+            if x > 0.0 {
+                v
+            } else {
+                r(a0) * v
+            }
+        }
         "mish" => gated(&|| tanh_soft_plus(v)),
         "silu" => gated(&|| sigmoid(v)),
         "soft_shrink" => {
-            if x > a0 { v - r(a0) } else if x < -a0 { v + r(a0) } else if x.is_nan() { v } else { zero }
+            if x > a0 {
+                v - r(a0)
+            } else if x < -a0 {
+                v + r(a0)
+            } else if x.is_nan() {
+                v
+            } else {
+                zero
+            }
         }
         "soft_sign" => v / (one + v.abs()),
-        "soft_plus" => if above { v } else { soft_plus(v * r(a0)) / r(a0) },
+        "soft_plus" => {
+            if above {
+                v
+            } else {
+                soft_plus(v * r(a0)) / r(a0)
+            }
+        }
         "tanh" => v.tanh(),
         "threshold" => return exact(if x <= a0 { a1 } else { x }),
         "fast_gelu" => gated(&|| sigmoid(fast_gelu_argument(r(x.clamp(-1e3, 1e3))))),
         "quick_gelu" => gated(&|| sigmoid(r(1.702) * v)),
-        "square_relu" => if x > 0.0 { v * v } else { zero },
+        "square_relu" => {
+            if x > 0.0 {
+                v * v
+            } else {
+                zero
+            }
+        }
         "abs" => return exact(x.abs()),
         "acos" => v.acos(),
         "acosh" => v.acosh(),
@@ -104,11 +166,25 @@ pub fn value<R: Real>(op: &str, x: f64, [a0, a1]: [f64; 2], above: bool) -> Opti
         "log_sigmoid" => -soft_plus(-v),
         "negative" => return exact(-x),
         "reciprocal" => one / v,
-        "reciprocal_no_nan" => if x == 0.0 { zero } else { one / v },
+        "reciprocal_no_nan" => {
+            if x == 0.0 {
+                zero
+            } else {
+                one / v
+            }
+        }
         "rint" | "round" => return exact(rint(x)),
         "rsqrt" => one / v.sqrt(),
         "sigmoid" => sigmoid(v),
-        "sign" => return exact(if x > 0.0 { 1.0 } else if x < 0.0 { -1.0 } else { 0.0 }),
+        "sign" => {
+            return exact(if x > 0.0 {
+                1.0
+            } else if x < 0.0 {
+                -1.0
+            } else {
+                0.0
+            });
+        }
         "sin" => v.sin_cos().0,
         "sinh" => v.sinh(),
         "sqrt" => v.sqrt(),
@@ -128,8 +204,26 @@ pub fn value<R: Real>(op: &str, x: f64, [a0, a1]: [f64; 2], above: bool) -> Opti
 /// Where a function has a root, a pole, an edge of its range, or an implementation changes over.
 pub fn edges(op: &str) -> Vec<f64> {
     let pi = std::f64::consts::PI;
-    let exponential: &[f64] =
-        &[0.0, 0.5, 1.0, 17.3, 88.722_83, 89.0, 104.0, 112.0, 126.0, 127.0, 128.0, 149.0, 709.782_712_893_384, 710.0, 745.133, 1022.0, 1024.0, 1074.0];
+    let exponential: &[f64] = &[
+        0.0,
+        0.5,
+        1.0,
+        17.3,
+        88.722_83,
+        89.0,
+        104.0,
+        112.0,
+        126.0,
+        127.0,
+        128.0,
+        149.0,
+        709.782_712_893_384,
+        710.0,
+        745.133,
+        1022.0,
+        1024.0,
+        1074.0,
+    ];
     let both = |v: &[f64]| v.iter().flat_map(|&x| [x, -x]).collect::<Vec<_>>();
     match op {
         "sin" | "cos" | "tan" => {
@@ -139,20 +233,35 @@ pub fn edges(op: &str) -> Vec<f64> {
         }
         "lgamma" | "digamma" | "trigamma" => {
             let mut v: Vec<f64> = (0..12).map(|k| -f64::from(k)).collect();
-            v.extend([1.0, 2.0, 0.5, 12.0, 24.0, 1.461_632_144_968_362_2, -0.504_083_008_264_455_4, -1.573_498_473_162_390_5]);
+            v.extend([
+                1.0,
+                2.0,
+                0.5,
+                12.0,
+                24.0,
+                1.461_632_144_968_362_2,
+                -0.504_083_008_264_455_4,
+                -1.573_498_473_162_390_5,
+            ]);
             v.extend([-2.457_024_738_220_800_5, -2.747_682_646_727_412_6, 1e10, 4e36, 2.5e305]);
             v
         }
-        "log" | "log2" | "log10" | "sqrt" | "rsqrt" => vec![0.0, 0.5, 0.75, 1.0, 1.5, 2.0, 1e-38, 1e-308, 1e10],
+        "log" | "log2" | "log10" | "sqrt" | "rsqrt" => {
+            vec![0.0, 0.5, 0.75, 1.0, 1.5, 2.0, 1e-38, 1e-308, 1e10]
+        }
         "log1p" => vec![-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0, 1e10],
         "acos" | "asin" | "atanh" => both(&[0.0, 0.5, 0.707_106_781_186_547_5, 1.0]),
-        "atan" | "asinh" => both(&[0.0, 0.414_213_562_373_095, 1.0, 2.414_213_562_373_095, 268_435_456.0, 1e18]),
+        "atan" | "asinh" => {
+            both(&[0.0, 0.414_213_562_373_095, 1.0, 2.414_213_562_373_095, 268_435_456.0, 1e18])
+        }
         "acosh" => vec![1.0, 1.5, 2.0, 268_435_456.0, 1e18],
         "erf" | "erfc" | "gelu" | "tanh" => {
             both(&[0.0, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 5.9, 9.01, 10.05, 13.2, 14.4, 20.0, 26.5, 27.2, 38.5])
         }
         "fast_gelu" => both(&[0.0, 0.5, 1.0, 3.0, 10.1, 10.75, 20.5, 24.0]),
-        "round" | "rint" | "ceil" | "floor" | "trunc" => both(&[0.0, 0.5, 1.0, 1.5, 2.5, 8_388_608.0, 4_503_599_627_370_496.0]),
+        "round" | "rint" | "ceil" | "floor" | "trunc" => {
+            both(&[0.0, 0.5, 1.0, 1.5, 2.5, 8_388_608.0, 4_503_599_627_370_496.0])
+        }
         "hard_swish" | "hard_sigmoid" => both(&[0.0, 3.0]),
         "hard_shrink" | "hard_tanh" | "soft_shrink" | "threshold" | "leaky_relu" => both(&[0.0, 0.75, 1.5]),
         _ => both(exponential),

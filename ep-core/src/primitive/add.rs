@@ -136,9 +136,11 @@ unsafe impl<'a, R, W, Dst: Into<W>, Srcs: Copy + Into<R>> Call<R, W> for AddCall
 /// The sum of any number of sources: dst = srcs\[0\] + srcs\[1\] + ...
 ///
 /// # Contract
-/// - At most 256 sources. The sum of none is 0, of one a copy.
-/// - Added from left to right. f16 and bf16 add in f32 and round once. Integers wrap; for bool the sum is `or`.
-/// - `count == 0` does nothing.
+/// - At most 256 sources. The sum of none is 0; of one it is a bit-exact copy.
+/// - Added from left to right. f16 and bf16 add in f32 and round once; what is beyond the dtype is an infinity. Integers
+///   wrap; for bool the sum is `or`.
+/// - A NaN in a source, or infinities of both signs, give NaN.
+/// - `count` 0 does nothing.
 /// - dst may be exactly the memory of any of the sources, of several too; sources may be the same memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Add;
@@ -290,7 +292,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("The sum of any number of sources: dst = srcs[0] + srcs[1] + ..."),
     contract: text(
-        "- At most 256 sources. The sum of none is 0, of one a copy.\n- Added from left to right. f16 and bf16 add in f32 and round once. Integers wrap; for bool the sum is `or`.\n- `count == 0` does nothing.\n- dst may be exactly the memory of any of the sources, of several too; sources may be the same memory.",
+        "- At most 256 sources. The sum of none is 0; of one it is a bit-exact copy.\n- Added from left to right. f16 and bf16 add in f32 and round once; what is beyond the dtype is an infinity. Integers\n  wrap; for bool the sum is `or`.\n- A NaN in a source, or infinities of both signs, give NaN.\n- `count` 0 does nothing.\n- dst may be exactly the memory of any of the sources, of several too; sources may be the same memory.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

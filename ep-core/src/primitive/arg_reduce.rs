@@ -138,9 +138,11 @@ unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for ArgReduceCall<Src, 
 /// The position of the largest or smallest element along an axis: \[outer, reduced, inner\] to \[outer, inner\].
 ///
 /// # Contract
-/// - The first of equal elements. A NaN is beyond every number for both: the first NaN is found.
-/// - reduced 0 is InvalidArgument unless outer or inner is 0, when nothing is done; so is an axis that is longer than the
-///   dtype of dst can number.
+/// - The first of equal elements; zeros of both signs are equal.
+/// - A NaN is beyond every number for both, infinities included: the first NaN is found.
+/// - reduced 0 is InvalidArgument unless outer or inner is 0, when nothing is done; so is an axis that is longer than
+///   the dtype of dst can number.
+/// - reduced 1 gives 0.
 #[derive(Clone, Copy, Debug)]
 pub struct ArgReduce;
 
@@ -326,7 +328,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "The position of the largest or smallest element along an axis: [outer, reduced, inner] to [outer, inner].",
     ),
     contract: text(
-        "- The first of equal elements. A NaN is beyond every number for both: the first NaN is found.\n- reduced 0 is InvalidArgument unless outer or inner is 0, when nothing is done; so is an axis that is longer than the\n  dtype of dst can number.",
+        "- The first of equal elements; zeros of both signs are equal.\n- A NaN is beyond every number for both, infinities included: the first NaN is found.\n- reduced 0 is InvalidArgument unless outer or inner is 0, when nothing is done; so is an axis that is longer than\n  the dtype of dst can number.\n- reduced 1 gives 0.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

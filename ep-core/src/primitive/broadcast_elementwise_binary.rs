@@ -218,13 +218,16 @@ unsafe impl<'a, R, W, Src0: Into<R>, Src1: Into<R>, Dst: Into<W>> Call<R, W>
 /// Applies a function to pairs of elements with NumPy broadcasting: dst = op(src0, src1).
 ///
 /// # Contract
-/// - Both sources and the destination are contiguous, row-major; ranks may differ, at most 8.
-///   The destination's shape is the broadcast of both.
+/// - Both sources and the destination are contiguous, row-major; ranks may differ, at most 8. The destination's shape is
+///   the broadcast of both: of each dimension, aligned at the last, a size of 1 repeats.
 /// - Either source may be a scalar argument instead of memory; its value is converted as `fill` converts.
-/// - Empty when any destination dimension is 0: nothing is done.
-/// - Integers wrap on overflow; integer division and remainder by zero give 0.
-/// - `max` and `min` propagate NaN. Comparison and logical functions write bool.
-/// - f16 and bf16 compute in f32 and round once.
+/// - Nothing is done when any destination dimension is 0. 0 and 1 broadcast to 0; 0 and another size are
+///   InvalidArgument.
+/// - Integers wrap on overflow, the lowest value divided by -1 included; integer division and remainder by zero give 0.
+/// - Arithmetic of floats is that of IEEE 754: `div` by zero gives an infinity, or NaN for 0 / 0, and a NaN gives NaN;
+///   `pow` is that of C. Comparisons with NaN are false, but for `not_equal`.
+/// - `max` and `min` propagate NaN. Comparison and logical functions write bool; a NaN is true.
+/// - f16 and bf16 compute in f32 and round once; what is beyond the dtype is an infinity.
 /// - In place with a source of the destination's own shape and element size.
 #[derive(Clone, Copy, Debug)]
 pub struct BroadcastElementwiseBinary;
@@ -577,7 +580,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Applies a function to pairs of elements with NumPy broadcasting: dst = op(src0, src1)."),
     contract: text(
-        "- Both sources and the destination are contiguous, row-major; ranks may differ, at most 8.\n  The destination's shape is the broadcast of both.\n- Either source may be a scalar argument instead of memory; its value is converted as `fill` converts.\n- Empty when any destination dimension is 0: nothing is done.\n- Integers wrap on overflow; integer division and remainder by zero give 0.\n- `max` and `min` propagate NaN. Comparison and logical functions write bool.\n- f16 and bf16 compute in f32 and round once.\n- In place with a source of the destination's own shape and element size.",
+        "- Both sources and the destination are contiguous, row-major; ranks may differ, at most 8. The destination's shape is\n  the broadcast of both: of each dimension, aligned at the last, a size of 1 repeats.\n- Either source may be a scalar argument instead of memory; its value is converted as `fill` converts.\n- Nothing is done when any destination dimension is 0. 0 and 1 broadcast to 0; 0 and another size are\n  InvalidArgument.\n- Integers wrap on overflow, the lowest value divided by -1 included; integer division and remainder by zero give 0.\n- Arithmetic of floats is that of IEEE 754: `div` by zero gives an infinity, or NaN for 0 / 0, and a NaN gives NaN;\n  `pow` is that of C. Comparisons with NaN are false, but for `not_equal`.\n- `max` and `min` propagate NaN. Comparison and logical functions write bool; a NaN is true.\n- f16 and bf16 compute in f32 and round once; what is beyond the dtype is an infinity.\n- In place with a source of the destination's own shape and element size.",
     ),
     desc_size: 56,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -207,13 +207,16 @@ unsafe impl<'a, R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for BroadcastElemen
 /// Applies a function to every element of a strided source, broadcast to a strided destination: dst = op(src).
 ///
 /// # Contract
-/// - Strides count elements and are not negative. The source is broadcast to dst_dims as NumPy does: its rank is at most
-///   the destination's, and each dimension, from the last, is 1 or the destination's.
+/// - Rank 0 to 8. Strides count elements and are not negative; 0 in the source repeats an element, and that of a
+///   dimension of size 1 does not matter.
+/// - The source is broadcast to dst_dims as NumPy does: its rank is at most the destination's, and each dimension, from
+///   the last, is 1 or the destination's.
 /// - A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more than one
 ///   element in the order of their strides, each stride must exceed the reach of those before it.
-/// - Empty when any destination dimension is 0: nothing is done. Elements between those that the strides address keep
-///   their content.
-/// - The functions are those of `elementwise_unary`, with its rules for NaN, overflow and rounding.
+/// - Nothing is done when any destination dimension is 0. Elements between those that the strides address keep their
+///   content.
+/// - The functions are those of `elementwise_unary`, with its rules for NaN, infinities, overflow, division by zero and
+///   rounding.
 #[derive(Clone, Copy, Debug)]
 pub struct BroadcastElementwiseUnary;
 
@@ -534,7 +537,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "Applies a function to every element of a strided source, broadcast to a strided destination: dst = op(src).",
     ),
     contract: text(
-        "- Strides count elements and are not negative. The source is broadcast to dst_dims as NumPy does: its rank is at most\n  the destination's, and each dimension, from the last, is 1 or the destination's.\n- A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more than one\n  element in the order of their strides, each stride must exceed the reach of those before it.\n- Empty when any destination dimension is 0: nothing is done. Elements between those that the strides address keep\n  their content.\n- The functions are those of `elementwise_unary`, with its rules for NaN, overflow and rounding.",
+        "- Rank 0 to 8. Strides count elements and are not negative; 0 in the source repeats an element, and that of a\n  dimension of size 1 does not matter.\n- The source is broadcast to dst_dims as NumPy does: its rank is at most the destination's, and each dimension, from\n  the last, is 1 or the destination's.\n- A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more than one\n  element in the order of their strides, each stride must exceed the reach of those before it.\n- Nothing is done when any destination dimension is 0. Elements between those that the strides address keep their\n  content.\n- The functions are those of `elementwise_unary`, with its rules for NaN, infinities, overflow, division by zero and\n  rounding.",
     ),
     desc_size: 56,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

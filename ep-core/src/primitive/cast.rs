@@ -121,10 +121,13 @@ unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for CastCall<Src, Dst> 
 /// Converts elements from one dtype to another.
 ///
 /// # Contract
-/// - `count == 0` does nothing.
-/// - Float to integer truncates towards zero, saturates out of range, and NaN gives 0. Integer to integer wraps.
-/// - To bool is `x != 0`, so NaN is true. Complex to real takes the real part; real to complex has imaginary part 0.
-/// - To a narrower float rounds to nearest even, once; overflow gives infinity.
+/// - `count` 0 does nothing.
+/// - Float to integer truncates towards zero, saturates out of range, infinities included, and NaN gives 0. Integer to
+///   integer wraps.
+/// - To bool is `x != 0`, so NaN is true.
+/// - Complex to real takes the real part, but to bool either part counts; real to complex has imaginary part 0.
+/// - To a float rounds to nearest even, once; overflow gives an infinity, and NaN stays NaN.
+/// - To its own dtype an element keeps its bits.
 /// - In place when both dtypes have the same size.
 #[derive(Clone, Copy, Debug)]
 pub struct Cast;
@@ -249,7 +252,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Converts elements from one dtype to another."),
     contract: text(
-        "- `count == 0` does nothing.\n- Float to integer truncates towards zero, saturates out of range, and NaN gives 0. Integer to integer wraps.\n- To bool is `x != 0`, so NaN is true. Complex to real takes the real part; real to complex has imaginary part 0.\n- To a narrower float rounds to nearest even, once; overflow gives infinity.\n- In place when both dtypes have the same size.",
+        "- `count` 0 does nothing.\n- Float to integer truncates towards zero, saturates out of range, infinities included, and NaN gives 0. Integer to\n  integer wraps.\n- To bool is `x != 0`, so NaN is true.\n- Complex to real takes the real part, but to bool either part counts; real to complex has imaginary part 0.\n- To a float rounds to nearest even, once; overflow gives an infinity, and NaN stays NaN.\n- To its own dtype an element keeps its bits.\n- In place when both dtypes have the same size.",
     ),
     desc_size: 24,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

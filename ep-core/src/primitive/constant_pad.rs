@@ -171,8 +171,10 @@ unsafe impl<'a, R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for ConstantPadCall
 /// Pads each dimension with a value, or crops it: dst_dims = src_dims + padding_before + padding_after.
 ///
 /// # Contract
-/// - Rank 0 to 8; both sides contiguous, row-major. Negative padding crops; a dimension that would be negative is
-///   InvalidArgument.
+/// - Rank 0 to 8; both sides contiguous, row-major. A dimension of size 1 is like any other.
+/// - Negative padding crops. A dimension that would be negative is InvalidArgument, and so is one whose size and padding
+///   before, or these and the padding behind, are beyond an i64. Where padding crops all of the source, on either side,
+///   there is nothing but the value.
 /// - The value is converted as `fill` converts; NONE means 0. Elements of the source are copied bit-exactly.
 /// - Nothing is done when any destination dimension is 0; when only the source is empty, dst is filled.
 /// - Not in place; the buffers must not overlap.
@@ -369,7 +371,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "Pads each dimension with a value, or crops it: dst_dims = src_dims + padding_before + padding_after.",
     ),
     contract: text(
-        "- Rank 0 to 8; both sides contiguous, row-major. Negative padding crops; a dimension that would be negative is\n  InvalidArgument.\n- The value is converted as `fill` converts; NONE means 0. Elements of the source are copied bit-exactly.\n- Nothing is done when any destination dimension is 0; when only the source is empty, dst is filled.\n- Not in place; the buffers must not overlap.",
+        "- Rank 0 to 8; both sides contiguous, row-major. A dimension of size 1 is like any other.\n- Negative padding crops. A dimension that would be negative is InvalidArgument, and so is one whose size and padding\n  before, or these and the padding behind, are beyond an i64. Where padding crops all of the source, on either side,\n  there is nothing but the value.\n- The value is converted as `fill` converts; NONE means 0. Elements of the source are copied bit-exactly.\n- Nothing is done when any destination dimension is 0; when only the source is empty, dst is filled.\n- Not in place; the buffers must not overlap.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -175,9 +175,10 @@ unsafe impl<'a, R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for CopyNdCall<'a, 
 /// Copies a box from one tensor into another.
 ///
 /// # Contract
-/// - Rank 0 to 8; both tensors contiguous, row-major. The box starts at src_pos and dst_pos and has the shape `extent`; a
-///   box that leaves either tensor is InvalidArgument.
-/// - Bit-exact for every dtype. Nothing is done when any dimension of the box is 0. The rest of dst keeps its content.
+/// - Rank 0 to 8; both tensors contiguous, row-major. The box starts at src_pos and dst_pos and has the shape `extent`;
+///   a box that leaves either tensor is InvalidArgument. A dimension of size 1 is like any other.
+/// - Bit-exact for every dtype, NaN payloads included.
+/// - Nothing is done when any dimension of the box is 0. The rest of dst keeps its content.
 /// - Not in place; the buffers must not overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyNd;
@@ -378,7 +379,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Copies a box from one tensor into another."),
     contract: text(
-        "- Rank 0 to 8; both tensors contiguous, row-major. The box starts at src_pos and dst_pos and has the shape `extent`; a\n  box that leaves either tensor is InvalidArgument.\n- Bit-exact for every dtype. Nothing is done when any dimension of the box is 0. The rest of dst keeps its content.\n- Not in place; the buffers must not overlap.",
+        "- Rank 0 to 8; both tensors contiguous, row-major. The box starts at src_pos and dst_pos and has the shape `extent`;\n  a box that leaves either tensor is InvalidArgument. A dimension of size 1 is like any other.\n- Bit-exact for every dtype, NaN payloads included.\n- Nothing is done when any dimension of the box is 0. The rest of dst keeps its content.\n- Not in place; the buffers must not overlap.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

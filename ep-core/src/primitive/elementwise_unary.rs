@@ -155,10 +155,12 @@ unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for ElementwiseUnaryCal
 /// Applies a function to every element: dst = op(src).
 ///
 /// # Contract
-/// - `count == 0` does nothing.
-/// - f16 and bf16 compute in f32 and round once.
-/// - NaN propagates except where the function says otherwise (`is_nan`, `sign`, `nan_assign`, ...).
-/// - Integers wrap on overflow.
+/// - `count` 0 does nothing.
+/// - f16 and bf16 compute in f32 and round once; what is beyond the dtype is an infinity. Integers wrap on overflow, the
+///   negative and the absolute value of the lowest included.
+/// - NaN propagates except where the function says otherwise (`is_nan`, `sign`, `nan_assign`, ...), and comes where a
+///   function has no value.
+/// - `reciprocal` and `rsqrt` of a zero are infinite, `reciprocal_no_nan` is 0.
 /// - In place when both dtypes have the same size.
 #[derive(Clone, Copy, Debug)]
 pub struct ElementwiseUnary;
@@ -391,7 +393,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Applies a function to every element: dst = op(src)."),
     contract: text(
-        "- `count == 0` does nothing.\n- f16 and bf16 compute in f32 and round once.\n- NaN propagates except where the function says otherwise (`is_nan`, `sign`, `nan_assign`, ...).\n- Integers wrap on overflow.\n- In place when both dtypes have the same size.",
+        "- `count` 0 does nothing.\n- f16 and bf16 compute in f32 and round once; what is beyond the dtype is an infinity. Integers wrap on overflow, the\n  negative and the absolute value of the lowest included.\n- NaN propagates except where the function says otherwise (`is_nan`, `sign`, `nan_assign`, ...), and comes where a\n  function has no value.\n- `reciprocal` and `rsqrt` of a zero are infinite, `reciprocal_no_nan` is 0.\n- In place when both dtypes have the same size.",
     ),
     desc_size: 48,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

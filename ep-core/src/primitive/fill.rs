@@ -120,9 +120,10 @@ unsafe impl<R, W, Dst: Into<W>> Call<R, W> for FillCall<Dst> {
 /// Sets every element to one value.
 ///
 /// # Contract
-/// - `count == 0` does nothing.
-/// - The value is converted as `cast` converts: floats to integers saturate and NaN gives 0, integers wrap,
-///   bool is `value != 0`; a complex value for a real dtype gives its real part. A value of kind NONE is InvalidArgument.
+/// - `count` 0 does nothing.
+/// - The value is converted as `cast` converts: floats to integers saturate and NaN gives 0, integers wrap, floats
+///   beyond a float dtype are infinities, bool is `value != 0`; a complex value for a real dtype gives its real part. A
+///   value of kind NONE is InvalidArgument.
 #[derive(Clone, Copy, Debug)]
 pub struct Fill;
 
@@ -222,7 +223,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Sets every element to one value."),
     contract: text(
-        "- `count == 0` does nothing.\n- The value is converted as `cast` converts: floats to integers saturate and NaN gives 0, integers wrap,\n  bool is `value != 0`; a complex value for a real dtype gives its real part. A value of kind NONE is InvalidArgument.",
+        "- `count` 0 does nothing.\n- The value is converted as `cast` converts: floats to integers saturate and NaN gives 0, integers wrap, floats\n  beyond a float dtype are infinities, bool is `value != 0`; a complex value for a real dtype gives its real part. A\n  value of kind NONE is InvalidArgument.",
     ),
     desc_size: 24,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

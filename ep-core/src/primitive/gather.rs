@@ -183,14 +183,17 @@ unsafe impl<R, W, Indices: Into<R>, Src: Into<R>, Dst: Into<W>> Call<R, W> for G
 /// Picks rows along an axis: dst\[o, i, :\] = src\[o, indices\[i\], :\].
 ///
 /// # Contract
-/// - src is \[outer, processed, inner\], dst \[outer, num_indices, inner\]; bit-exact for every dtype.
+/// - src is \[outer, processed, inner\], dst \[outer, num_indices, inner\]; bit-exact for every dtype, NaN payloads
+///   included.
 /// - The axis has the logical length `size`; src holds its part \[offset, offset + processed), the window. `size` 0 means
 ///   offset + processed: nothing behind the window.
-/// - An index outside \[0, size), by mode: `wrap` adds `size` to one in \[-size, 0) and refuses others; `zero` writes zeros;
-///   `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what dst
-///   holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.
+/// - An index outside \[0, size), by mode: `wrap` adds `size` to one in \[-size, 0) and refuses others; `zero` writes
+///   zeros; `error` refuses it. Indices of any value are judged without overflow. To refuse is InvalidArgument with the
+///   position and value of the first such index; what dst holds is then unspecified. On an asynchronous device it is the
+///   op's error, which the next synchronisation reports.
 /// - A valid index outside of the window writes zeros, so that the results of windows that cover the axis add up.
-/// - Empty when dst is; indices are checked all the same.
+/// - Nothing is written when dst is empty; indices are checked all the same.
+/// - An axis of one element is one: index 0 picks it.
 #[derive(Clone, Copy, Debug)]
 pub struct Gather;
 
@@ -427,7 +430,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Picks rows along an axis: dst[o, i, :] = src[o, indices[i], :]."),
     contract: text(
-        "- src is [outer, processed, inner], dst [outer, num_indices, inner]; bit-exact for every dtype.\n- The axis has the logical length `size`; src holds its part [offset, offset + processed), the window. `size` 0 means\n  offset + processed: nothing behind the window.\n- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` writes zeros;\n  `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what dst\n  holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.\n- A valid index outside of the window writes zeros, so that the results of windows that cover the axis add up.\n- Empty when dst is; indices are checked all the same.",
+        "- src is [outer, processed, inner], dst [outer, num_indices, inner]; bit-exact for every dtype, NaN payloads\n  included.\n- The axis has the logical length `size`; src holds its part [offset, offset + processed), the window. `size` 0 means\n  offset + processed: nothing behind the window.\n- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` writes\n  zeros; `error` refuses it. Indices of any value are judged without overflow. To refuse is InvalidArgument with the\n  position and value of the first such index; what dst holds is then unspecified. On an asynchronous device it is the\n  op's error, which the next synchronisation reports.\n- A valid index outside of the window writes zeros, so that the results of windows that cover the axis add up.\n- Nothing is written when dst is empty; indices are checked all the same.\n- An axis of one element is one: index 0 picks it.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

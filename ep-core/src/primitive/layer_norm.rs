@@ -213,12 +213,17 @@ unsafe impl<
 /// Normalises each row: dst = (src - mean) * rstd * gamma + beta, with rstd = 1 / sqrt(variance + epsilon).
 ///
 /// # Contract
-/// - src and dst are \[rows, cols\], contiguous; gamma and beta \[cols\], each optional: without them 1 and 0.
-/// - The variance is that of the population (divided by cols). mean and rstd, \[rows\], are written where they are given.
-/// - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. The variance does not cancel: a large mean
-///   costs no more accuracy than the rounding of the elements.
-/// - A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns mean and rstd are NaN.
+/// - src and dst are \[rows, cols\], contiguous; gamma and beta \[cols\], each optional: without them 1 and 0. mean and
+///   rstd, \[rows\], are written where they are given.
+/// - Nothing is done when `rows` is 0. Over no columns mean and rstd are NaN.
+/// - One column gives beta, unless its rstd is infinite.
+/// - A NaN or an infinity in a row makes it all NaN.
+/// - Where the variance and epsilon are 0, rstd is infinite and the row NaN.
+/// - What a row gives whose squares are beyond the type computed in is unspecified; other rows are as ever.
 /// - dst may be in place with src.
+/// - The variance is that of the population (divided by cols). f16, bf16 and f32 compute in f32, f64 in f64; the result
+///   is rounded once. The variance does not cancel: a large mean costs no more accuracy than the rounding of the
+///   elements.
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNorm;
 
@@ -486,7 +491,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "Normalises each row: dst = (src - mean) * rstd * gamma + beta, with rstd = 1 / sqrt(variance + epsilon).",
     ),
     contract: text(
-        "- src and dst are [rows, cols], contiguous; gamma and beta [cols], each optional: without them 1 and 0.\n- The variance is that of the population (divided by cols). mean and rstd, [rows], are written where they are given.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. The variance does not cancel: a large mean\n  costs no more accuracy than the rounding of the elements.\n- A NaN or an infinity in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns mean and rstd are NaN.\n- dst may be in place with src.",
+        "- src and dst are [rows, cols], contiguous; gamma and beta [cols], each optional: without them 1 and 0. mean and\n  rstd, [rows], are written where they are given.\n- Nothing is done when `rows` is 0. Over no columns mean and rstd are NaN.\n- One column gives beta, unless its rstd is infinite.\n- A NaN or an infinity in a row makes it all NaN.\n- Where the variance and epsilon are 0, rstd is infinite and the row NaN.\n- What a row gives whose squares are beyond the type computed in is unspecified; other rows are as ever.\n- dst may be in place with src.\n- The variance is that of the population (divided by cols). f16, bf16 and f32 compute in f32, f64 in f64; the result\n  is rounded once. The variance does not cancel: a large mean costs no more accuracy than the rounding of the\n  elements.",
     ),
     desc_size: 40,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

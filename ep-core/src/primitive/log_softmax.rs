@@ -145,9 +145,11 @@ unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for LogSoftmaxCall<Src,
 ///
 /// # Contract
 /// - The tensor is \[rows, cols, inner\]; each row runs along cols. `inner` 0 means 1: rows without gaps.
-/// - Empty when `rows` or `cols` is 0; one column gives 0.
+/// - Nothing is done when `rows` or `cols` is 0.
+/// - One column gives 0, where it is finite.
 /// - A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.
-/// - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
+/// - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. A result below the range of dst is
+///   -infinity.
 /// - In place when both dtypes have the same size.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSoftmax;
@@ -346,7 +348,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "Logarithm of softmax along the rows of a [rows, cols, inner] tensor: dst = src - max - log(sum(exp(src - max))).",
     ),
     contract: text(
-        "- The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n- Empty when `rows` or `cols` is 0; one column gives 0.\n- A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n- In place when both dtypes have the same size.",
+        "- The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n- Nothing is done when `rows` or `cols` is 0.\n- One column gives 0, where it is finite.\n- A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. A result below the range of dst is\n  -infinity.\n- In place when both dtypes have the same size.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

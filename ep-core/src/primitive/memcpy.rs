@@ -119,7 +119,7 @@ unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for MemcpyCall<Src, Dst
 /// Copies bytes from one address to another.
 ///
 /// # Contract
-/// - `bytes == 0` does nothing.
+/// - `bytes` 0 does nothing.
 /// - `dst == src` does nothing; any other overlap is an error of the caller and has no defined result.
 /// - Bit-exact for every dtype, NaN payloads included.
 #[derive(Clone, Copy, Debug)]
@@ -243,7 +243,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Copies bytes from one address to another."),
     contract: text(
-        "- `bytes == 0` does nothing.\n- `dst == src` does nothing; any other overlap is an error of the caller and has no defined result.\n- Bit-exact for every dtype, NaN payloads included.",
+        "- `bytes` 0 does nothing.\n- `dst == src` does nothing; any other overlap is an error of the caller and has no defined result.\n- Bit-exact for every dtype, NaN payloads included.",
     ),
     desc_size: 24,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -121,8 +121,9 @@ unsafe impl<R, W, Dst: Into<W>> Call<R, W> for MemsetCall<Dst> {
 /// Sets every byte to one value.
 ///
 /// # Contract
-/// - `bytes == 0` does nothing.
-/// - The value is taken modulo 256. One that is no integer, or of kind NONE, is InvalidArgument.
+/// - `bytes` 0 does nothing.
+/// - The value is taken modulo 256. One that is no integer, as NaN and infinities are, or of kind NONE, is
+///   InvalidArgument.
 #[derive(Clone, Copy, Debug)]
 pub struct Memset;
 
@@ -211,7 +212,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Sets every byte to one value."),
     contract: text(
-        "- `bytes == 0` does nothing.\n- The value is taken modulo 256. One that is no integer, or of kind NONE, is InvalidArgument.",
+        "- `bytes` 0 does nothing.\n- The value is taken modulo 256. One that is no integer, as NaN and infinities are, or of kind NONE, is\n  InvalidArgument.",
     ),
     desc_size: 16,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -168,14 +168,16 @@ unsafe impl<R, W, Indices: Into<R>, Dst: Into<W>> Call<R, W> for OneHotCall<Indi
 /// One row for each index, `on` at its class and `off` elsewhere.
 ///
 /// # Contract
-/// - dst is \[num_indices, depth\]; column j stands for the class offset + j of `size` classes. `size` 0 means
-///   offset + depth. A valid class outside of \[offset, offset + depth) gives a row of `off`, so that shards of the classes
-///   can be computed apart.
+/// - dst is \[num_indices, depth\]; column j stands for the class offset + j of `size` classes. `size` 0 means offset +
+///   depth. A valid class outside of \[offset, offset + depth) gives a row of `off`, so that shards of the classes can be
+///   computed apart.
 /// - An index outside \[0, size), by mode: `wrap` adds `size` to one in \[-size, 0) and refuses others; `zero` gives a row
-///   of `off`; `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what
-///   dst holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.
+///   of `off`; `error` refuses it. Indices of any value are judged without overflow. To refuse is InvalidArgument with
+///   the position and value of the first such index; what dst holds is then unspecified. On an asynchronous device it is
+///   the op's error, which the next synchronisation reports.
 /// - `on` and `off` are converted as `fill` converts; NONE means 1 and 0.
 /// - Nothing is written when num_indices or depth is 0, but indices are checked.
+/// - One class gives rows of `on`.
 #[derive(Clone, Copy, Debug)]
 pub struct OneHot;
 
@@ -372,7 +374,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("One row for each index, `on` at its class and `off` elsewhere."),
     contract: text(
-        "- dst is [num_indices, depth]; column j stands for the class offset + j of `size` classes. `size` 0 means\n  offset + depth. A valid class outside of [offset, offset + depth) gives a row of `off`, so that shards of the classes\n  can be computed apart.\n- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` gives a row\n  of `off`; `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what\n  dst holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.\n- `on` and `off` are converted as `fill` converts; NONE means 1 and 0.\n- Nothing is written when num_indices or depth is 0, but indices are checked.",
+        "- dst is [num_indices, depth]; column j stands for the class offset + j of `size` classes. `size` 0 means offset +\n  depth. A valid class outside of [offset, offset + depth) gives a row of `off`, so that shards of the classes can be\n  computed apart.\n- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` gives a row\n  of `off`; `error` refuses it. Indices of any value are judged without overflow. To refuse is InvalidArgument with\n  the position and value of the first such index; what dst holds is then unspecified. On an asynchronous device it is\n  the op's error, which the next synchronisation reports.\n- `on` and `off` are converted as `fill` converts; NONE means 1 and 0.\n- Nothing is written when num_indices or depth is 0, but indices are checked.\n- One class gives rows of `on`.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -147,7 +147,9 @@ unsafe impl<'a, R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for PermuteCall<'a,
 ///
 /// # Contract
 /// - Rank 0 to 8; both sides contiguous, row-major. `permutation` holds each of 0..rank once, else InvalidArgument.
-/// - Bit-exact for every dtype. Empty when any dimension is 0.
+///   Dimensions of size 1 move nothing.
+/// - Bit-exact for every dtype, NaN payloads included.
+/// - Nothing is done when any dimension is 0.
 /// - Not in place; the buffers must not overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct Permute;
@@ -302,7 +304,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Reorders dimensions: dst_dims[i] = src_dims[permutation[i]]."),
     contract: text(
-        "- Rank 0 to 8; both sides contiguous, row-major. `permutation` holds each of 0..rank once, else InvalidArgument.\n- Bit-exact for every dtype. Empty when any dimension is 0.\n- Not in place; the buffers must not overlap.",
+        "- Rank 0 to 8; both sides contiguous, row-major. `permutation` holds each of 0..rank once, else InvalidArgument.\n  Dimensions of size 1 move nothing.\n- Bit-exact for every dtype, NaN payloads included.\n- Nothing is done when any dimension is 0.\n- Not in place; the buffers must not overlap.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

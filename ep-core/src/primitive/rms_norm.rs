@@ -179,11 +179,15 @@ unsafe impl<R, W, Src: Into<R>, Weight: Into<R>, Dst: Into<W>, InvRms: Into<Opti
 /// Scales each row by its root mean square: dst = src * inv_rms * weight, with inv_rms = 1 / sqrt(mean(src^2) + epsilon).
 ///
 /// # Contract
-/// - src and dst are \[rows, cols\], contiguous; weight \[cols\], optional: without it 1. inv_rms, \[rows\], is written where it
-///   is given.
-/// - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
-/// - A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns inv_rms is NaN.
+/// - src and dst are \[rows, cols\], contiguous; weight \[cols\], optional: without it 1. inv_rms, \[rows\], is written where
+///   it is given.
+/// - Nothing is done when `rows` is 0. Over no columns inv_rms is NaN.
+/// - One column is a row like any other.
+/// - A NaN in a row makes it all NaN. An infinity becomes NaN, and the finite elements of its row 0.
+/// - Where the mean square and epsilon are 0, inv_rms is infinite and the row NaN.
+/// - What a row gives whose squares are beyond the type computed in is unspecified; other rows are as ever.
 /// - dst may be in place with src.
+/// - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm;
 
@@ -407,7 +411,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "Scales each row by its root mean square: dst = src * inv_rms * weight, with inv_rms = 1 / sqrt(mean(src^2) + epsilon).",
     ),
     contract: text(
-        "- src and dst are [rows, cols], contiguous; weight [cols], optional: without it 1. inv_rms, [rows], is written where it\n  is given.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n- A NaN in a row makes it all NaN. Empty when `rows` or `cols` is 0; over no columns inv_rms is NaN.\n- dst may be in place with src.",
+        "- src and dst are [rows, cols], contiguous; weight [cols], optional: without it 1. inv_rms, [rows], is written where\n  it is given.\n- Nothing is done when `rows` is 0. Over no columns inv_rms is NaN.\n- One column is a row like any other.\n- A NaN in a row makes it all NaN. An infinity becomes NaN, and the finite elements of its row 0.\n- Where the mean square and epsilon are 0, inv_rms is infinite and the row NaN.\n- What a row gives whose squares are beyond the type computed in is unspecified; other rows are as ever.\n- dst may be in place with src.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.",
     ),
     desc_size: 40,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

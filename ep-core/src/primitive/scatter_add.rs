@@ -195,13 +195,15 @@ unsafe impl<R, W, Indices: Into<R>, Src: Into<R>, Dst: Into<W>> Call<R, W>
 /// - dst is \[outer, processed, inner\], src \[outer, num_indices, inner\].
 /// - The axis has the logical length `size`; dst holds its part \[offset, offset + processed), the window. `size` 0 means
 ///   offset + processed: nothing behind the window.
-/// - An index outside \[0, size), by mode: `wrap` adds `size` to one in \[-size, 0) and refuses others; `zero` adds nothing;
-///   `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what dst
-///   holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.
+/// - An index outside \[0, size), by mode: `wrap` adds `size` to one in \[-size, 0) and refuses others; `zero` adds
+///   nothing; `error` refuses it. Indices of any value are judged without overflow. To refuse is InvalidArgument with
+///   the position and value of the first such index; what dst holds is then unspecified. On an asynchronous device it is
+///   the op's error, which the next synchronisation reports.
 /// - A valid index outside of the window adds nothing.
 /// - Each element of dst is its old value plus the sources in the order of their indices. f16 and bf16 add in f32 and
-///   round once. Integers wrap.
-/// - Empty when src is; indices are checked all the same.
+///   round once; what is beyond the dtype is an infinity. Integers wrap. NaN and infinities add as `add` adds them.
+/// - Nothing is added when src is empty; indices are checked all the same.
+/// - An axis of one element takes what index 0 names.
 #[derive(Clone, Copy, Debug)]
 pub struct ScatterAdd;
 
@@ -444,7 +446,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Adds rows along an axis, the backward of gather: dst[o, indices[i], :] += src[o, i, :]."),
     contract: text(
-        "- dst is [outer, processed, inner], src [outer, num_indices, inner].\n- The axis has the logical length `size`; dst holds its part [offset, offset + processed), the window. `size` 0 means\n  offset + processed: nothing behind the window.\n- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` adds nothing;\n  `error` refuses it. To refuse is InvalidArgument with the position and value of the first such index; what dst\n  holds is then unspecified. On an asynchronous device it is the op's error, which the next synchronisation reports.\n- A valid index outside of the window adds nothing.\n- Each element of dst is its old value plus the sources in the order of their indices. f16 and bf16 add in f32 and\n  round once. Integers wrap.\n- Empty when src is; indices are checked all the same.",
+        "- dst is [outer, processed, inner], src [outer, num_indices, inner].\n- The axis has the logical length `size`; dst holds its part [offset, offset + processed), the window. `size` 0 means\n  offset + processed: nothing behind the window.\n- An index outside [0, size), by mode: `wrap` adds `size` to one in [-size, 0) and refuses others; `zero` adds\n  nothing; `error` refuses it. Indices of any value are judged without overflow. To refuse is InvalidArgument with\n  the position and value of the first such index; what dst holds is then unspecified. On an asynchronous device it is\n  the op's error, which the next synchronisation reports.\n- A valid index outside of the window adds nothing.\n- Each element of dst is its old value plus the sources in the order of their indices. f16 and bf16 add in f32 and\n  round once; what is beyond the dtype is an infinity. Integers wrap. NaN and infinities add as `add` adds them.\n- Nothing is added when src is empty; indices are checked all the same.\n- An axis of one element takes what index 0 names.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -151,8 +151,11 @@ unsafe impl<R, W, Y: Into<R>, Dy: Into<R>, Dx: Into<W>> Call<R, W> for SoftmaxBa
 ///
 /// # Contract
 /// - The tensors are \[rows, cols, inner\]; each row runs along cols. `inner` 0 means 1: rows without gaps.
-/// - Empty when `rows` or `cols` is 0. y is what `softmax` gave; other values are computed all the same.
-/// - A NaN in a row of y or dy reaches the whole row of dx.
+/// - Nothing is done when `rows` or `cols` is 0.
+/// - y is what `softmax` gave; other values are computed all the same, by the formula.
+/// - One column gives 0 where y is 1 and dy finite.
+/// - A NaN in a row of y or dy reaches the whole row of dx; an infinity of dy does as the formula has it, 0 times
+///   infinity being NaN.
 /// - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.
 /// - dx may be in place with y or dy when both dtypes have the same size.
 #[derive(Clone, Copy, Debug)]
@@ -387,7 +390,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Gradient of softmax: dx = (dy - sum(y * dy)) * y, summed along each row."),
     contract: text(
-        "- The tensors are [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n- Empty when `rows` or `cols` is 0. y is what `softmax` gave; other values are computed all the same.\n- A NaN in a row of y or dy reaches the whole row of dx.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n- dx may be in place with y or dy when both dtypes have the same size.",
+        "- The tensors are [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n- Nothing is done when `rows` or `cols` is 0.\n- y is what `softmax` gave; other values are computed all the same, by the formula.\n- One column gives 0 where y is 1 and dy finite.\n- A NaN in a row of y or dy reaches the whole row of dx; an infinity of dy does as the formula has it, 0 times\n  infinity being NaN.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once.\n- dx may be in place with y or dy when both dtypes have the same size.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -180,12 +180,13 @@ unsafe impl<'a, R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for StridedCopyCall
 /// Copies, and casts, between any two strided layouts: dst\[i\] = src\[i\] for every index of `dims`.
 ///
 /// # Contract
-/// - Rank 0 to 8. Strides count elements, may have any sign, and 0 in the source repeats it. The offsets lead from the
-///   start of each buffer to the element at index 0; a view that leads below the start is InvalidArgument.
+/// - Rank 0 to 8. Strides count elements, may have any sign, and 0 in the source repeats it; that of a dimension of size
+///   1 does not matter. The offsets lead from the start of each buffer to the element at index 0; a view that leads
+///   below the start is InvalidArgument.
 /// - A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more than one
 ///   element in the order of the sizes of their strides, each must exceed the reach of those before it.
 /// - Where the dtypes differ, elements are converted as `cast` converts; else the copy is bit-exact.
-/// - Empty when any dimension is 0: nothing is done. Elements between those that the strides address keep their content.
+/// - Nothing is done when any dimension is 0. Elements between those that the strides address keep their content.
 /// - Not in place; the buffers must not overlap.
 #[derive(Clone, Copy, Debug)]
 pub struct StridedCopy;
@@ -409,7 +410,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "Copies, and casts, between any two strided layouts: dst[i] = src[i] for every index of `dims`.",
     ),
     contract: text(
-        "- Rank 0 to 8. Strides count elements, may have any sign, and 0 in the source repeats it. The offsets lead from the\n  start of each buffer to the element at index 0; a view that leads below the start is InvalidArgument.\n- A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more than one\n  element in the order of the sizes of their strides, each must exceed the reach of those before it.\n- Where the dtypes differ, elements are converted as `cast` converts; else the copy is bit-exact.\n- Empty when any dimension is 0: nothing is done. Elements between those that the strides address keep their content.\n- Not in place; the buffers must not overlap.",
+        "- Rank 0 to 8. Strides count elements, may have any sign, and 0 in the source repeats it; that of a dimension of size\n  1 does not matter. The offsets lead from the start of each buffer to the element at index 0; a view that leads\n  below the start is InvalidArgument.\n- A destination whose strides may address an element twice is InvalidArgument: with the dimensions of more than one\n  element in the order of the sizes of their strides, each must exceed the reach of those before it.\n- Where the dtypes differ, elements are converted as `cast` converts; else the copy is bit-exact.\n- Nothing is done when any dimension is 0. Elements between those that the strides address keep their content.\n- Not in place; the buffers must not overlap.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

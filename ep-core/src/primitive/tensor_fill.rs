@@ -119,7 +119,7 @@ unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for TensorFillCall<Src,
 /// Sets every element to the one element at src.
 ///
 /// # Contract
-/// - `count == 0` does nothing; src is a valid address all the same. Bit-exact for every dtype.
+/// - `count` 0 does nothing; src is a valid address all the same. Bit-exact for every dtype, NaN payloads included.
 /// - src lies outside dst.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorFill;
@@ -236,7 +236,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Sets every element to the one element at src."),
     contract: text(
-        "- `count == 0` does nothing; src is a valid address all the same. Bit-exact for every dtype.\n- src lies outside dst.",
+        "- `count` 0 does nothing; src is a valid address all the same. Bit-exact for every dtype, NaN payloads included.\n- src lies outside dst.",
     ),
     desc_size: 24,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -186,10 +186,12 @@ unsafe impl<'a, R, W, Cond: Into<R>, X: Into<R>, Y: Into<R>, Dst: Into<W>> Call<
 /// Chooses between two sources: dst = cond ? x : y.
 ///
 /// # Contract
-/// - NumPy broadcasting of all three sources, contiguous, row-major; ranks may differ, 0 to 8. The destination's shape is
-///   the broadcast of all three.
+/// - NumPy broadcasting of all three sources, contiguous, row-major; ranks may differ, 0 to 8. The destination's shape
+///   is the broadcast of all three; a size of 1 repeats.
 /// - cond is bool or an integer: true where it is not 0.
-/// - Bit-exact for every dtype. Empty when any destination dimension is 0: nothing is done.
+/// - Bit-exact for every dtype, NaN payloads included.
+/// - Nothing is done when any destination dimension is 0. 0 and 1 broadcast to 0; 0 and another size are
+///   InvalidArgument.
 /// - In place with a source of the destination's own shape and element size.
 #[derive(Clone, Copy, Debug)]
 pub struct Where;
@@ -452,7 +454,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Chooses between two sources: dst = cond ? x : y."),
     contract: text(
-        "- NumPy broadcasting of all three sources, contiguous, row-major; ranks may differ, 0 to 8. The destination's shape is\n  the broadcast of all three.\n- cond is bool or an integer: true where it is not 0.\n- Bit-exact for every dtype. Empty when any destination dimension is 0: nothing is done.\n- In place with a source of the destination's own shape and element size.",
+        "- NumPy broadcasting of all three sources, contiguous, row-major; ranks may differ, 0 to 8. The destination's shape\n  is the broadcast of all three; a size of 1 repeats.\n- cond is bool or an integer: true where it is not 0.\n- Bit-exact for every dtype, NaN payloads included.\n- Nothing is done when any destination dimension is 0. 0 and 1 broadcast to 0; 0 and another size are\n  InvalidArgument.\n- In place with a source of the destination's own shape and element size.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

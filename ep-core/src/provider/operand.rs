@@ -36,7 +36,8 @@ pub unsafe fn slice_mut<'a, T: Element>(address: u64, count: i64) -> &'a mut [T]
 /// which hold valid values of `T` (every bit pattern is one, except of `bool`), and no other thread writes what
 /// is read, or touches what is written. For the operands of a launch that [`Op::check`](crate::op::Op::check)
 /// has passed, this is what the host promises in [`Kernel::launch`](super::Kernel::launch), until the work is
-/// done.
+/// done, except for `bool`: bytes that were set or copied may be any, so take such an operand as `u8`, of which
+/// every value but 0 is true.
 #[inline]
 #[must_use]
 pub unsafe fn cells<'a, T: Element>(address: u64, count: i64) -> &'a [Cell<T>] {

@@ -65,6 +65,7 @@ unsafe fn decode_named(s: &EpOpSchema, name: &str) -> Result<Schema> {
         // SAFETY: as the caller promises.
         args.push(unsafe { arg_field(f, raw_args) }?);
     }
+    check_lists(&args)?;
     let mut desc = Vec::new();
     for f in raw_desc {
         // SAFETY: as the caller promises.
@@ -77,6 +78,14 @@ unsafe fn decode_named(s: &EpOpSchema, name: &str) -> Result<Schema> {
     for (i, x) in raw_operands.iter().enumerate() {
         // SAFETY: as the caller promises.
         operands.push(unsafe { operand(x, &desc, &args, i, raw_operands.len()) }?);
+    }
+    for (i, x) in operands.iter().enumerate() {
+        if let Some(other) = operands[..i].iter().find(|o| o.arg == x.arg) {
+            return Err(Error::invalid(format!(
+                "operands `{}` and `{}` have one address; each needs its own",
+                other.name, x.name
+            )));
+        }
     }
     // SAFETY: as the caller promises.
     let flops = unsafe { decode(s.flops, s.num_flops) }?;
@@ -116,6 +125,25 @@ fn check_places(fields: &[EpField], size: usize, head: usize) -> Result<()> {
             )));
         }
         taken[at..at + len].fill(true);
+    }
+    Ok(())
+}
+
+/// A list of buffers has as many as a launch gives, and other lists are as long as they were given: no size can be
+/// the length of both.
+fn check_lists(args: &[ArgField]) -> Result<()> {
+    let length_of = |f: &ArgField| match f.kind {
+        ArgKind::Dims { length } | ArgKind::Ints { length } | ArgKind::Addresses { length } => Some(length),
+        _ => None,
+    };
+    for list in args.iter().filter(|f| matches!(f.kind, ArgKind::Addresses { .. })) {
+        let same = |f: &&ArgField| f.name != list.name && length_of(f) == length_of(list);
+        if let Some(other) = args.iter().find(same) {
+            return Err(Error::invalid(format!(
+                "`{}` has the length of the buffers `{}`; give it a size of its own",
+                other.name, list.name
+            )));
+        }
     }
     Ok(())
 }
@@ -259,7 +287,7 @@ mod tests {
     use super::*;
     use crate::abi::{EpStr, text};
     use crate::op::Op;
-    use crate::primitive::Softmax;
+    use crate::primitive::{Add, Softmax};
 
     fn decode_changed(change: impl FnOnce(&mut EpOpSchema)) -> Result<Schema> {
         let mut s = *Softmax::raw_schema();
@@ -280,5 +308,36 @@ mod tests {
         assert!(err(|s| s.flags = 8).contains("flags"));
         assert!(err(|s| s.summary = EpStr { ptr: std::ptr::null(), len: 9 }).contains("text"));
         assert!(err(|s| s.num_arg_fields -= 1).contains("operand `dst`"));
+    }
+
+    /// The schema of `add` with these arguments and operands.
+    fn decode_add(args: &[EpField], operands: &[EpOperand]) -> Result<Schema> {
+        let mut s = *Add::raw_schema();
+        (s.arg_fields, s.num_arg_fields) = (args.as_ptr(), args.len() as u64);
+        (s.operands, s.num_operands) = (operands.as_ptr(), operands.len() as u64);
+        // SAFETY: slices that live during the call, and static data.
+        unsafe { decode_schema(&s) }
+    }
+
+    #[test]
+    fn lengths_of_buffers_and_addresses_are_not_shared() {
+        let raw = Add::raw_schema();
+        // SAFETY: a static schema's lists.
+        let (args, operands) = unsafe {
+            (
+                list(raw.arg_fields, raw.num_arg_fields, "").unwrap(),
+                list(raw.operands, raw.num_operands, "").unwrap(),
+            )
+        };
+        assert!(decode_add(args, operands).is_ok());
+        let mut shared = args.to_vec();
+        // `count` becomes a shape as long as the list of sources.
+        (shared[0].kind, shared[0].link) = (EP_FIELD_DIMS, 2);
+        let e = decode_add(&shared, operands).unwrap_err().to_string();
+        assert!(e.contains("`count`") && e.contains("`srcs`"), "{e}");
+        let mut one = operands.to_vec();
+        one[1].arg = one[0].arg;
+        let e = decode_add(args, &one).unwrap_err().to_string();
+        assert!(e.contains("`dst` and `srcs`"), "{e}");
     }
 }

@@ -116,6 +116,12 @@ fn beats<V: Number, const MAX: bool>(x: V, best: V) -> bool {
     beyond | (x.is_nan() & !best.is_nan())
 }
 
+/// Equal, or both NaN.
+#[inline(always)]
+fn same<V: Number>(a: V, b: V) -> bool {
+    (a == b) | (a.is_nan() & b.is_nan())
+}
+
 #[inline(always)]
 fn extreme<V: Number, const MAX: bool>(a: V, b: V) -> V {
     if MAX { Number::max(a, b) } else { Number::min(a, b) }
@@ -164,6 +170,30 @@ impl<S: Storage<Value: Number>, const MAX: bool> Part<S, MAX> {
             lanes[0]
         }
     }
+
+    /// Where `found`, an element of `from..to`, is first.
+    ///
+    /// # Safety
+    /// `from < to <= self.count`.
+    #[inline(always)]
+    unsafe fn place_of(&self, found: S::Value, from: usize, to: usize) -> usize {
+        // SAFETY: all indices are in `from..to`.
+        unsafe {
+            let mut start = from;
+            // Whole lanes first, without branches inside them, so that they vectorise.
+            while start + LANES <= to {
+                let mut any = false;
+                for at in start..start + LANES {
+                    any |= same(self.value(at), found);
+                }
+                if any {
+                    break;
+                }
+                start += LANES;
+            }
+            (start..to).find(|at| same(self.value(*at), found)).unwrap_or(from)
+        }
+    }
 }
 
 impl<S: Storage<Value: Number>, const MAX: bool> Body for Part<S, MAX> {
@@ -181,8 +211,7 @@ impl<S: Storage<Value: Number>, const MAX: bool> Body for Part<S, MAX> {
                     continue;
                 }
                 best = found;
-                let same = |x: S::Value| x == found || (x.is_nan() && found.is_nan());
-                place = (from..to).find(|at| same(self.value(*at))).unwrap_or(from);
+                place = self.place_of(found, from, to);
                 if best.is_nan() {
                     break;
                 }

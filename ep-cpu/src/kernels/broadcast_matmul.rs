@@ -128,8 +128,11 @@ impl List {
     fn surround(&mut self, new: Loop) {
         if let Some(old) = self.loops.get_mut(MAX_DIMS - self.len) {
             let after = |step: usize| step.checked_mul(old.len);
-            if (after(old.a), after(old.b), after(old.c)) == (Some(new.a), Some(new.b), Some(new.c)) {
-                old.len *= new.len;
+            let continues =
+                (after(old.a), after(old.b), after(old.c)) == (Some(new.a), Some(new.b), Some(new.c));
+            // Batches of empty matrices may be more than a number counts.
+            if let Some(len) = old.len.checked_mul(new.len).filter(|_| continues) {
+                old.len = len;
                 return;
             }
         }
@@ -536,6 +539,21 @@ mod tests {
                     case.check();
                 }
             }
+        }
+    }
+
+    #[test]
+    fn batches_of_empty_matrices_may_be_more_than_a_number_counts() {
+        const MANY: usize = 1 << 40;
+        for (dims, beta) in [
+            ([&[MANY, MANY, 2, 0][..], &[0, 3], &[2, 3]], 1.0),
+            ([&[MANY, MANY, 0, 3], &[MANY, MANY, 3, 0], &[MANY, MANY, 0, 0]], 0.0),
+        ] {
+            let mut case = Case::new(DType::F32, [&[], &[], &[]], (2, 3, 0), 0, &mut Rng::new());
+            case.dims = dims.map(<[usize]>::to_vec);
+            case.beta.0 = beta;
+            let before = case.data[2].clone();
+            assert_eq!(case.run(Isa::BASELINE, &Serial).unwrap(), before);
         }
     }
 

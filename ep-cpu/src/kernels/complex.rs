@@ -32,7 +32,7 @@ impl C {
     /// Whether a product or quotient by its formula may be wrong: both of its parts are NaN.
     #[inline(always)]
     pub(crate) fn is_lost(self) -> bool {
-        (self.re != self.re) & (self.im != self.im)
+        self.re.is_nan() & self.im.is_nan()
     }
 
     /// The product where the formula has given two NaNs: infinite if a factor is infinite and the other is
@@ -83,10 +83,7 @@ impl C {
 
     #[inline(always)]
     fn over(self, z: C, norm: f64) -> C {
-        C::new(
-            (self.re * z.re + self.im * z.im) / norm,
-            (self.im * z.re - self.re * z.im) / norm,
-        )
+        C::new((self.re * z.re + self.im * z.im) / norm, (self.im * z.re - self.re * z.im) / norm)
     }
 
     /// The quotient of operands scaled by powers of two, with the infinities and zeros of annex G of C.

@@ -103,10 +103,12 @@ impl Axis {
         let dst = end.checked_add(after)?;
         let dst_start = before.clamp(0, dst.max(0));
         let copied = end.clamp(dst_start, dst.max(dst_start)) - dst_start;
+        // Where nothing is copied, its start may lie as far outside as the paddings are large.
+        let src_start = if copied == 0 { 0 } else { (dst_start - before).max(0) };
         Some(Axis {
             src: usize::try_from(src).ok()?,
             dst: usize::try_from(dst).ok()?,
-            src_start: usize::try_from(dst_start.checked_sub(before)?.max(0)).ok()?,
+            src_start: src_start as usize,
             dst_start: dst_start as usize,
             copied: copied as usize,
         })
@@ -373,6 +375,9 @@ mod tests {
             (&[3, 2], &[-3, 0], &[0, 0]),
             (&[3, 2], &[-2, 0], &[-2, 0]),
             (&[2, 2], &[0, -1], &[0, -2]),
+            // Two paddings that all but cancel, before a dimension that becomes part of theirs.
+            (&[3, 4], &[-(i64::MAX / 2), 0], &[i64::MAX / 2 - 1, 0]),
+            (&[3, 4], &[i64::MAX / 2, 0], &[1 - i64::MAX / 2, 0]),
         ] {
             check(&Serial, dims, before, after, DType::I32);
         }

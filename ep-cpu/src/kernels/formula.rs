@@ -225,6 +225,14 @@ impl Cell for f64 {
 /// cache.
 const CHUNK: usize = 1024;
 
+/// Copies of a chunk, where no vector lies across two lines.
+#[repr(align(64))]
+struct Wide([MaybeUninit<f32>; CHUNK]);
+
+impl Wide {
+    const NEW: Wide = Wide([const { MaybeUninit::uninit() }; CHUNK]);
+}
+
 /// f16 and bf16 share the code of f32, between two conversions.
 macro_rules! narrow {
     ($($t:ty, $load:ident, $store:ident, $widen:ident, $narrow:ident;)*) => {$(
@@ -272,8 +280,8 @@ macro_rules! narrow {
                 dst: *mut u8,
                 n: usize,
             ) {
-                let mut wide = [[const { MaybeUninit::<f32>::uninit() }; CHUNK]; N];
-                let mut out = [const { MaybeUninit::<f32>::uninit() }; CHUNK];
+                let mut wide = [const { Wide::NEW }; N];
+                let mut out = const { Wide::NEW };
                 for start in (0..n).step_by(CHUNK) {
                     let len = CHUNK.min(n - start);
                     // SAFETY: `start + len` is at most `n`, and `len` at most what the buffers hold; each
@@ -281,11 +289,11 @@ macro_rules! narrow {
                     unsafe {
                         for (to, from) in wide.iter_mut().zip(src) {
                             let from = from.cast::<$t>().add(start);
-                            each(isa, $widen, [from], to.as_mut_ptr().cast(), len);
+                            each(isa, $widen, [from], to.0.as_mut_ptr().cast(), len);
                         }
-                        let src = wide.each_ref().map(|buffer| buffer.as_ptr().cast());
-                        f32::run::<F, N>(isa, attr, src, out.as_mut_ptr().cast(), len);
-                        each(isa, $narrow, [out.as_ptr().cast()], dst.cast::<$t>().add(start), len);
+                        let src = wide.each_ref().map(|buffer| buffer.0.as_ptr().cast());
+                        f32::run::<F, N>(isa, attr, src, out.0.as_mut_ptr().cast(), len);
+                        each(isa, $narrow, [out.0.as_ptr().cast()], dst.cast::<$t>().add(start), len);
                     }
                 }
             }

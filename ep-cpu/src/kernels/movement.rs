@@ -93,6 +93,30 @@ pub(super) unsafe fn copy(
     }
 }
 
+/// Transposes a dense matrix of elements of `size` bytes (1, 2, 4, 8 or 16), of more than one row and column.
+///
+/// # Errors
+/// Those of `par`.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for all elements, which an address space holds, at any alignment, with no
+/// other access until this returns; they do not overlap.
+pub(super) unsafe fn transpose(
+    isa: Isa,
+    par: &dyn Parallel,
+    [rows, cols]: [usize; 2],
+    size: usize,
+    src: *const u8,
+    dst: *mut u8,
+) -> Result<()> {
+    let axes = [
+        Axis { size: rows, src: (cols * size) as isize, dst: size as isize },
+        Axis { size: cols, src: size as isize, dst: (rows * size) as isize },
+    ];
+    // SAFETY: the caller's promise; the first axis is contiguous in the destination, the second in the source.
+    unsafe { transpose_all(isa, par, &axes, 1, size, src, dst) }
+}
+
 /// The axis that is contiguous in the source, if the innermost one is contiguous in the destination only.
 fn transposed(axes: &[Axis], size: usize) -> Option<usize> {
     let step = size as isize;

@@ -49,6 +49,15 @@ pub fn rows() -> impl Iterator<Item = DType> {
 }
 
 unsafe fn permute<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &PermuteArgs<'_>) -> Result<()> {
+    if let (&[rows, cols], [1, 0]) = (args.src_dims, args.permutation)
+        && rows > 1
+        && cols > 1
+        && rows.checked_mul(cols).and_then(|n| n.checked_mul(SIZE)).is_some_and(|n| n <= isize::MAX as usize)
+    {
+        // Nothing can be simpler, and planning takes longer than to transpose a few elements.
+        // SAFETY: the caller's promise.
+        return unsafe { movement::transpose(isa, par, [rows, cols], SIZE, args.src, args.dst) };
+    }
     let simple = Permutation::simplify(args.src_dims, args.permutation, SIZE)?;
     let dims = simple.src_dims();
     let mut src_strides = [SIZE as isize; MAX_DIMS];

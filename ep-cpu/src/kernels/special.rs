@@ -1,29 +1,58 @@
 //! The Hurwitz zeta function in f64.
 
-/// Hurwitz zeta: the sum of `(q + k)^-x` over k = 0, 1, ... for x > 1.
+/// Hurwitz zeta: the sum of `(q + k)^-s` over k = 0, 1, ... for s > 1.
 ///
-/// inf at x = 1 and at q = 0, -1, -2, ...; NaN for x < 1, and for negative q where x is not an integer.
-pub(crate) fn zeta(x: f64, q: f64) -> f64 {
-    if x.is_nan() || q.is_nan() || x < 1.0 {
-        return f64::NAN;
+/// inf at s = 1 and at q = 0, -1, -2, ...; NaN for s < 1, and for negative q where s is not an integer. With s
+/// infinite: 0 for q above 1, 1 at 1, inf from 0 to 1, NaN below. With q infinite: 0, or NaN below zero.
+pub(crate) fn zeta(s: f64, q: f64) -> f64 {
+    if s.is_nan() || q.is_nan() || s < 1.0 || q == f64::NEG_INFINITY {
+        f64::NAN
+    } else if s == 1.0 {
+        f64::INFINITY
+    } else if s == f64::INFINITY {
+        // The first term alone: a power that vanishes, stays or grows without end.
+        if q < 0.0 { f64::NAN } else { q.powf(-s) }
+    } else if q == f64::INFINITY {
+        0.0
+    } else if q > 0.0 {
+        above_zero(s, q)
+    } else if q == q.floor() {
+        f64::INFINITY
+    } else if s != s.floor() {
+        f64::NAN
+    } else {
+        below_zero(s, q)
     }
-    if x == 1.0 {
-        return f64::INFINITY;
+}
+
+/// Of finite arguments, for a negative `q` that is no integer.
+fn below_zero(s: f64, q: f64) -> f64 {
+    // The bases below zero are b, b + 1, ... up to before 1 - q, with the sign of (-1)^s; those above it a, a + 1, ...
+    let (a, b) = (q - q.floor(), q.ceil() - q);
+    if s % 2.0 == 0.0 {
+        return above_zero(s, a) + (above_zero(s, b) - above_zero(s, 1.0 - q));
     }
-    if q <= 0.0 {
-        if q == q.floor() {
-            return f64::INFINITY;
-        }
-        if x != x.floor() {
-            return f64::NAN;
-        }
-        // The terms below zero are a difference of two sums above it, with the sign of (-1)^x.
-        let fraction = q.ceil() - q;
-        let below = zeta(x, fraction) - zeta(x, 1.0 - q);
-        return zeta(x, 1.0 - fraction) + if x % 2.0 == 0.0 { below } else { -below };
+    // Their difference all but vanishes about a = b, so the first and largest terms are subtracted in pairs.
+    let difference = 1.0 - 2.0 * b;
+    let pairs = (-q.floor()).min(16.0);
+    let (mut sum, mut k) = (0.0, 0.0);
+    while k < pairs {
+        let above = b + k;
+        let log_ratio = s * (difference / above).ln_1p();
+        sum += if log_ratio.abs() < 1.0 {
+            above.powf(-s) * (-log_ratio).exp_m1()
+        } else {
+            (a + k).powf(-s) - above.powf(-s)
+        };
+        k += 1.0;
     }
+    sum + (above_zero(s, a + pairs) - (above_zero(s, b + pairs) - above_zero(s, 1.0 - q)))
+}
+
+/// Of finite arguments, for a positive `q`.
+fn above_zero(s: f64, q: f64) -> f64 {
     // Euler-Maclaurin: terms up to past 9, then the integral, half a term and the corrections
-    // B(2k) / (2k)! x (x+1) ... (x+2k-2) a^(-x-2k+1).
+    // B(2k) / (2k)! s (s+1) ... (s+2k-2) a^(-s-2k+1).
     const C: [f64; 12] = [
         12.0,
         -720.0,
@@ -38,11 +67,13 @@ pub(crate) fn zeta(x: f64, q: f64) -> f64 {
         181_521_054_019_435_470.0,
         -7_166_165_256_175_667_000.0,
     ];
+    // Past that 1 may be too small to be added, and unless the corrections decrease at once, all terms are 0.
+    const FAR: f64 = 1e12;
     let mut sum = 0.0;
     let mut a = q;
     let mut terms = 0;
-    while terms < 9 || a <= 9.0 {
-        let term = a.powf(-x);
+    while a <= 9.0 || terms < 9 && a < FAR {
+        let term = a.powf(-s);
         sum += term;
         a += 1.0;
         terms += 1;
@@ -50,9 +81,9 @@ pub(crate) fn zeta(x: f64, q: f64) -> f64 {
             return sum;
         }
     }
-    let last = a.powf(-x);
-    sum += last * a / (x - 1.0) + 0.5 * last;
-    let (mut factor, mut power) = (x, last / a);
+    let last = a.powf(-s);
+    sum += last * a / (s - 1.0) + 0.5 * last;
+    let (mut factor, mut power) = (s, last / a);
     for (k, c) in C.into_iter().enumerate() {
         let term = factor * power / c;
         sum += term;
@@ -60,7 +91,7 @@ pub(crate) fn zeta(x: f64, q: f64) -> f64 {
             break;
         }
         let k = 2.0 * k as f64;
-        factor *= (x + k + 1.0) * (x + k + 2.0);
+        factor *= (s + k + 1.0) * (s + k + 2.0);
         power /= a * a;
     }
     sum
@@ -85,6 +116,9 @@ mod tests {
         const CATALAN: f64 = 0.915_965_594_177_219;
         close(zeta(2.0, 0.25), PI * PI + 8.0 * CATALAN);
         close(zeta(2.0, -0.5), PI * PI / 2.0 + 4.0);
+        let far = 2f64.powi(53);
+        assert!((zeta(10.0, far) * 9.0 * far.powi(9) - 1.0).abs() < 1e-14);
+        assert_eq!((zeta(1e300, 2.0), zeta(1e13, 1e13), zeta(1e300, 1e300)), (0.0, 0.0, 0.0));
         close(zeta(2.0, 1e6), 1e-6 + 0.5e-12 + 1e-18 / 6.0);
         let negative: f64 = (0..11).map(|k| (f64::from(k) + 0.5).powi(-3)).sum();
         close(zeta(3.0, -10.5), zeta(3.0, 0.5) - negative);
@@ -92,6 +126,28 @@ mod tests {
         close(zeta(60.0, 1.0), 1.0 + 2f64.powi(-60));
         assert_eq!(zeta(1.0, 2.0), f64::INFINITY);
         assert_eq!((zeta(3.0, 0.0), zeta(2.0, -4.0)), (f64::INFINITY, f64::INFINITY));
+        // Odd powers of both sides all but cancel here, to an expansion in the distance from the middle.
+        let d = 2f64.powi(-40);
+        let slope: f64 = (0..10).map(|k| (f64::from(k) + 0.5).powi(-4)).sum();
+        let want = zeta(3.0, 10.5) - 3.0 * d * (zeta(4.0, 10.5) + 2.0 * slope);
+        assert!((zeta(3.0, d - 9.5) / want - 1.0).abs() < 1e-15, "{:e}", zeta(3.0, d - 9.5));
+        let inf = f64::INFINITY;
+        for (s, q, want) in [
+            (inf, 1.5, 0.0),
+            (inf, 1.0, 1.0),
+            (inf, 0.5, inf),
+            (inf, 0.0, inf),
+            (inf, inf, 0.0),
+            (1.5, inf, 0.0),
+            (1.0, inf, inf),
+            (2.0, -2f64.powi(-127), 2f64.powi(254)),
+            (3.0, -2f64.powi(-127), -2f64.powi(381)),
+        ] {
+            assert_eq!(zeta(s, q), want, "{s} {q}");
+        }
+        for (s, q) in [(inf, -0.5), (inf, -3.0), (2.0, -inf), (1.0, -inf), (-inf, 2.0), (0.5, inf)] {
+            assert!(zeta(s, q).is_nan(), "{s} {q}");
+        }
         assert!(zeta(0.5, 1.0).is_nan() && zeta(2.5, -0.5).is_nan() && zeta(f64::NAN, 1.0).is_nan());
     }
 }

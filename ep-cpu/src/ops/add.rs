@@ -5,10 +5,10 @@ use crate::device::CpuDevice;
 use crate::kernels::add::{self, AddFn};
 use crate::provider::CpuProvider;
 use ep_core::Result;
+use ep_core::op::address_list;
 use ep_core::primitive::{Add, AddArgs, AddDesc};
 use ep_core::provider::inline::InlineStream;
 use ep_core::provider::{Factory, Kernel, Registrar};
-use std::slice;
 
 pub(super) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()> {
     registrar.add(Factory::<Add, _, _>::new("add", build).dtypes(add::rows().map(|dtype| [dtype])))
@@ -23,11 +23,9 @@ struct Sum(Bound<AddFn>);
 
 impl Kernel<Add, CpuDevice> for Sum {
     unsafe fn launch(&self, _: &InlineStream, args: &AddArgs) -> Result<()> {
-        let srcs = match size(args.arity) {
-            0 => &[][..],
-            // SAFETY: the launch has been checked, and its addresses are readable during the call.
-            arity => unsafe { slice::from_raw_parts(args.srcs, arity) },
-        };
+        // Where there are no elements, the list of addresses may be null, whatever its length.
+        // SAFETY: the launch has been checked, and its addresses are readable during the call.
+        let srcs = unsafe { address_list(args.srcs, args.arity) };
         let sum = add::AddArgs { count: size(args.count), srcs, dst: destination(args.dst) };
         // SAFETY: the caller promises the operands, which are aligned and apart from the destination or the same.
         unsafe { (self.0.kernel)(self.0.isa, &self.0.host, &sum) }

@@ -31,7 +31,7 @@ fn reducer(launch: &Launch<'_>, op: &str, src: DType, dst: DType) -> Result<Redu
     let whole = src == DType::BOOL || src.is_int();
     let fits = match op {
         "sum" | "prod" if src == dst => src != DType::BOOL,
-        "sum" | "prod" if whole => dst == DType::I64,
+        "sum" | "prod" if whole => dst == DType::I64 && src != DType::U64,
         "sum" | "prod" | "mean" if [DType::F16, DType::BF16].contains(&src) => {
             dst == src || dst == DType::F32
         }

@@ -16,11 +16,25 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key of a row of a query, unless it has a dtype of a vendor's.
+    /// The key of a row of a query, unless a dtype is not known in this process.
     pub fn from_row(row: &Row) -> Option<Key> {
-        let dtype = |(role, name): &(String, String)| Some((role.clone(), DType::parse(name).ok()?));
+        let dtype = |(role, name): &(String, String)| Some((role.clone(), dtype_named(name)?));
         let dtypes = row.dtypes.iter().map(dtype).collect::<Option<_>>()?;
         Some(Key { op: row.op.clone(), selectors: row.selectors.clone(), dtypes })
+    }
+
+    /// Whether there is a reference of the op for these dtypes.
+    pub fn has_reference(&self) -> bool {
+        let known = primitives::reference::ops().any(|op| op == self.op);
+        known && self.dtypes.iter().all(|(_, d)| DType::ALL.contains(d))
+    }
+
+    /// `op=relu,src=f32,dst=f32`: the selectors and dtypes as a part of a case's name; `-` if there are none.
+    pub fn slug(&self) -> String {
+        let selectors = self.selectors.iter().map(|(n, v)| format!("{n}={v}"));
+        let dtypes = self.dtypes.iter().map(|(n, d)| format!("{n}={d}"));
+        let all: Vec<_> = selectors.chain(dtypes).collect();
+        if all.is_empty() { "-".to_owned() } else { all.join(",") }
     }
 
     /// The dtype of a role; [`DType::INVALID`] if there is no such role.
@@ -35,7 +49,7 @@ impl Key {
 
     /// The element size of a role in bytes.
     pub fn size(&self, role: &str) -> usize {
-        self.dtype(role).size().unwrap_or(1)
+        self.dtype(role).bytes_for_bounds() as usize
     }
 }
 
@@ -47,11 +61,18 @@ impl fmt::Display for Key {
     }
 }
 
+/// A dtype of the core or of a vendor.
+pub(crate) fn dtype_named(name: &str) -> Option<DType> {
+    DType::parse(name).ok().or_else(|| ep_core::dtype::vendor::by_name(name).map(|v| v.dtype))
+}
+
 /// What the operands that are read hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Numbers of modest size; integers of all sizes.
     Modest,
+    /// The same, with NaN, infinities and zeros of both signs among them.
+    NonFinite,
     /// Any bits, with NaN, infinities, zeros of both signs and the ends of the range among them.
     Wild,
 }
@@ -81,6 +102,11 @@ pub struct Case {
     pub content: Content,
     /// Operand `indices` holds values from this range.
     pub indices: (i64, i64),
+    /// Elements between an aligned address and each operand.
+    pub shift: usize,
+    /// The same launch with fewer of the outermost elements, whose content this one repeats over and over; so the
+    /// reference computes only that.
+    pub period: Option<Box<Case>>,
     /// Seed of the content.
     pub seed: u64,
 }
@@ -100,6 +126,8 @@ impl Case {
             in_place: None,
             content: Content::Modest,
             indices: (0, 1),
+            shift: 0,
+            period: None,
             seed: 0,
         }
     }
@@ -145,6 +173,28 @@ impl Case {
         self.content = content;
         self
     }
+
+    /// Moves the operands away from aligned addresses.
+    #[must_use]
+    pub fn shifted(mut self, elements: usize) -> Case {
+        self.shift = elements;
+        self
+    }
+
+    /// Makes the content that of a smaller launch, repeated.
+    #[must_use]
+    pub fn repeating(mut self, period: Case) -> Case {
+        self.period = Some(Box::new(period));
+        self
+    }
+
+    /// Sets the seed of the content.
+    pub fn set_seed(&mut self, seed: u64) {
+        self.seed = seed;
+        if let Some(period) = &mut self.period {
+            period.set_seed(seed);
+        }
+    }
 }
 
 impl fmt::Display for Case {
@@ -160,6 +210,9 @@ impl fmt::Display for Case {
         self.absent.iter().try_for_each(|n| write!(f, " without {n}"))?;
         if let Some((output, source)) = self.in_place {
             write!(f, " {output} in {source}")?;
+        }
+        if self.shift != 0 {
+            write!(f, " misaligned by {}", self.shift)?;
         }
         write!(f, " {:?} seed={}", self.content, self.seed)
     }

@@ -1,6 +1,12 @@
-//! Memory between inaccessible pages, so that a kernel which leaves its operands, even with a streaming store or
-//! a tile instruction that sanitizers do not see, faults.
+//! Memory for the operands of a launch that shows where a kernel leaves them.
+//!
+//! Any device: memory of its own, with a pattern around each operand that is looked at afterwards. A device that
+//! computes on host memory: memory between inaccessible pages, so that a kernel which leaves its operands, even with a
+//! streaming store or a tile instruction that sanitizers do not see, faults.
 
+use ep_core::{DType, Result};
+use ep_registry::{Buffer, Device};
+use std::collections::HashMap;
 use std::io;
 
 /// Which end of an operand lies at an inaccessible page.
@@ -17,6 +23,89 @@ pub enum Edge {
 /// Bytes on either side of an operand that must not change.
 const SLACK: usize = 512;
 const PATTERN: u8 = 0xa7;
+
+/// Where operands lie.
+pub(crate) trait Memory {
+    /// Writes the content of operand `index`, `shift` bytes behind an aligned address where the memory leaves the
+    /// choice, and a pattern around it. Returns its address.
+    fn put(&mut self, index: usize, content: &[u8], shift: usize, element: usize) -> Result<u64>;
+
+    /// The content of operand `index`, and whether the pattern around it is whole.
+    fn get(&mut self, index: usize, bytes: usize, shift: usize, element: usize) -> Result<(Vec<u8>, bool)>;
+}
+
+/// An arena with all operands at one edge.
+pub(crate) struct Edged<'a> {
+    pub(crate) arena: &'a mut Arena,
+    pub(crate) edge: Edge,
+}
+
+impl Edged<'_> {
+    /// The first element stays aligned.
+    fn edge(&self, shift: usize, element: usize) -> Edge {
+        match self.edge {
+            Edge::After(elements) => Edge::After(elements * element),
+            Edge::Start if shift != 0 => Edge::After(shift),
+            other => other,
+        }
+    }
+}
+
+impl Memory for Edged<'_> {
+    fn put(&mut self, index: usize, content: &[u8], shift: usize, element: usize) -> Result<u64> {
+        let edge = self.edge(shift, element);
+        Ok(self.arena.put(index, content, edge))
+    }
+
+    fn get(&mut self, index: usize, bytes: usize, shift: usize, element: usize) -> Result<(Vec<u8>, bool)> {
+        let edge = self.edge(shift, element);
+        let (content, whole) = self.arena.get(index, bytes, edge);
+        Ok((content.to_vec(), whole))
+    }
+}
+
+/// Memory of a device, reached by copies only.
+pub(crate) struct DeviceMemory {
+    device: Device,
+    /// By operand and size, so that a small operand is not copied with the memory of a large one.
+    buffers: HashMap<(usize, usize), Buffer>,
+}
+
+impl DeviceMemory {
+    pub(crate) fn new(device: &Device) -> DeviceMemory {
+        DeviceMemory { device: device.clone(), buffers: HashMap::new() }
+    }
+
+    /// The size of the buffer that holds an operand with both patterns.
+    fn class(bytes: usize, shift: usize) -> usize {
+        (2 * SLACK + bytes + shift).next_power_of_two().max(2048)
+    }
+}
+
+impl Memory for DeviceMemory {
+    fn put(&mut self, index: usize, content: &[u8], shift: usize, _: usize) -> Result<u64> {
+        let class = DeviceMemory::class(content.len(), shift);
+        let mut image = vec![PATTERN; class];
+        let at = SLACK + shift;
+        image[at..at + content.len()].copy_from_slice(content);
+        let buffer = match self.buffers.entry((index, class)) {
+            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert(self.device.alloc(DType::U8, class)?)
+            }
+        };
+        buffer.upload(&image)?;
+        Ok(buffer.address() + at as u64)
+    }
+
+    fn get(&mut self, index: usize, bytes: usize, shift: usize, _: usize) -> Result<(Vec<u8>, bool)> {
+        let at = SLACK + shift;
+        let buffer = &self.buffers[&(index, DeviceMemory::class(bytes, shift))];
+        let image = buffer.download::<u8>()?;
+        let whole = image[..at].iter().chain(&image[at + bytes..]).all(|b| *b == PATTERN);
+        Ok((image[at..at + bytes].to_vec(), whole))
+    }
+}
 
 struct Region {
     base: *mut u8,

@@ -1,35 +1,62 @@
 //! Launching cases and judging them.
 
 use crate::case::{Case, Key};
-use crate::memory::{Arena, Edge};
+use crate::geometry::uses;
+use crate::memory::{Arena, DeviceMemory, Edge, Edged, Memory};
+use crate::predicates::{Advertised, Attempt, attempts};
 use crate::tolerance::{largest, tolerance};
 use crate::values::{Random, content, poison};
 use ep_core::op::OperandUse;
+use ep_core::provider::inline::is_host;
+use ep_core::schema::Schema;
 use ep_core::{Code, DType, Error, Result};
 use ep_registry::{Device, DynArgs, DynPrimitive, Runtime, Stream};
 use primitives::reference::{Data, Launch, Outputs};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Operands that one launch can have here.
 const REGIONS: usize = 16;
 /// Bytes that one operand can have here.
 const CAPACITY: usize = 4 << 20;
+/// How long a case is repeated to measure it.
+const MEASURED: Duration = Duration::from_millis(20);
 
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As the reference says.
+    /// As the reference says; where there is none, within its memory and the same when repeated.
     Pass,
     /// Not so, and why.
     Fail(String),
+    /// The provider does not claim it, and says why.
+    Unsupported(String),
 }
 
 /// What a case's operands held, and what the reference makes of it. Computed once for several devices.
 pub struct Expected {
-    /// Of each buffer: the operand's index in the schema, and the content before the launch.
-    before: Vec<(usize, Data)>,
-    after: Result<Outputs>,
+    schema: Arc<Schema>,
+    uses: Vec<OperandUse>,
+    /// The content of each buffer before the launch.
+    before: Vec<Data>,
+    /// `None`: there is no reference.
+    after: Option<Result<Outcomes>>,
     largest: f64,
+}
+
+/// What a launch leaves in the operands that it writes, by name.
+type Outcomes = Vec<(String, Data)>;
+
+/// How long a launch takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed {
+    /// The median, with waiting for the launch, in microseconds.
+    pub median_us: f64,
+    /// Bytes that the launch has to move.
+    pub bytes: u64,
+    /// Arithmetic operations.
+    pub flops: u64,
 }
 
 /// A device to launch on, with its primitives and memory.
@@ -37,48 +64,98 @@ pub struct Rig<'r> {
     runtime: &'r Runtime,
     device: &'r Device,
     stream: Stream,
-    arena: Arena,
-    primitives: HashMap<Key, DynPrimitive>,
+    /// Where the device computes on host memory.
+    arena: Option<Arena>,
+    memory: DeviceMemory,
+    advertised: BTreeMap<Key, Advertised>,
+    /// The primitive of the latest case, which the next one often shares.
+    latest: Option<(Key, Attempt, DynPrimitive)>,
+}
+
+/// A primitive for a case, or why the provider does not claim to have one.
+enum Built {
+    Primitive(DynPrimitive),
+    /// The provider was promised that operands are aligned.
+    Aligned(DynPrimitive),
+    Refused(Error),
 }
 
 impl<'r> Rig<'r> {
-    /// A rig for one device that computes on host memory.
+    /// A rig for one device.
     ///
     /// # Errors
     /// When there is no memory or no stream.
     pub fn new(runtime: &'r Runtime, device: &'r Device) -> Result<Rig<'r>> {
-        let arena = Arena::new(REGIONS, CAPACITY)
-            .map_err(|e| Error::new(Code::OutOfMemory, format!("memory between inaccessible pages: {e}")))?;
-        Ok(Rig { runtime, device, stream: device.stream()?, arena, primitives: HashMap::new() })
+        let no_memory = |e| Error::new(Code::OutOfMemory, format!("memory between inaccessible pages: {e}"));
+        let info = device.info();
+        let on_host = [&info.reads, &info.writes].iter().all(|spaces| spaces.iter().any(|s| is_host(s)));
+        let arena = on_host.then(|| Arena::new(REGIONS, CAPACITY)).transpose().map_err(no_memory)?;
+        Ok(Rig {
+            runtime,
+            device,
+            stream: device.stream()?,
+            arena,
+            memory: DeviceMemory::new(device),
+            advertised: crate::predicates::advertised(runtime, device),
+            latest: None,
+        })
     }
 
     /// What the provider claims.
     pub fn keys(&self) -> Vec<Key> {
-        let filter =
-            ep_registry::query::Filter { device: Some(self.device.name().to_owned()), ..Default::default() };
-        let mut keys: Vec<_> = self.runtime.query(&filter).iter().filter_map(Key::from_row).collect();
-        keys.sort();
-        keys.dedup();
-        keys
+        self.advertised.keys().cloned().collect()
     }
 
-    fn primitive(&mut self, case: &Case) -> Result<DynPrimitive> {
-        if let Some(known) = self.primitives.get(&case.key) {
-            return Ok(known.clone());
+    /// What is known of a key's registrations; nothing of one that the provider does not claim.
+    pub fn advertised(&self, key: &Key) -> Advertised {
+        self.advertised.get(key).cloned().unwrap_or_default()
+    }
+
+    /// Whether operands can lie between inaccessible pages.
+    pub fn has_pages(&self) -> bool {
+        self.arena.is_some()
+    }
+
+    fn build(&mut self, case: &Case, schema: &Schema) -> Result<Built> {
+        let advertised = self.advertised(&case.key);
+        let mut refused = None;
+        for attempt in attempts(case, schema, &advertised)? {
+            let known = self.latest.as_ref().filter(|(key, a, _)| *key == case.key && *a == attempt);
+            let made = match known {
+                Some((_, _, primitive)) => Ok(primitive.clone()),
+                None => self.request(&case.key, &attempt),
+            };
+            match made {
+                Ok(primitive) => {
+                    let aligned = attempt.aligned();
+                    self.latest = Some((case.key.clone(), attempt, primitive.clone()));
+                    return Ok(if aligned { Built::Aligned(primitive) } else { Built::Primitive(primitive) });
+                }
+                Err(e) if e.code() == Code::Unsupported => {
+                    refused.get_or_insert(e);
+                }
+                Err(e) => return Err(e),
+            }
         }
-        let mut request = self.runtime.request(&case.key.op)?;
-        for (name, value) in &case.key.selectors {
+        let refused = refused.unwrap_or_else(|| Error::unsupported("no request was made"));
+        if advertised.conditional() { Ok(Built::Refused(refused)) } else { Err(refused) }
+    }
+
+    fn request(&self, key: &Key, attempt: &Attempt) -> Result<DynPrimitive> {
+        let mut request = self.runtime.request(&key.op)?;
+        for (name, value) in &key.selectors {
             request = request.selector(name, value)?;
         }
-        for (role, dtype) in &case.key.dtypes {
+        for (role, dtype) in &key.dtypes {
             request = request.dtype(role, &dtype.to_string())?;
         }
-        for (name, value) in &case.attrs {
-            request = request.attr(name, *value)?;
+        for (name, bits) in &attempt.attrs {
+            request = request.attr(name, f64::from_bits(*bits))?;
         }
-        let primitive = self.runtime.primitive_dyn(self.device, &request)?;
-        self.primitives.insert(case.key.clone(), primitive.clone());
-        Ok(primitive)
+        for (name, value) in &attempt.limits {
+            request = request.limit(name, *value)?;
+        }
+        self.runtime.primitive_dyn(self.device, &request)
     }
 
     /// Fills a case's operands and asks the reference.
@@ -86,26 +163,27 @@ impl<'r> Rig<'r> {
     /// # Errors
     /// When the case cannot be built.
     pub fn expect(&mut self, case: &Case) -> Result<Expected> {
-        let primitive = self.primitive(case)?;
-        let args = arguments(&primitive, case)?;
-        // A shape that the op refuses may count nothing.
-        let uses = primitive.uses(&args)?;
-        let schema = primitive.schema();
+        let schema = self.runtime.schema(&case.key.op)?;
+        let uses = uses(case, &schema)?;
+        if let Some(period) = &case.period {
+            let small = self.expect(period)?;
+            return Ok(repeated(small, uses));
+        }
         let mut random = Random::new(case.seed);
         let mut before = Vec::new();
         for (i, u) in uses.iter().enumerate() {
-            let at = schema.operand_of(i);
-            let operand = &schema.operands[at];
+            let operand = &schema.operands[schema.operand_of(i)];
             let dtype = u.dtype.unwrap_or(DType::U8);
-            let count = u.bytes as usize / dtype.size().unwrap_or(1);
-            let data = if u.reads || operand.covers.is_some() {
-                content(case, &operand.name, dtype, count, &mut random)
+            let count = u.bytes / dtype.bytes_for_bounds();
+            before.push(if u.reads || operand.covers.is_some() {
+                content(case, &operand.name, dtype, count as usize, &mut random)
             } else {
                 Data { dtype, bytes: poison(dtype, u.bytes as usize) }
-            };
-            before.push((at, data));
+            });
         }
-        let given = |name: &str| !case.absent.contains(&name);
+        if !case.key.has_reference() {
+            return Ok(Expected { schema, uses, before, after: None, largest: 0.0 });
+        }
         let mut launch = Launch::new(&case.key.op);
         for (name, value) in &case.key.selectors {
             launch = launch.selector(name, value);
@@ -117,49 +195,150 @@ impl<'r> Rig<'r> {
         launch = case.sizes.iter().fold(launch, |l, (n, v)| l.size(n, *v));
         launch = case.lists.iter().fold(launch, |l, (n, v)| l.dims(n, v));
         launch = case.scalars.iter().fold(launch, |l, (n, v)| l.scalar(n, *v));
-        for ((at, data), u) in before.iter().zip(&uses) {
-            let operand = &schema.operands[*at];
-            if u.present && given(&operand.name) && (u.reads || operand.covers.is_some()) {
+        for (i, (data, u)) in before.iter().zip(&uses).enumerate() {
+            let operand = &schema.operands[schema.operand_of(i)];
+            let given = u.present && !case.absent.contains(&&*operand.name);
+            if given && (u.reads || operand.covers.is_some()) {
                 launch = launch.read(&operand.name, data.view());
             }
         }
-        let after = launch.run();
-        let read =
-            before.iter().zip(&uses).filter(|((at, _), u)| u.reads && schema.operands[*at].name != "indices");
-        let largest = largest(read.flat_map(|((_, data), _)| data.view().iter()));
-        Ok(Expected { before, after, largest })
+        let named = |outputs: Outputs| outputs.iter().map(|(n, d)| (n.to_owned(), d.clone())).collect();
+        let after = launch.run().map(named);
+        let read = |(i, u): (usize, &OperandUse)| {
+            let counts = u.reads && schema.operands[schema.operand_of(i)].name != "indices";
+            counts.then(|| before[i].view().iter())
+        };
+        let largest = largest(uses.iter().enumerate().filter_map(read).flatten());
+        Ok(Expected { schema, uses, before, after: Some(after), largest })
     }
 
     /// Launches a case with its operands at an edge of their memory, and compares everything.
     ///
     /// # Errors
-    /// When the case cannot be built.
+    /// When the case cannot be built, or the device does not compute on host memory.
     pub fn run(&mut self, case: &Case, expected: &Expected, edge: Edge) -> Result<Outcome> {
-        let primitive = self.primitive(case)?;
-        let schema = primitive.schema().clone();
-        let mut args = arguments(&primitive, case)?;
-        let uses = primitive.uses(&args)?;
-        if uses.len() > REGIONS || uses.iter().any(|u| u.bytes as usize > self.arena.capacity()) {
+        let primitive = match self.build(case, &expected.schema)? {
+            Built::Primitive(primitive) => primitive,
+            // At the edge of a page it could not keep the promise.
+            Built::Aligned(_) => return Ok(Outcome::Pass),
+            Built::Refused(e) => return Ok(Outcome::Unsupported(e.to_string())),
+        };
+        let Some(arena) = &mut self.arena else {
+            return Err(Error::unsupported(format!(
+                "{} does not compute on host memory",
+                self.device.name()
+            )));
+        };
+        if expected.uses.len() > REGIONS || expected.uses.iter().any(|u| u.bytes as usize > arena.capacity())
+        {
             return Err(Error::unsupported(format!("{case}: too large for this memory")));
         }
-        let operand = |i: usize| schema.operands[schema.operand_of(i)].name.as_str();
-        // Which buffer's memory each one has.
-        let shared = |i: usize| match case.in_place {
-            Some((output, source)) if operand(i) == output => {
-                (0..uses.len()).find(|j| operand(*j) == source).unwrap_or(i)
+        let mut memory = Edged { arena, edge };
+        Trial { case, expected, primitive: &primitive, stream: &self.stream }.judge(&mut memory)
+    }
+
+    /// Launches a case on memory of the device with guard zones around each operand, compares everything, and does
+    /// it again where the op says that equal input gives equal output.
+    ///
+    /// # Errors
+    /// When the case cannot be built, or its operands cannot be moved to the device and back.
+    pub fn run_on_device(&mut self, case: &Case, expected: &Expected) -> Result<Outcome> {
+        let primitive = match self.build(case, &expected.schema)? {
+            Built::Primitive(primitive) | Built::Aligned(primitive) => primitive,
+            Built::Refused(e) => return Ok(Outcome::Unsupported(e.to_string())),
+        };
+        let trial = Trial { case, expected, primitive: &primitive, stream: &self.stream };
+        let outcome = trial.judge(&mut self.memory)?;
+        if outcome == Outcome::Pass && expected.schema.deterministic {
+            return trial.repeat(&mut self.memory);
+        }
+        Ok(outcome)
+    }
+
+    /// Measures a case that passes.
+    ///
+    /// # Errors
+    /// As [`Rig::run_on_device`], and the launch's.
+    pub fn measure(&mut self, case: &Case, expected: &Expected) -> Result<Option<Speed>> {
+        let (Built::Primitive(primitive) | Built::Aligned(primitive)) = self.build(case, &expected.schema)?
+        else {
+            return Ok(None);
+        };
+        Trial { case, expected, primitive: &primitive, stream: &self.stream }
+            .measure(&mut self.memory)
+            .map(Some)
+    }
+}
+
+/// The operands and results of a launch whose outermost elements repeat those of a small one.
+fn repeated(small: Expected, uses: Vec<OperandUse>) -> Expected {
+    let repeat = |data: &Data, bytes: u64| {
+        let whole = data.bytes.iter().copied().cycle().take(bytes as usize);
+        Data { dtype: data.dtype, bytes: whole.collect() }
+    };
+    let before = small.before.iter().zip(&uses).map(|(data, u)| repeat(data, u.bytes)).collect();
+    let bytes =
+        |name: &str| small.schema.operands.iter().position(|x| x.name == name).map_or(0, |i| uses[i].bytes);
+    let after = small.after.map(|after| {
+        after.map(|outputs| outputs.iter().map(|(n, d)| (n.clone(), repeat(d, bytes(n)))).collect())
+    });
+    Expected { schema: small.schema, uses, before, after, largest: small.largest }
+}
+
+/// One launch in the making.
+struct Trial<'a> {
+    case: &'a Case,
+    expected: &'a Expected,
+    primitive: &'a DynPrimitive,
+    stream: &'a Stream,
+}
+
+impl Trial<'_> {
+    fn operand(&self, i: usize) -> &str {
+        let schema = &self.expected.schema;
+        &schema.operands[schema.operand_of(i)].name
+    }
+
+    /// The buffer whose memory buffer `i` has.
+    fn place(&self, i: usize) -> usize {
+        match self.case.in_place {
+            Some((output, source)) if self.operand(i) == output => {
+                (0..self.expected.uses.len()).find(|j| self.operand(*j) == source).unwrap_or(i)
             }
             _ => i,
-        };
-        let absent = |i: usize| case.absent.contains(&operand(i)) || !uses[i].present;
-        let mut addresses = vec![0; uses.len()];
-        for i in 0..uses.len() {
-            if !absent(i) && shared(i) == i {
-                addresses[i] = self.arena.put(i, &expected.before[i].1.bytes, edge_of(edge, &uses[i]));
-            }
         }
-        for i in 0..uses.len() {
-            addresses[i] = addresses[shared(i)];
+    }
+
+    fn absent(&self, i: usize) -> bool {
+        self.case.absent.contains(&self.operand(i)) || !self.expected.uses[i].present
+    }
+
+    fn shift(&self, i: usize) -> usize {
+        let dtype = self.expected.uses[i].dtype;
+        self.case.shift * dtype.map_or(1, |d| d.bytes_for_bounds() as usize)
+    }
+
+    /// Puts the operands into memory and gives their addresses, in order.
+    fn put(&self, memory: &mut dyn Memory, poison: impl Fn(&Data) -> Data) -> Result<Vec<u64>> {
+        let count = self.expected.uses.len();
+        let mut addresses = vec![0; count];
+        for i in (0..count).filter(|i| !self.absent(*i) && self.place(*i) == *i) {
+            let (data, u) = (&self.expected.before[i], &self.expected.uses[i]);
+            let keeps =
+                u.reads || self.expected.schema.operands[self.expected.schema.operand_of(i)].covers.is_some();
+            let bytes = if keeps { data.bytes.clone() } else { poison(data).bytes };
+            addresses[i] = memory.put(i, &bytes, self.shift(i), element(u))?;
         }
+        for i in 0..count {
+            addresses[i] = addresses[self.place(i)];
+        }
+        Ok(addresses)
+    }
+
+    /// Launches and waits.
+    fn launch(&self, addresses: &[u64]) -> Result<Result<()>> {
+        let schema = &self.expected.schema;
+        let mut args = arguments(self.primitive, self.case)?;
         let list = schema.list_length().map(|_| schema.operands.len() - 1);
         for (i, x) in schema.operands.iter().enumerate() {
             args = match list {
@@ -167,49 +346,135 @@ impl<'r> Rig<'r> {
                 _ => args.address(&x.name, addresses[i])?,
             };
         }
-        // SAFETY: every address covers as many bytes of the arena as the schema says, apart but where the op allows
-        // the same memory; the stream is awaited before the arena is looked at.
-        let launched = unsafe { primitive.launch_raw(&self.stream, &args) };
-        let done = launched.and_then(|()| self.stream.sync());
-        let outputs = match (&expected.after, done) {
-            (Ok(outputs), Ok(())) => Some(outputs),
-            (Err(e), Err(found)) if e.code() == found.code() => None,
-            (Ok(_), Err(e)) => return Ok(Outcome::Fail(format!("refused: {e}"))),
-            (Err(e), Ok(())) => return Ok(Outcome::Fail(format!("accepted, but: {e}"))),
-            (Err(e), Err(found)) => return Ok(Outcome::Fail(format!("refused with {found}, not with {e}"))),
-        };
-        for i in 0..uses.len() {
-            if absent(i) {
-                continue;
+        // SAFETY: every address covers as many bytes of its memory as the schema says, apart but where the op allows
+        // the same memory; the stream is awaited before the memory is looked at.
+        let launched = unsafe { self.primitive.launch_raw(self.stream, &args) };
+        let done = self.stream.sync();
+        Ok(launched.and(done))
+    }
+
+    fn judge(&self, memory: &mut dyn Memory) -> Result<Outcome> {
+        let addresses = self.put(memory, Data::clone)?;
+        let outputs = match (&self.expected.after, self.launch(&addresses)?) {
+            (_, Err(e)) if e.code() == Code::Panic => return Ok(Outcome::Fail(e.to_string())),
+            (Some(Ok(outputs)), Ok(())) => Some(outputs),
+            (Some(Err(e)), Err(found)) if e.code() == found.code() => None,
+            (Some(Ok(_)), Err(e)) => return Ok(Outcome::Fail(format!("refused: {e}"))),
+            (Some(Err(e)), Ok(())) => return Ok(Outcome::Fail(format!("accepted, but: {e}"))),
+            (Some(Err(e)), Err(found)) => {
+                return Ok(Outcome::Fail(format!("refused with {found}, not with {e}")));
             }
-            let place = shared(i);
-            let before = &expected.before[i].1;
-            let (now, whole) = self.arena.get(place, before.bytes.len(), edge_of(edge, &uses[place]));
+            (None, Ok(())) => None,
+            (None, Err(e)) if matches!(e.code(), Code::InvalidArgument | Code::Unsupported) => {
+                return Ok(Outcome::Unsupported(format!(
+                    "no reference, and generated arguments are refused: {e}"
+                )));
+            }
+            (None, Err(e)) => return Ok(Outcome::Fail(e.to_string())),
+        };
+        for i in (0..self.expected.uses.len()).filter(|i| !self.absent(*i)) {
+            let (place, u) = (self.place(i), &self.expected.uses[i]);
+            let before = &self.expected.before[i];
+            let (now, whole) = memory.get(
+                place,
+                before.bytes.len(),
+                self.shift(place),
+                element(&self.expected.uses[place]),
+            )?;
+            let name = self.operand(i);
             if !whole {
-                return Ok(Outcome::Fail(format!("wrote outside of `{}`", operand(i))));
+                return Ok(Outcome::Fail(format!("wrote outside of `{name}`")));
             }
             let wanted = match outputs {
-                Some(outputs) if uses[i].writes => outputs.get(operand(i))?,
-                // What was refused may have written its outputs in part.
-                None if uses[i].writes => continue,
-                _ if case.in_place.is_some_and(|(_, source)| source == operand(i)) => continue,
+                Some(outputs) if u.writes => {
+                    let found = outputs.iter().find(|(n, _)| n == name);
+                    &found.ok_or_else(|| Error::internal(format!("the reference leaves out `{name}`")))?.1
+                }
+                // What was refused may have written its outputs in part, and without a reference nobody knows.
+                None if u.writes => continue,
+                _ if self.case.in_place.is_some_and(|(_, source)| source == name) => continue,
                 _ => before,
             };
-            if let Some(wrong) = difference(case, operand(i), wanted, now, expected.largest, uses[i].writes) {
-                return Ok(Outcome::Fail(wrong));
+            let found = difference(self.case, name, wanted, &now, self.expected.largest, u.writes);
+            if let Some((at, wrong)) = found {
+                return Ok(Outcome::Fail(wrong + &self.sources(at, wanted.bytes.len() / element(u).max(1))));
             }
         }
         Ok(Outcome::Pass)
     }
+
+    /// The elements of the sources at the place of a wrong one, where the operands are alike.
+    fn sources(&self, at: usize, count: usize) -> String {
+        let mut text = String::new();
+        for (i, u) in self.expected.uses.iter().enumerate().filter(|(_, u)| u.reads) {
+            let data = &self.expected.before[i];
+            let alike = DType::ALL.contains(&data.dtype) && data.view().len() == count;
+            if alike && u.dtype.is_some() && at < count {
+                text.push_str(&format!("; `{}`[{at}] was {:?}", self.operand(i), data.get(at)));
+            }
+        }
+        text
+    }
+
+    /// The content of every operand that is written.
+    fn outputs(&self, memory: &mut dyn Memory) -> Result<Vec<(usize, Vec<u8>)>> {
+        let count = self.expected.uses.len();
+        let written = (0..count).filter(|i| !self.absent(*i) && self.expected.uses[*i].writes);
+        let mut all = Vec::new();
+        for i in written {
+            let (place, bytes) = (self.place(i), self.expected.before[i].bytes.len());
+            all.push((
+                i,
+                memory.get(place, bytes, self.shift(place), element(&self.expected.uses[place]))?.0,
+            ));
+        }
+        Ok(all)
+    }
+
+    /// Launches once more, on outputs that hold something else before, and compares bit for bit.
+    fn repeat(&self, memory: &mut dyn Memory) -> Result<Outcome> {
+        let first = self.outputs(memory)?;
+        let other = |data: &Data| {
+            let flipped = |b: &u8| if data.dtype == DType::BOOL { b ^ 1 } else { !b };
+            Data { dtype: data.dtype, bytes: data.bytes.iter().map(flipped).collect() }
+        };
+        let addresses = self.put(memory, other)?;
+        if self.launch(&addresses)?.is_err() {
+            // The first one was refused too, or it would not be repeated.
+            let refused = matches!(self.expected.after, Some(Err(_)));
+            return Ok(if refused { Outcome::Pass } else { Outcome::Fail("refused the second time".into()) });
+        }
+        for ((i, first), (_, second)) in first.into_iter().zip(self.outputs(memory)?) {
+            if let Some(at) = first.iter().zip(&second).position(|(a, b)| a != b) {
+                return Ok(Outcome::Fail(format!(
+                    "`{}` differs at byte {at} when launched again, on outputs that held something else: it is not \
+                     written in full, or not deterministic as the op's schema says",
+                    self.operand(i)
+                )));
+            }
+        }
+        Ok(Outcome::Pass)
+    }
+
+    fn measure(&self, memory: &mut dyn Memory) -> Result<Speed> {
+        let addresses = self.put(memory, Data::clone)?;
+        let start = Instant::now();
+        let mut times = Vec::new();
+        while times.len() < 3 || start.elapsed() < MEASURED {
+            let before = Instant::now();
+            self.launch(&addresses)??;
+            times.push(before.elapsed());
+        }
+        times.sort_unstable();
+        let cost = self.primitive.cost(&arguments(self.primitive, self.case)?)?;
+        let median_us = times[times.len() / 2].as_secs_f64() * 1e6;
+        Ok(Speed { median_us, bytes: cost.bytes, flops: cost.flops })
+    }
 }
 
-/// Where an operand lies; its first element stays aligned.
-fn edge_of(edge: Edge, u: &OperandUse) -> Edge {
-    let size = u.dtype.and_then(|d| d.size()).unwrap_or(1);
-    match edge {
-        Edge::After(elements) => Edge::After(elements * size),
-        other => other,
-    }
+/// Bytes of an element of an operand.
+fn element(u: &OperandUse) -> usize {
+    u.dtype.map_or(1, |d| d.bytes_for_bounds() as usize)
 }
 
 fn arguments<'a>(primitive: &DynPrimitive, case: &'a Case) -> Result<DynArgs<'a>> {
@@ -232,7 +497,7 @@ fn arguments<'a>(primitive: &DynPrimitive, case: &'a Case) -> Result<DynArgs<'a>
     Ok(args)
 }
 
-/// The first element that is not as it should be.
+/// The first element that is not as it should be: its index, and what is wrong.
 fn difference(
     case: &Case,
     operand: &str,
@@ -240,26 +505,29 @@ fn difference(
     found: &[u8],
     largest: f64,
     written: bool,
-) -> Option<String> {
+) -> Option<(usize, String)> {
+    if found == wanted.bytes {
+        return None;
+    }
+    if !DType::ALL.contains(&wanted.dtype) {
+        return Some((0, format!("`{operand}`, which is only read, has changed")));
+    }
     let found = primitives::reference::View::new(wanted.dtype, found);
     let tolerance = tolerance(case, wanted.dtype, largest);
     for i in 0..wanted.view().len().max(found.len()) {
         if i >= found.len() || i >= wanted.view().len() {
-            return Some(format!(
-                "`{operand}` has {} elements, {} are expected",
-                found.len(),
-                wanted.view().len()
-            ));
+            let (found, wanted) = (found.len(), wanted.view().len());
+            return Some((i, format!("`{operand}` has {found} elements, {wanted} are expected")));
         }
         if found.element(i) == wanted.view().element(i) {
             continue;
         }
         let (w, f) = (wanted.get(i), found.get(i));
         if !written {
-            return Some(format!("`{operand}`[{i}], which is only read, was {w:?} and is {f:?}"));
+            return Some((i, format!("`{operand}`[{i}], which is only read, was {w:?} and is {f:?}")));
         }
         if !tolerance.accepts(wanted.dtype, w, f) {
-            return Some(format!("`{operand}`[{i}] is {f:?}, expected {w:?} within {tolerance:?}"));
+            return Some((i, format!("`{operand}`[{i}] is {f:?}, expected {w:?} within {tolerance:?}")));
         }
     }
     None

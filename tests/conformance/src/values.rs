@@ -57,8 +57,9 @@ fn real(dtype: DType, content: Content, random: &mut Random) -> f64 {
         Number::load(dtype, &bytes).re()
     };
     match (content, random.below(8)) {
-        (Content::Modest, 0) => (random.below(9) as f64 - 4.0) * 0.5,
-        (Content::Modest, _) => 3.0 * random.unit(),
+        (Content::NonFinite, _) if random.below(24) == 0 => SPECIAL[random.below(5) as usize],
+        (Content::Modest | Content::NonFinite, 0) => (random.below(9) as f64 - 4.0) * 0.5,
+        (Content::Modest | Content::NonFinite, _) => 3.0 * random.unit(),
         (Content::Wild, 0..3) => SPECIAL[random.below(SPECIAL.len() as u64) as usize],
         (Content::Wild, 3..5) => bits(random),
         (Content::Wild, _) => 20.0 * random.unit(),
@@ -91,7 +92,15 @@ pub fn content(case: &Case, operand: &str, dtype: DType, count: usize, random: &
         let span = (to - from).max(1) as u64;
         return Data::new(dtype, (0..count).map(|_| Number::Int((from + random.below(span) as i64).into())));
     }
+    if !DType::ALL.contains(&dtype) {
+        return Data { dtype, bytes: bits(count * dtype.bytes_for_bounds() as usize, random) };
+    }
     Data::new(dtype, (0..count).map(|_| number(dtype, case.content, random)))
+}
+
+/// Random bytes, for dtypes whose elements have no meaning here.
+fn bits(count: usize, random: &mut Random) -> Vec<u8> {
+    (0..count).map(|_| random.bits() as u8).collect()
 }
 
 /// Bytes that no kernel leaves behind by chance, and that are valid elements.

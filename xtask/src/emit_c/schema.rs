@@ -1,6 +1,7 @@
 //! The ops' schemas as constant data.
 
 use super::{comment, function_name, init, items, title, wrapped};
+use crate::contract;
 use crate::expr::{Expr, Node};
 use crate::model::{Abi, Access, DescKind, Op};
 use std::fmt::Write;
@@ -155,7 +156,7 @@ fn schema(o: &mut String, abi: &Abi, op: &Op) {
         ("version", op.version.to_string()),
         ("flags", if op.deterministic { "EP_OP_DETERMINISTIC" } else { "0" }.to_owned()),
         ("summary", literal(&op.summary)),
-        ("contract", literal(op.contract.trim())),
+        ("contract", literal(&contract::list(&op.clause))),
         ("desc_size", format!("sizeof({})", desc.name)),
         ("desc_fields", desc_fields),
         ("num_desc_fields", num_desc_fields),

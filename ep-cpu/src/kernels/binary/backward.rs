@@ -51,7 +51,7 @@ arithmetic! {
 }
 
 /// Rows of: name, formula over lanes; `M` is the [`Math`] of the dtype, or with `wide`, of f64 even where the
-/// dtype is narrower.
+/// dtype is narrower: a product of `dy` with two rounded factors would exceed the limit of f32.
 macro_rules! formulas {
     ($($name:ident$(: $wide:ident)? = |$dy:ident, $x:ident, $p:pat_param| $body:expr;)*) => {$(
         pub(super) struct $name;
@@ -68,9 +68,9 @@ macro_rules! formulas {
 }
 
 formulas! {
-    Elu = |dy, x, [alpha, _]| above_zero(x, dy, dy * (alpha * M::exp(x)));
+    Elu: wide = |dy, x, [alpha, _]| above_zero(x, dy, dy * (alpha * M::exp(x)));
     Celu = |dy, y, [alpha, _]| above_zero(y, dy, dy * (y / alpha + 1.0));
-    Selu = |dy, x, _| {
+    Selu: wide = |dy, x, _| {
         const SCALE: f64 = 1.050_700_987_355_480_5;
         const ALPHA: f64 = 1.673_263_242_354_377_2;
         dy * above_zero(x, M::V::splat(SCALE), M::exp(x) * (SCALE * ALPHA))
@@ -99,7 +99,7 @@ formulas! {
         let t = x.at_most(1000.0).at_least(-1000.0);
         dy * gated_slope::<M>(t, t, M::V::splat(0.0))
     };
-    Mish = |dy, x, _| {
+    Mish: wide = |dy, x, _| {
         // x tanh(s(x)) with s the softplus: tanh(s) + x (1 - tanh(s)^2) sigmoid(x), all in e = exp(-|x|).
         let (one, two) = (M::V::splat(1.0), M::V::splat(2.0));
         let t = x.at_most(1000.0).at_least(-1000.0);
@@ -117,20 +117,20 @@ formulas! {
         let middle = M::V::select(x.le(-three), M::V::splat(0.0), dy * (x / three + 0.5));
         M::V::select(three.le(x), dy, middle)
     };
-    SoftSign = |dy, x, _| {
+    SoftSign: wide = |dy, x, _| {
         let d = x.abs() + 1.0;
         dy / d / d
     };
-    SoftPlus = |dy, x, [beta, threshold]| {
+    SoftPlus: wide = |dy, x, [beta, threshold]| {
         let (high, low) = product(x, beta);
         M::V::select(threshold.lt(high), dy, dy * M::sigmoid_sum(high, low))
     };
-    Tanh = |dy, y, _| dy * ((M::V::splat(1.0) - y) * (y + 1.0));
-    SigmoidY = |dy, y, _| dy * (y * (M::V::splat(1.0) - y));
-    SigmoidX = |dy, x, _| {
-        let e = M::exp(-x.abs());
-        let d = e + 1.0;
-        dy * (e / (d * d))
+    Tanh: wide = |dy, y, _| dy * ((M::V::splat(1.0) - y) * (y + 1.0));
+    SigmoidY: wide = |dy, y, _| dy * (y * (M::V::splat(1.0) - y));
+    SigmoidX: wide = |dy, x, _| {
+        // With e = exp(-|x|), e / (1 + e)^2.
+        let (inverse, t, n, _) = M::sigmoid_parts(x, M::V::splat(0.0));
+        dy * (inverse.mul_add(t, inverse) * inverse).scale(n)
     };
 
     Acos = |dy, x, _| -dy / ((M::V::splat(1.0) - x) * (x + 1.0)).sqrt();
@@ -145,32 +145,43 @@ formulas! {
         dy / M::V::select(size.lt(M::V::splat(LARGE)), x.mul_add(x, M::V::splat(1.0)).sqrt(), size)
     };
     Atan = |dy, x, _| over_square(dy, x, x.mul_add(x, M::V::splat(1.0)));
-    Atanh = |dy, x, _| {
+    Atanh: wide = |dy, x, _| {
         let one = M::V::splat(1.0);
         let sign = M::V::select(x.abs().lt(M::V::splat(LARGE)), one, -one);
         over_square(dy * sign, x, (one - x) * (one + x))
     };
-    Cosh = |dy, x, _| dy * M::sinh(x);
-    Sinh = |dy, x, _| dy * M::cosh(x);
-    Erf = |dy, x, _| dy * (gauss::<M>(x) * FRAC_2_SQRT_PI);
-    Erfc = |dy, x, _| dy * (gauss::<M>(x) * -FRAC_2_SQRT_PI);
+    Cosh: wide = |dy, x, _| dy * M::sinh(x);
+    Sinh: wide = |dy, x, _| dy * M::cosh(x);
+    Erf: wide = |dy, x, _| dy * (gauss::<M>(x) * FRAC_2_SQRT_PI);
+    Erfc: wide = |dy, x, _| dy * (gauss::<M>(x) * -FRAC_2_SQRT_PI);
     Exp = |dy, x, _| dy * M::exp(x);
-    Exp2 = |dy, x, _| dy * (M::exp2(x) * LN_2);
+    Exp2: wide = |dy, x, _| {
+        // Half the power and twice the factor, so that only what is too large in the end overflows.
+        let one = M::V::splat(1.0);
+        let (shift, factor) = (above_zero(x, one, one - 1.0), above_zero(x, one + 1.0, one) * LN_2);
+        dy * (M::exp2(x - shift) * factor)
+    };
     Log = |dy, x, _| dy / x;
     Log2 = |dy, x, _| dy * (M::V::splat(LOG2_E) / x);
     Log10 = |dy, x, _| dy * (M::V::splat(LOG10_E) / x);
     Log1p = |dy, x, _| dy / (x + 1.0);
-    LogSigmoid = |dy, x, _| dy * M::sigmoid(-x);
+    LogSigmoid: wide = |dy, x, _| dy * M::sigmoid(-x);
     Reciprocal = |dy, x, _| -dy / x / x;
     ReciprocalNoNan = |dy, x, _| {
         let zero = M::V::splat(0.0);
         M::V::select(x.equals(zero), zero, -dy / x / x)
     };
-    Rsqrt = |dy, x, _| dy * -0.5 / x / x.sqrt();
-    Sqrt = |dy, x, _| dy * 0.5 / x.sqrt();
+    Rsqrt: wide = |dy, x, _| {
+        let root = x.sqrt();
+        -dy / (root + root) / x
+    };
+    Sqrt = |dy, x, _| {
+        let root = x.sqrt();
+        dy / (root + root)
+    };
 
-    Cos = |dy, x, _| dy * -M::sin(x);
-    Sin = |dy, x, _| dy * M::cos(x);
+    Cos: wide = |dy, x, _| dy * -M::sin(x);
+    Sin: wide = |dy, x, _| dy * M::cos(x);
     Tan: wide = |dy, x, _| {
         let c = M::cos(x);
         dy / (c * c)

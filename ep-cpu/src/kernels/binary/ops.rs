@@ -106,7 +106,8 @@ fn division<M: Math>(a: M::V, b: M::V) -> Division<M::V> {
     let over = left.lt(zero);
     let quotient = M::V::select(over, down - 1.0, down).copysign(ratio);
     let remainder = M::V::select(over, left + b.abs(), left).copysign(a);
-    let exact = size.lt(M::V::splat(if M::V::FUSED { 2f64.powi(52) } else { 0.0 })) & b.abs().lt(M::V::splat(f64::INFINITY));
+    let exact = size.lt(M::V::splat(if M::V::FUSED { 2f64.powi(52) } else { 0.0 }))
+        & b.abs().lt(M::V::splat(f64::INFINITY));
     if !(!exact).any() {
         return Division { quotient, remainder };
     }

@@ -43,9 +43,13 @@ fn table() -> Vec<BinaryRow> {
     t.real::<Min>("min");
     t.row::<Pow, Bool, Bool>("pow").int::<Pow>("pow").formula::<PowFloat>("pow");
     t.row::<Fmod, Bool, Bool>("fmod").int::<Fmod>("fmod").formula::<FmodFloat>("fmod");
-    t.row::<FloorDiv, Bool, Bool>("floor_div").int::<FloorDiv>("floor_div").formula::<FloorDivFloat>("floor_div");
+    t.row::<FloorDiv, Bool, Bool>("floor_div")
+        .int::<FloorDiv>("floor_div")
+        .formula::<FloorDivFloat>("floor_div");
     t.real::<TruncDiv>("trunc_div");
-    t.row::<FloorMod, Bool, Bool>("floor_mod").int::<FloorMod>("floor_mod").formula::<FloorModFloat>("floor_mod");
+    t.row::<FloorMod, Bool, Bool>("floor_mod")
+        .int::<FloorMod>("floor_mod")
+        .formula::<FloorModFloat>("floor_mod");
     t.formula::<ScalarBasePowerGrad>("scalar_base_power_grad");
     t.formula::<ScalarExpPowerGrad>("scalar_exp_power_grad");
     t.formula::<Zeta>("zeta");

@@ -102,8 +102,8 @@ fn in_place_changes_nothing_at_any_level() {
             for (i, (&g, &w)) in want.iter().zip(&base).enumerate() {
                 // Functions round differently with a fused multiply-add; all else is the same everywhere.
                 let near = || {
-                    let factor = decode(row.src, &a)[i].float().abs().min(1e300);
-                    let slack = 32.0 * epsilon(row.dst) * factor.max(decode(row.src, &b)[i].float().abs());
+                    let [a, b] = [&a, &b].map(|side| decode(row.src, side)[i].float().abs());
+                    let slack = 32.0 * epsilon(row.dst) * a.max(b).min(f64::MAX);
                     close(row.dst, g.float(), w.float(), between_levels(row.dst), slack)
                 };
                 let alike = g.same(w) || row.src == row.dst && row.dst.is_float() && near();

@@ -8,9 +8,12 @@ use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E, LOG10_E, SQRT_2};
 const LN_2_HIGH: f64 = 0.693_147_180_369_123_8;
 const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
 
-/// 32 bits of the logarithm of 2 to base 10, and the rest.
-const LOG10_2_HIGH: f64 = 0.301_029_995_663_611_8;
-const LOG10_2_LOW: f64 = 3.694_239_077_158_931e-13;
+/// How much more the logarithm of e to base 10 is than `LOG10_E`.
+const LOG10_E_LOW: f64 = 1.098_319_650_216_765e-17;
+
+/// 33 bits of the logarithm of 2 to base 10, and the rest.
+const LOG10_2_HIGH: f64 = 2_585_827_973.0 / 8_589_934_592.0;
+const LOG10_2_LOW: f64 = -1.904_312_846_716_427_4e-12;
 
 /// `(e^r - 1 - r) / r^2` for |r| up to ln(2) / 2.
 const EXP: [f64; 10] = [
@@ -229,12 +232,29 @@ impl<V: Vector<Elem = f64>> Double<V> {
         base * PI.0 + base.mul_add(V::splat(PI.1), angle)
     }
 
-    /// `exp(-square - low) erfc(t) exp(t^2)`, where `square + low` is t^2.
+    /// `(m, n)` with `exp(-square - low) erfc(t) exp(t^2) = 2^n m`, where `square + low` is t^2.
     #[inline(always)]
-    fn erfc_tail(t: V, square: V, low: V) -> V {
+    fn erfc_parts(t: V, square: V, low: V) -> (V, V) {
         let ratio = polynomial((t - 4.0).quotient(t + 4.0), &ERFC).quotient(t + 1.0);
         let (n, _, r) = Self::reduce_exp(-square);
-        ratio.mul_add(Self::exp_m1_reduced(r - low), ratio).scale(n)
+        (ratio.mul_add(Self::exp_m1_reduced(r - low), ratio), n)
+    }
+
+    /// `erfc(t)`, where `square + low` is t^2.
+    #[inline(always)]
+    fn erfc_tail(t: V, square: V, low: V) -> V {
+        let (m, n) = Self::erfc_parts(t, square, low);
+        m.scale(n)
+    }
+
+    /// `(m, n)` with `2^n m` the normal distribution function of `-|x|`.
+    #[inline(always)]
+    fn normal_tail(x: V) -> (V, V) {
+        let t = x.abs().at_most(40.0);
+        let square = t * t;
+        let low = t.product_error(t, square) * 0.5;
+        let (m, n) = Self::erfc_parts(t * FRAC_1_SQRT_2, square * 0.5, low);
+        (m, n - 1.0)
     }
 
     /// `ln(x + y)` for `x` up to [`LARGE`], and `ln(2x)` above, given `x - 1 + y` and `x - 1`.
@@ -293,8 +313,11 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
         let (k, m) = x.split();
         let f = m - 1.0;
         let ln = f - Self::ln_excess(f, V::splat(0.0));
-        let fraction = ln.mul_add(V::splat(LOG10_E), k * LOG10_2_LOW);
-        ln_limits(x, k.mul_add(V::splat(LOG10_2_HIGH), fraction))
+        // Below 1 both parts cancel to half their size, so what the product has lost is added to the rest.
+        let high = ln * LOG10_E;
+        let low = ln.mul_add(V::splat(LOG10_E_LOW), ln.product_error(V::splat(LOG10_E), high));
+        let sum = k.mul_add(V::splat(LOG10_2_HIGH), high);
+        ln_limits(x, sum + k.mul_add(V::splat(LOG10_2_LOW), low))
     }
 
     #[inline(always)]
@@ -341,16 +364,17 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
 
     #[inline(always)]
     fn normal_cdf(x: V) -> V {
-        let t = x.abs().at_most(40.0);
-        let square = t * t;
-        let low = t.product_error(t, square) * 0.5;
-        let tail = Self::erfc_tail(t * FRAC_1_SQRT_2, square * 0.5, low) * 0.5;
+        let (m, n) = Self::normal_tail(x);
+        let tail = m.scale(n);
         V::select(x.lt(V::splat(0.0)), tail, V::splat(1.0) - tail)
     }
 
     #[inline(always)]
     fn gelu(x: V) -> V {
-        x * Self::normal_cdf(x)
+        let (m, n) = Self::normal_tail(x);
+        // Scaled last, so that a factor below the normal numbers loses nothing. Adding 0 x makes NaN of -inf.
+        let left = x.mul_add(V::splat(0.0), (x.at_least(-40.0) * m).scale(n));
+        V::select(x.lt(V::splat(0.0)), left, x * (V::splat(1.0) - m.scale(n))).copysign(x)
     }
 
     #[inline(always)]
@@ -364,7 +388,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
         let (sin, cos) = Self::sin_cos(r);
         let result = V::select(quadrant.low_bit(0), cos, sin).flip_if_bit(quadrant, 1);
         let result = V::select(x.equals(V::splat(0.0)), x, result);
-        if large.any() { V::select(large, x.map(f64::sin), result) } else { result }
+        if large.any() { V::select(large, x.map(libm::sin), result) } else { result }
     }
 
     #[inline(always)]
@@ -373,7 +397,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
         let (sin, cos) = Self::sin_cos(r);
         // Negative in quadrants 1 and 2.
         let result = V::select(quadrant.low_bit(0), -sin, cos).flip_if_bit(quadrant, 1);
-        if large.any() { V::select(large, x.map(f64::cos), result) } else { result }
+        if large.any() { V::select(large, x.map(libm::cos), result) } else { result }
     }
 
     #[inline(always)]
@@ -383,7 +407,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
         let odd = quadrant.low_bit(0);
         let result = V::select(odd, -cos, sin) / V::select(odd, sin, cos);
         let result = V::select(x.equals(V::splat(0.0)), x, result);
-        if large.any() { V::select(large, x.map(f64::tan), result) } else { result }
+        if large.any() { V::select(large, x.map(libm::tan), result) } else { result }
     }
 
     #[inline(always)]

@@ -37,7 +37,9 @@ const OVER_N_N_LESS_1: [f64; 8] = divided(true);
 /// `x` less its nearest integer, for the finite.
 #[inline(always)]
 fn fraction<V: Vector<Elem = f64>>(x: V) -> V {
-    x - (x + 0.5).floor()
+    // From 2^51 on the sum with 1/2 may be rounded to the next integer, and the difference to the last is exact.
+    let small = x.abs().lt(V::splat(2f64.powi(51)));
+    x - V::select(small, x + 0.5, x).floor()
 }
 
 /// Whether `x` is below the asymptotic range, and `x` moved there if it is.
@@ -67,6 +69,8 @@ pub(super) fn lgamma<V: Vector<Elem = f64>>(x: V) -> V {
     // gamma(x) gamma(1 - x) = pi / sin(pi x)
     let sine = Double::sin(fraction(x) * PI).abs();
     let result = V::select(mirrored, Double::ln(V::splat(PI) / sine) - up, up);
+    let root = x.equals(V::splat(1.0)) | x.equals(V::splat(2.0));
+    let result = V::select(root, V::splat(0.0), result);
     V::select(x.abs().equals(V::splat(f64::INFINITY)), V::splat(f64::INFINITY), result)
 }
 
@@ -77,9 +81,9 @@ pub(super) fn digamma<V: Vector<Elem = f64>>(x: V) -> V {
     let mirrored = x.lt(zero);
     let z = V::select(mirrored, one - x, x);
     let (low, y) = moved_up(z);
-    // The sum of the reciprocals, as one fraction.
-    let (mut top, mut bottom) = (one, z);
-    for k in 1..STEPS {
+    // The sum of the reciprocals from the second on, as one fraction. The first may be larger than all of them.
+    let (mut top, mut bottom) = (one, z + 1.0);
+    for k in 2..STEPS {
         let t = z + f64::from(k);
         (top, bottom) = (top.mul_add(t, bottom), bottom * t);
     }
@@ -87,7 +91,7 @@ pub(super) fn digamma<V: Vector<Elem = f64>>(x: V) -> V {
     let square = inverse * inverse;
     let far = Double::ln(y) - polynomial(square, &OVER_N).mul_add(square, inverse * 0.5);
     let far = V::select(y.lt(V::splat(f64::INFINITY)), far, y);
-    let up = far - V::select(low, top / bottom, zero);
+    let up = (far - V::select(low, top / bottom, zero)) - V::select(low, one / z, zero);
     let r = fraction(x);
     let down = V::select(r.equals(zero), V::splat(f64::NAN), up - V::splat(PI) / Double::tan(r * PI));
     V::select(mirrored, down, up)

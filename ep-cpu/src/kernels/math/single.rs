@@ -3,7 +3,10 @@
 //! Where two roundings of a multiplication and an addition would cost more than the limit allows, levels without
 //! a fused one compute in f64.
 
-use super::{Double, HalfPi, Math, Single, gated, ln_limits, nearest, polynomial};
+use super::{
+    Double, HalfPi, Math, Single, fast_gelu_argument, gated, ln_limits, nearest, pieces, polynomial, sigmoid,
+    tanh,
+};
 use crate::kernels::simd::{self, Mask, Vector};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI};
 
@@ -135,6 +138,29 @@ impl<V: simd::Single> Single<V> {
         (t, square, tail.mul_add(Self::exp_m1_reduced(r), tail).scale(n))
     }
 
+    /// [`Math::gelu`] without pieces.
+    #[inline(always)]
+    fn gelu_anywhere(x: V) -> V {
+        if !V::FUSED {
+            return V::narrow(Double::gelu(x.widen()));
+        }
+        let (t, square, product) = Self::normal_tail(x);
+        // `x` or 0 by its sign; NaN for -inf, as the product of the formula is.
+        let large = x.mul_add(V::splat(0.5), x.abs() * 0.5) - product;
+        let line = x.mul_add(V::splat(CDF_SLOPE), V::splat(0.5));
+        let small = x.mul_add(line, polynomial(square, &CDF) * square);
+        V::select(t.lt(V::splat(1.0)), small, large).copysign(x)
+    }
+
+    /// [`Math::gated`] without pieces.
+    #[inline(always)]
+    fn gated_anywhere(x: V, high: V, low: V) -> V {
+        if !V::FUSED {
+            return V::narrow(Double::gated(x.widen(), high.widen() + low.widen(), V::Wide::splat(-0.0)));
+        }
+        gated::<Self>(x, high, low)
+    }
+
     /// Sine and cosine of `r` in `-pi/4..pi/4`.
     #[inline(always)]
     fn sin_cos(r: V) -> (V, V) {
@@ -217,6 +243,9 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn log10(x: V) -> V {
+        if !V::FUSED {
+            return V::narrow(Double::log10(x.widen()));
+        }
         let (k, m) = x.split();
         let fraction = Self::ln_times(m - 1.0, LOG10_E_PARTS.0, LOG10_E_PARTS.1);
         let fraction = k.mul_add(V::splat(LOG10_2_PARTS.1), fraction);
@@ -285,23 +314,58 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn gelu(x: V) -> V {
-        if !V::FUSED {
-            return V::narrow(Double::gelu(x.widen()));
+        let t = x.abs();
+        let Some(tail) = t.piecewise(V::splat(-0.0), &pieces::CDF) else { return Self::gelu_anywhere(x) };
+        let near = t.neg_mul_add(tail, x.at_least(0.0)).copysign(x);
+        let far = !t.lt(V::splat(pieces::CDF.end.into()));
+        if far.any() { V::select(far, Self::gelu_anywhere(x), near) } else { near }
+    }
+
+    #[inline(always)]
+    fn fast_gelu(x: V) -> V {
+        let t = x.abs();
+        let Some(tail) = t.piecewise(V::splat(-0.0), &pieces::FAST_CDF) else {
+            let (high, low) = fast_gelu_argument(x);
+            return Self::gated_anywhere(x, high, low);
+        };
+        let near = t.neg_mul_add(tail, x.at_least(0.0)).copysign(x);
+        let far = !t.lt(V::splat(pieces::FAST_CDF.end.into()));
+        if far.any() {
+            let (high, low) = fast_gelu_argument(x);
+            return V::select(far, Self::gated_anywhere(x, high, low), near);
         }
-        let (t, square, product) = Self::normal_tail(x);
-        // `x` or 0 by its sign; NaN for -inf, as the product of the formula is.
-        let large = x.mul_add(V::splat(0.5), x.abs() * 0.5) - product;
-        let line = x.mul_add(V::splat(CDF_SLOPE), V::splat(0.5));
-        let small = x.mul_add(line, polynomial(square, &CDF) * square);
-        V::select(t.lt(V::splat(1.0)), small, large).copysign(x)
+        near
+    }
+
+    #[inline(always)]
+    fn tanh(x: V) -> V {
+        let t = x.abs();
+        let Some(ratio) = t.piecewise(V::splat(-0.0), &pieces::TANH_RATIO) else { return tanh::<Self>(x) };
+        let near = x * ratio;
+        let far = !t.lt(V::splat(pieces::TANH_RATIO.end.into()));
+        if far.any() { V::select(far, tanh::<Self>(x), near) } else { near }
+    }
+
+    #[inline(always)]
+    fn sigmoid_sum(high: V, low: V) -> V {
+        let (t, negative) = (high.abs(), high.lt(V::splat(0.0)));
+        let Some(tail) = t.piecewise(V::select(negative, -low, low), &pieces::LOGISTIC) else {
+            return sigmoid::<Self>(high, low);
+        };
+        let near = V::select(negative, tail, V::splat(1.0) - tail);
+        let far = !t.lt(V::splat(pieces::LOGISTIC.end.into()));
+        if far.any() { V::select(far, sigmoid::<Self>(high, low), near) } else { near }
     }
 
     #[inline(always)]
     fn gated(x: V, high: V, low: V) -> V {
-        if !V::FUSED {
-            return V::narrow(Double::gated(x.widen(), high.widen() + low.widen(), V::Wide::splat(-0.0)));
-        }
-        gated::<Self>(x, high, low)
+        let (t, negative) = (high.abs(), high.lt(V::splat(0.0)));
+        let Some(tail) = t.piecewise(V::select(negative, -low, low), &pieces::LOGISTIC) else {
+            return Self::gated_anywhere(x, high, low);
+        };
+        let near = x.abs().neg_mul_add(tail, x.at_least(0.0)).copysign(x);
+        let far = !t.lt(V::splat(pieces::LOGISTIC.end.into()));
+        if far.any() { V::select(far, Self::gated_anywhere(x, high, low), near) } else { near }
     }
 
     #[inline(always)]

@@ -19,6 +19,20 @@ pub(super) trait Fold<V>: 'static {
         let _ = n;
         acc
     }
+    /// Whether [`Self::four`] is cheaper than four of [`Self::take`].
+    const FOUR: bool = false;
+    /// Four values combined, which are then taken as one. It may lose what [`Self::is_lost`] then tells.
+    #[inline(always)]
+    fn four(values: [V; 4]) -> V {
+        let [first, ..] = values;
+        first
+    }
+    /// Whether a partial result may have come out wrong by way of [`Self::four`].
+    #[inline(always)]
+    fn is_lost(acc: Self::Acc) -> bool {
+        let _ = acc;
+        false
+    }
 }
 
 /// How an accumulated result is stored: rounded once.
@@ -68,6 +82,17 @@ pub(super) trait Arithmetic<V>: Copy + Send + Sync + 'static {
     fn of(value: V) -> Self;
     fn plus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
+    /// Whether sums of four values are rounded to their own type before they are added up in this one.
+    const FOUR: bool = false;
+    #[inline(always)]
+    fn four(values: [V; 4]) -> V {
+        let [first, ..] = values;
+        first
+    }
+    #[inline(always)]
+    fn is_finite(self) -> bool {
+        true
+    }
 }
 
 macro_rules! integers {
@@ -97,8 +122,10 @@ integers!(i8 => i8, u8 => u8, i16 => i16, u16 => u16, i32 => i32, u32 => u32, i6
     i8 => i64, u8 => i64, i16 => i64, u16 => i64, i32 => i64, u32 => i64);
 
 macro_rules! floats {
-    ($($v:ty),*) => {$(
+    ($($v:ty: $four:literal),*) => {$(
         impl Arithmetic<$v> for f64 {
+            const FOUR: bool = $four;
+
             const ZERO: f64 = 0.0;
             const ONE: f64 = 1.0;
 
@@ -116,10 +143,22 @@ macro_rules! floats {
             fn times(self, other: f64) -> f64 {
                 self * other
             }
+
+            #[inline(always)]
+            fn four([a, b, c, d]: [$v; 4]) -> $v {
+                (a + b) + (c + d)
+            }
+
+            #[inline(always)]
+            fn is_finite(self) -> bool {
+                f64::is_finite(self)
+            }
         }
     )*};
 }
-floats!(f32, f64);
+// Conversions to f64 cost more than additions. Two roundings of f32 are less than the last one of the result where
+// all has one sign, and less than 2^-23 of what was added up otherwise.
+floats!(f32: true, f64: false);
 
 impl Arithmetic<Complex<f64>> for Complex<f64> {
     const ZERO: Self = Complex { re: 0.0, im: 0.0 };
@@ -152,6 +191,18 @@ pub(super) struct All;
 impl<V, A: Arithmetic<V>> Fold<V> for Sum<A> {
     type Acc = A;
     const START: A = A::ZERO;
+    const FOUR: bool = A::FOUR;
+
+    #[inline(always)]
+    fn four(values: [V; 4]) -> V {
+        A::four(values)
+    }
+
+    #[inline(always)]
+    fn is_lost(acc: A) -> bool {
+        // A sum of four may overflow where the whole does not.
+        !acc.is_finite()
+    }
 
     #[inline(always)]
     fn take(acc: A, value: V) -> A {
@@ -201,6 +252,18 @@ impl Divide for Complex<f64> {
 impl<V, A: Arithmetic<V> + Divide> Fold<V> for Mean<A> {
     type Acc = A;
     const START: A = A::ZERO;
+    const FOUR: bool = A::FOUR;
+
+    #[inline(always)]
+    fn four(values: [V; 4]) -> V {
+        A::four(values)
+    }
+
+    #[inline(always)]
+    fn is_lost(acc: A) -> bool {
+        // A sum of four may overflow where the whole does not.
+        !acc.is_finite()
+    }
 
     #[inline(always)]
     fn take(acc: A, value: V) -> A {
@@ -222,21 +285,24 @@ impl<V, A: Arithmetic<V> + Divide> Fold<V> for Mean<A> {
 pub(super) trait Ends: Number {
     const LOWEST: Self;
     const HIGHEST: Self;
+    /// The value that does not compare, if there is one.
+    const NAN: Option<Self>;
 }
 
 macro_rules! ends {
-    ($($t:ty: $low:expr, $high:expr;)*) => {
+    ($($t:ty: $low:expr, $high:expr, $nan:expr;)*) => {
         $(impl Ends for $t {
             const LOWEST: $t = $low;
             const HIGHEST: $t = $high;
+            const NAN: Option<$t> = $nan;
         })*
     };
 }
 // Bool computes as u8, whose other values never meet an element: over nothing they are stored as true.
 ends! {
-    u8: 0, u8::MAX; i8: i8::MIN, i8::MAX; u16: 0, u16::MAX; i16: i16::MIN, i16::MAX;
-    u32: 0, u32::MAX; i32: i32::MIN, i32::MAX; u64: 0, u64::MAX; i64: i64::MIN, i64::MAX;
-    f32: f32::NEG_INFINITY, f32::INFINITY; f64: f64::NEG_INFINITY, f64::INFINITY;
+    u8: 0, u8::MAX, None; i8: i8::MIN, i8::MAX, None; u16: 0, u16::MAX, None; i16: i16::MIN, i16::MAX, None;
+    u32: 0, u32::MAX, None; i32: i32::MIN, i32::MAX, None; u64: 0, u64::MAX, None; i64: i64::MIN, i64::MAX, None;
+    f32: f32::NEG_INFINITY, f32::INFINITY, Some(f32::NAN); f64: f64::NEG_INFINITY, f64::INFINITY, Some(f64::NAN);
 }
 
 macro_rules! integer_results {
@@ -254,6 +320,19 @@ integer_results!(i8, u8, i16, u16, i32, u32, i64, u64);
 impl<V: Ends> Fold<V> for Max {
     type Acc = V;
     const START: V = V::LOWEST;
+    const FOUR: bool = V::NAN.is_some();
+
+    #[inline(always)]
+    fn four([a, b, c, d]: [V; 4]) -> V {
+        let (first, second) = (if a > b { a } else { b }, if c > d { c } else { d });
+        let most = if first > second { first } else { second };
+        // What compares unequal to itself is NaN: two of them cost one comparison.
+        let nan = (a.is_nan() | b.is_nan()) | (c.is_nan() | d.is_nan());
+        match V::NAN {
+            Some(none) if nan => none,
+            _ => most,
+        }
+    }
 
     #[inline(always)]
     fn take(acc: V, value: V) -> V {
@@ -269,6 +348,19 @@ impl<V: Ends> Fold<V> for Max {
 impl<V: Ends> Fold<V> for Min {
     type Acc = V;
     const START: V = V::HIGHEST;
+    const FOUR: bool = V::NAN.is_some();
+
+    #[inline(always)]
+    fn four([a, b, c, d]: [V; 4]) -> V {
+        let (first, second) = (if a < b { a } else { b }, if c < d { c } else { d });
+        let most = if first < second { first } else { second };
+        // What compares unequal to itself is NaN: two of them cost one comparison.
+        let nan = (a.is_nan() | b.is_nan()) | (c.is_nan() | d.is_nan());
+        match V::NAN {
+            Some(none) if nan => none,
+            _ => most,
+        }
+    }
 
     #[inline(always)]
     fn take(acc: V, value: V) -> V {

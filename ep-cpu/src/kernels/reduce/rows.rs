@@ -28,17 +28,52 @@ impl<S: Storage, F: Fold<S::Value>> Body for Chunk<S, F> {
 
     #[inline(always)]
     fn run(self) -> F::Acc {
-        let mut lanes = [F::START; LANES];
-        let whole = self.count - self.count % LANES;
-        for at in (0..whole).step_by(LANES) {
-            for (i, lane) in lanes.iter_mut().enumerate() {
-                // SAFETY: `at + i < count`, and the maker of `self` promises so many elements.
-                *lane = F::take(*lane, unsafe { self.src.add(at + i).read() }.load());
-            }
+        if F::FOUR {
+            let acc = self.combine::<true>();
+            return if F::is_lost(acc) { self.combine::<false>() } else { acc };
         }
-        for at in whole..self.count {
-            // SAFETY: as above.
-            lanes[at - whole] = F::take(lanes[at - whole], unsafe { self.src.add(at).read() }.load());
+        self.combine::<false>()
+    }
+}
+
+impl<S: Storage, F: Fold<S::Value>> Chunk<S, F> {
+    /// # Safety
+    /// `at < self.count`.
+    #[inline(always)]
+    unsafe fn value(&self, at: usize) -> S::Value {
+        // SAFETY: the maker of `self` promises so many elements.
+        unsafe { self.src.add(at).read() }.load()
+    }
+
+    /// With `FOUR`, by way of [`Fold::four`].
+    #[inline(always)]
+    fn combine<const FOUR: bool>(&self) -> F::Acc {
+        let mut lanes = [F::START; LANES];
+        let fours = if FOUR { self.count - self.count % (4 * LANES) } else { 0 };
+        let whole = self.count - self.count % LANES;
+        // SAFETY: all indices are less than `count`.
+        unsafe {
+            for at in (0..fours).step_by(4 * LANES) {
+                for (i, lane) in lanes.iter_mut().enumerate() {
+                    let at = at + i;
+                    // No closure or iterator here: calls of them are not inlined, and nothing would vectorise.
+                    let four = F::four([
+                        self.value(at),
+                        self.value(at + LANES),
+                        self.value(at + 2 * LANES),
+                        self.value(at + 3 * LANES),
+                    ]);
+                    *lane = F::take(*lane, four);
+                }
+            }
+            for at in (fours..whole).step_by(LANES) {
+                for (i, lane) in lanes.iter_mut().enumerate() {
+                    *lane = F::take(*lane, self.value(at + i));
+                }
+            }
+            for at in whole..self.count {
+                lanes[at - whole] = F::take(lanes[at - whole], self.value(at));
+            }
         }
         let mut half = LANES / 2;
         while half > 0 {

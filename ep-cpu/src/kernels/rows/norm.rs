@@ -120,11 +120,12 @@ impl<S: Cell<A>, A: Compute, const CENTRE: bool> Body<A> for Rows<'_, S, CENTRE>
                 let pivot = if CENTRE && first.to_f64().is_finite() { first } else { A::ZERO };
                 let mean =
                     if CENTRE { sum::<V, S, false>(src, cols, pivot, A::ZERO) / cols as f64 } else { 0.0 };
-                let centre = A::from_f64(mean);
+                let stored_mean = A::from_f64(pivot.to_f64() + mean);
+                let (pivot, centre) = in_two(pivot.to_f64(), mean);
                 let variance = sum::<V, S, true>(src, cols, pivot, centre) / cols as f64;
                 let factor = A::from_f64(1.0 / (variance + args.epsilon).sqrt());
                 if !args.mean.is_null() {
-                    args.mean.cast::<A>().add(row).write(A::from_f64(pivot.to_f64() + mean));
+                    args.mean.cast::<A>().add(row).write(stored_mean);
                 }
                 if !args.factor.is_null() {
                     args.factor.cast::<A>().add(row).write(factor);
@@ -145,6 +146,17 @@ impl<S: Cell<A>, A: Compute, const CENTRE: bool> Body<A> for Rows<'_, S, CENTRE>
             stream::fence();
         }
     }
+}
+
+/// `a + b` as a number of the type computed in and the rest, so that subtracting both from elements near the sum
+/// loses nothing.
+#[inline(always)]
+fn in_two<A: Real>(a: f64, b: f64) -> (A, A) {
+    let sum = a + b;
+    let part = sum - a;
+    let lost = (a - (sum - part)) + (b - part);
+    let high = A::from_f64(sum);
+    (high, A::from_f64((sum - high.to_f64()) + lost))
 }
 
 /// The sum over a row of `(x - pivot) - centre`, or of its square.

@@ -163,6 +163,7 @@ impl Case {
     /// The bounds that [`RowsFn`] states.
     fn compare(&self, isa: Isa, got: &[f64], want: &[f64]) {
         let compute = compute_epsilon(self.src, self.dst);
+        let units = 4.0;
         let x = decode(self.src, &self.x);
         let stored = decode(self.dst, &encode(self.dst, want));
         along_cols(self.shape, |line| {
@@ -172,10 +173,11 @@ impl Case {
                 let (g, w) = (got[i], if stored[i].is_infinite() { stored[i] } else { want[i] });
                 let exact = if self.log {
                     let log_sum = x[i] - max - w;
-                    3.0 * compute
+                    units
+                        * compute
                         * [1.0, (x[i] - max).abs(), log_sum.abs()].into_iter().fold(w.abs(), f64::max)
                 } else {
-                    3.0 * compute * w.abs()
+                    units * compute * w.abs()
                 };
                 let allowed = exact + storing(self.src, self.dst, w);
                 let fits = (g - w).abs() <= allowed || g == w || g.is_nan() && w.is_nan();

@@ -1,6 +1,6 @@
 //! AVX-512: 16 lanes of f32, 8 of f64.
 
-use super::{Kernel, Lanes, Mask, Single, Vector};
+use super::{Kernel, Lanes, Mask, Pieces, Single, Table, Vector};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
@@ -300,8 +300,28 @@ vector! {
     _mm512_loadu_pd _mm512_storeu_pd 2
 }
 
+impl Table {
+    /// The numbers of the pieces whose numbers are in the low bits of each lane.
+    #[inline(always)]
+    fn at(&self, piece: __m512i) -> F32x16 {
+        // SAFETY: the table is a vector in size and alignment; the level as in `x`.
+        F32x16(unsafe { _mm512_permutexvar_ps(piece, _mm512_load_ps(self.0.as_ptr())) })
+    }
+}
+
 impl Single for F32x16 {
     type Wide = super::pair::Pair<F64x8>;
+
+    #[inline(always)]
+    fn piecewise<const N: usize>(self, low: Self, pieces: &'static Pieces<N>) -> Option<Self> {
+        let piece = x!(_mm512_cvttps_epi32(_mm512_mul_ps(self.0, _mm512_set1_ps(pieces.scale))));
+        let x = (self - pieces.centers.at(piece)) + low;
+        let mut sum = pieces.coefficients[N - 1].at(piece);
+        for k in (0..N - 1).rev() {
+            sum = sum.mul_add(x, pieces.coefficients[k].at(piece));
+        }
+        Some(sum)
+    }
 
     #[inline(always)]
     fn widen(self) -> Self::Wide {

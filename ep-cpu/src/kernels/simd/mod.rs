@@ -224,8 +224,30 @@ pub(crate) trait Vector:
     }
 }
 
+/// An f32 for each of 16 pieces.
+#[repr(align(64))]
+pub(crate) struct Table(pub(crate) [f32; 16]);
+
+/// A function from 0 to [`Pieces::end`] as 16 polynomials of `N` coefficients, on pieces of one length.
+pub(crate) struct Pieces<const N: usize> {
+    /// Pieces per unit, rounded down: below `end`, its product with the argument is below 16.
+    pub(crate) scale: f32,
+    pub(crate) end: f32,
+    /// What is subtracted from an argument.
+    pub(crate) centers: Table,
+    /// The coefficients of 1, of the difference, of its square and so on.
+    pub(crate) coefficients: [Table; N],
+}
+
 /// Lanes of f32.
 pub(crate) trait Single: Vector<Elem = f32> {
+    /// The function at `self + low`, for `self` from 0 to before its end and `low` at most an ulp of it; unspecified
+    /// for other arguments. `None` at levels where that would not be fast.
+    #[inline(always)]
+    fn piecewise<const N: usize>(self, low: Self, pieces: &'static Pieces<N>) -> Option<Self> {
+        let _ = (low, pieces);
+        None
+    }
     /// As many lanes of f64.
     type Wide: Vector<Elem = f64>;
     fn widen(self) -> Self::Wide;

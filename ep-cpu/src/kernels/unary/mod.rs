@@ -22,7 +22,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::slice;
 
-pub(super) use ops::{fast_gelu_argument, product, quick_gelu_argument};
+pub(super) use super::math::fast_gelu_argument;
+pub(super) use ops::{product, quick_gelu_argument};
 pub use table::{OPS, lookup, rows};
 
 /// The arguments of one launch.

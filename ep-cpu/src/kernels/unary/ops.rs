@@ -106,10 +106,7 @@ formulas! {
         above_zero(x, x * SCALE, M::exp_m1(x) * (SCALE * ALPHA))
     };
     Gelu = |x, _| M::gelu(x);
-    FastGelu = |x, _| {
-        let (high, low) = fast_gelu_argument(x);
-        M::gated(x, high, low)
-    };
+    FastGelu = |x, _| M::fast_gelu(x);
     QuickGelu = |x, _| {
         let (high, low) = quick_gelu_argument(x);
         M::gated(x, high, low)
@@ -162,25 +159,6 @@ pub(crate) fn product<V: Vector>(a: V, b: V) -> (V, V) {
     let high = a * b;
     let usual = high.abs().lt(V::splat(1024.0));
     (high, V::select(usual, a.product_error(b, high), V::splat(0.0)))
-}
-
-/// In two parts, twice the argument of the tanh in the tanh form of GELU:
-/// `2 c (x + d x^3)` with c = 0.7978845608028654 and d = 0.044714998453855515.
-#[inline(always)]
-pub(crate) fn fast_gelu_argument<V: Vector>(x: V) -> (V, V) {
-    // 2 c and 2 c d, each as a number of few digits and the rest.
-    const LINEAR: (f64, f64) = (1.5957679748535156, 1.1467522151864529e-06);
-    const CUBIC: (f64, f64) = (0.07135481387376785, -6.84572270088916e-11);
-    // Beyond, the sigmoid has its limits; and no power overflows.
-    let x = x.at_most(24.0).at_least(-24.0);
-    let square = x * x;
-    let cubic = square * CUBIC.0;
-    let factor = cubic + LINEAR.0;
-    let lost = (V::splat(LINEAR.0) - factor) + cubic + square.product_error(V::splat(CUBIC.0), cubic);
-    let lost = x.product_error(x, square).mul_add(V::splat(CUBIC.0), lost);
-    let lost = square.mul_add(V::splat(CUBIC.1), lost + LINEAR.1);
-    let high = x * factor;
-    (high, x.mul_add(lost, x.product_error(factor, high)))
 }
 
 /// `1.702 x` in two parts.

@@ -78,7 +78,7 @@ pub(crate) fn between_levels(dtype: DType) -> f64 {
     if dtype == DType::F64 { 32.0 } else { 8.0 }
 }
 
-/// However many elements there are beside it, an element's result is the same to the bit.
+/// However many elements there are beside it, an element's result is the same to the bit; any NaN is any other.
 #[test]
 fn results_do_not_depend_on_the_length() {
     let mut rng = Rng::new();
@@ -89,8 +89,10 @@ fn results_do_not_depend_on_the_length() {
             for n in [1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 100] {
                 let start = rng.next() as usize % (300 - n) * size(row.src);
                 let range = start..start + n * size(row.src);
-                let got = run(row, isa, &Serial, &src[range.clone()], ATTR);
-                assert_eq!(got, all[range], "{} {isa}: {n} elements", label(row));
+                let got = decode(row.dst, &run(row, isa, &Serial, &src[range.clone()], ATTR));
+                for (i, (g, w)) in got.into_iter().zip(decode(row.dst, &all[range])).enumerate() {
+                    assert!(g.same(w), "{} {isa}: {n} elements [{i}]: {g:?} is not {w:?}", label(row));
+                }
             }
         }
     }
@@ -400,7 +402,11 @@ fn complex_extremes() {
         ("exp", (0.0, -0.0), (1.0, -0.0)),
     ] {
         let got = apply(name, input.0, input.1);
-        assert!(got.same(Val::Complex(want.0, want.1)), "{name} of {input:?}: {got:?}");
+        let Val::Complex(re, im) = got else { panic!("{name} of {input:?}: {got:?}") };
+        let alike = |g: f64, w: f64| {
+            Val::Float(g).same(Val::Float(w)) || w != 0.0 && close(DType::F64, g, w, 4.0, 0.0)
+        };
+        assert!(alike(re, want.0) && alike(im, want.1), "{name} of {input:?}: {got:?}");
     }
 }
 

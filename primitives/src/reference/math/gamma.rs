@@ -140,24 +140,41 @@ fn trigamma_above_zero(x: Wide) -> Wide {
 
 /// Hurwitz zeta, the sum of `(q + k)^-s` over k = 0, 1, ... for s > 1.
 ///
-/// Infinity at s = 1 and at q = 0, -1, -2, ...; NaN for s < 1, and for negative q where s is no integer.
+/// Infinity at s = 1 and at q = 0, -1, -2, ...; NaN for s < 1, and for negative q where s is no integer. Infinite
+/// arguments have the limits of the first term `q^-s`: for s 0 where q is above 1, 1 at 1, infinity from 0 to 1 and
+/// NaN below; for q 0, and NaN at -infinity.
 pub fn zeta(s: f64, q: f64) -> Wide {
-    if s.is_nan() || q.is_nan() || s < 1.0 {
+    if s.is_nan() || q.is_nan() || s < 1.0 || q == f64::NEG_INFINITY {
         return Wide::NAN;
     }
-    if s == 1.0 || is_pole(q) {
+    if s == 1.0 {
+        return Wide::INFINITY;
+    }
+    if s.is_infinite() {
+        return match q {
+            _ if q < 0.0 => Wide::NAN,
+            _ if q < 1.0 => Wide::INFINITY,
+            1.0 => Wide::ONE,
+            _ => Wide::ZERO,
+        };
+    }
+    if q.is_infinite() {
+        return Wide::ZERO;
+    }
+    if is_pole(q) {
         return Wide::INFINITY;
     }
     if q > 0.0 {
         return zeta_above_zero(s, Wide::from(q));
     }
-    if s.fract() != 0.0 || s.is_infinite() || q.is_infinite() {
+    if s.fract() != 0.0 {
         return Wide::NAN;
     }
     // The bases below zero are 1 - f, 2 - f, ... with a sign, those above it f, f + 1, ...
+    // Each is a difference of its own: next to zero one of them has more digits than its distance from 1.
     let floor = Wide::from(q.floor());
     let above = Wide::from(q) - floor;
-    let below = Wide::ONE - above;
+    let below = Wide::from(q.ceil()) - Wide::from(q);
     if s % 2.0 == 0.0 {
         return zeta_above_zero(s, above) + (zeta_above_zero(s, below) - zeta_above_zero(s, below - floor));
     }

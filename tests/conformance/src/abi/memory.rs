@@ -1,0 +1,135 @@
+//! Memory that is allocated and freed in the order of a stream's work.
+
+use super::checked;
+use super::raw::{OpenDevice, Subject};
+use crate::values::Random;
+use crate::verdict::{Verdict, wrong};
+use ep_core::abi::*;
+use ep_core::{Code, Error, Result};
+
+const BYTES: u64 = 4096;
+
+/// The functions that the check needs, on one device.
+struct Ordered<'a> {
+    device: &'a OpenDevice<'a>,
+    stream: *mut EpStream,
+    allocator: *mut EpAllocator,
+    space: EpStr,
+}
+
+impl Ordered<'_> {
+    fn alloc(&self) -> Result<u64> {
+        let request = EpAllocRequest { bytes: BYTES, stream: self.stream, ..EpAllocRequest::EMPTY };
+        let mut address = 0;
+        // SAFETY: live objects of one device, a live request, a valid out-pointer.
+        unsafe { checked((self.device.tables().allocator.alloc)(self.allocator, &request, &mut address)) }??;
+        if address == 0 {
+            return wrong("an allocation on a stream has the address 0");
+        }
+        Ok(address)
+    }
+
+    /// Frees behind the work of the stream; the inner error is the provider's.
+    fn free_async(&self, address: u64) -> Result<std::result::Result<(), Error>> {
+        // SAFETY: allocated by `alloc`, used only by work before this call on the stream.
+        unsafe {
+            checked((self.device.tables().allocator.free_async)(self.allocator, address, BYTES, self.stream))
+        }
+    }
+
+    fn free(&self, address: u64) -> Result<()> {
+        // SAFETY: allocated by `alloc`, and no queued work uses it.
+        unsafe { checked((self.device.tables().allocator.free)(self.allocator, address, BYTES)) }?
+    }
+
+    /// Queues a copy of a block's size.
+    ///
+    /// # Safety
+    /// Both ranges stay valid until the stream has been awaited or the memory was freed behind the copy.
+    unsafe fn copy(&self, (dst, dst_space): (u64, EpStr), (src, src_space): (u64, EpStr)) -> Result<()> {
+        let copy = EpCopy { dst, dst_space, src, src_space, bytes: BYTES, ..EpCopy::EMPTY };
+        // SAFETY: a live stream, used by this thread only; memory as the caller promises.
+        unsafe { checked((self.device.tables().stream.copy)(self.stream, &copy)) }?
+    }
+
+    fn sync(&self) -> Result<()> {
+        // SAFETY: a live stream, used by this thread only.
+        unsafe { checked((self.device.tables().stream.sync)(self.stream)) }?
+    }
+
+    fn round(&self, target: u64, random: &mut Random) -> Result<std::result::Result<(), Error>> {
+        let host = text(ep_core::provider::inline::HOST_SPACE);
+        let data: Vec<u8> = (0..BYTES).map(|_| random.bits() as u8).collect();
+        let mut found = vec![0u8; BYTES as usize];
+        let (from, to) =
+            (data.as_ptr().expose_provenance() as u64, found.as_mut_ptr().expose_provenance() as u64);
+        let address = self.alloc()?;
+        // SAFETY: the host's side lives until the wait below; the block is freed behind both copies.
+        unsafe {
+            self.copy((address, self.space), (from, host))?;
+            self.copy((target, self.space), (address, self.space))?;
+        }
+        if let Err(e) = self.free_async(address)? {
+            self.sync()?;
+            self.free(address)?;
+            return Ok(Err(e));
+        }
+        // Whoever gets the memory next, behind it on the stream, must not disturb the copy.
+        let next = self.alloc()?;
+        let zeros = vec![0u8; BYTES as usize];
+        // SAFETY: as above.
+        unsafe {
+            self.copy((to, host), (target, self.space))?;
+            self.copy((next, self.space), (zeros.as_ptr().expose_provenance() as u64, host))?;
+        }
+        self.sync()?;
+        self.free(next)?;
+        if found != data {
+            return wrong("memory that was freed behind a copy on a stream was reused before it");
+        }
+        Ok(Ok(()))
+    }
+}
+
+fn in_use(device: &OpenDevice<'_>, allocator: *mut EpAllocator) -> Result<u64> {
+    let mut stats = EpMemoryStats::EMPTY;
+    // SAFETY: a live allocator and a struct of our capacity.
+    unsafe { checked((device.tables().allocator.stats)(allocator, &mut stats)) }??;
+    Ok(stats.in_use_blocks)
+}
+
+pub(super) fn stream_ordered(subject: &Subject) -> Result<Verdict> {
+    let instance = subject.instance()?;
+    let Some(device) = instance.open(0)? else {
+        return Verdict::unsupported("there is no device to open here");
+    };
+    if !instance.tables.allocator.has_free_async {
+        return Verdict::unsupported("the allocator offers no free_async");
+    }
+    let space = device.info()?.memory_space;
+    device.with_allocator(|allocator| {
+        device.with_stream(|stream| {
+            let ordered = Ordered { device: &device, stream, allocator, space };
+            let before = in_use(&device, allocator)?;
+            let target = ordered.alloc()?;
+            let mut random = Random::new(1);
+            let mut rounds = (0..32).map(|_| ordered.round(target, &mut random));
+            let ended = rounds.find(|r| !matches!(r, Ok(Ok(()))));
+            ordered.sync()?;
+            ordered.free(target)?;
+            match ended {
+                Some(Err(e)) => return Err(e),
+                Some(Ok(Err(e))) if e.code() == Code::Unsupported => {
+                    return Verdict::unsupported(e.to_string());
+                }
+                Some(Ok(Err(e))) => return Err(e),
+                Some(Ok(Ok(()))) | None => {}
+            }
+            let after = in_use(&device, allocator)?;
+            if after != before {
+                return wrong(format!("{before} blocks in use before, {after} after all was freed"));
+            }
+            Ok(Verdict::Pass)
+        })
+    })
+}

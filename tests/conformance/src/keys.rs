@@ -1,0 +1,101 @@
+//! Running the cases of a key.
+
+use crate::case::{Case, Key};
+use crate::memory::Edge;
+use crate::plan::{Setup, slug};
+use crate::protocol::{End, Measured};
+use crate::rig::{Outcome, Rig};
+use crate::shapes::cases;
+use crate::traits::{Trait, traits};
+use crate::vendor::generated;
+use ep_core::{Code, Error, Result};
+use ep_registry::Runtime;
+
+/// How a case ended, why, and how fast it is where that was measured.
+pub type Ended = (End, String, Option<Measured>);
+
+/// What stands in a report where nothing could be compared.
+const NO_REFERENCE: &str = "no reference: memory, guard zones and determinism only";
+
+/// The cases of a key, with their names.
+///
+/// # Errors
+/// When the op is not known.
+pub fn cases_of(
+    runtime: &Runtime,
+    rig: &Rig<'_>,
+    key: &Key,
+    unit: &str,
+    setup: &Setup,
+) -> Result<Vec<(String, Case)>> {
+    let seed = setup.seed.wrapping_add(hash(unit));
+    let mut all = cases(key, seed);
+    if all.is_empty() {
+        all = generated(key, &*runtime.schema(&key.op)?, &rig.advertised(key), seed);
+    }
+    let named = all.into_iter().enumerate().map(|(i, c)| (format!("{unit}/{i:02}-{}", slug(c.name)), c));
+    let mut named: Vec<_> = named.collect();
+    if setup.quick && setup.filter.case.is_none() {
+        // Other cases for each key, so that an op's keys together have all of them.
+        let (count, first) = (named.len(), hash(unit) as usize);
+        let chosen = [first % count, (first + 1 + count / 2) % count];
+        let mut at = 0;
+        named.retain(|_| {
+            at += 1;
+            chosen.contains(&(at - 1))
+        });
+    }
+    Ok(named)
+}
+
+/// FNV-1a: the same in every process.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// Runs a case on every kind of memory that the device has.
+pub fn run(runtime: &Runtime, rig: &mut Rig<'_>, case: &Case, setup: &Setup) -> Ended {
+    judge(runtime, rig, case, setup).unwrap_or_else(|e| (End::Failed, describe(&e), None))
+}
+
+/// What an error means for a case that should work.
+fn describe(e: &Error) -> String {
+    match e.code() {
+        Code::Unsupported => format!("advertised, and refused: {e}"),
+        code => format!("{code:?}: {e}"),
+    }
+}
+
+fn judge(runtime: &Runtime, rig: &mut Rig<'_>, case: &Case, setup: &Setup) -> Result<Ended> {
+    let expected = rig.expect(case)?;
+    match rig.run_on_device(case, &expected)? {
+        Outcome::Pass => {}
+        Outcome::Fail(why) => {
+            return Ok((End::Failed, format!("{why} ({case}, memory of the device)"), None));
+        }
+        Outcome::Unsupported(why) => return Ok((End::Unsupported, why, None)),
+    }
+    if rig.has_pages() {
+        for edge in [Edge::End, Edge::Start] {
+            if let Outcome::Fail(why) = rig.run(case, &expected, edge)? {
+                return Ok((End::Failed, format!("{why} ({case}, at the {edge:?} of a page)"), None));
+            }
+        }
+    }
+    let large =
+        || -> Result<bool> { Ok(traits(case, &*runtime.schema(&case.key.op)?).contains(&Trait::Large)) };
+    let speed = if setup.perf && large()? { rig.measure(case, &expected)?.map(Measured::from) } else { None };
+    let message = if case.key.has_reference() { String::new() } else { NO_REFERENCE.to_owned() };
+    Ok((End::Passed, message, speed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_do_not_depend_on_the_process() {
+        assert_eq!(hash(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(hash("a"), 0xaf63_dc4c_8601_ec8c);
+    }
+}

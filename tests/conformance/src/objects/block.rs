@@ -1,0 +1,83 @@
+//! Device memory that is freed at the end, and copies to and from it.
+
+use crate::values::Random;
+use ep_core::Result;
+use ep_core::handle::{AllocatorHandle, StreamHandle};
+use ep_core::provider::CopyRequest;
+use ep_core::provider::inline::HOST_SPACE;
+
+/// An allocation. The checks wait for all work on it before it is dropped.
+pub(super) struct Block<'a> {
+    allocator: &'a AllocatorHandle,
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+}
+
+impl<'a> Block<'a> {
+    pub(super) fn new(allocator: &'a AllocatorHandle, bytes: u64) -> Result<Block<'a>> {
+        Block::aligned(allocator, bytes, 0)
+    }
+
+    pub(super) fn aligned(allocator: &'a AllocatorHandle, bytes: u64, alignment: u64) -> Result<Block<'a>> {
+        Ok(Block { allocator, address: allocator.alloc(bytes, alignment)?, bytes })
+    }
+
+    /// Frees it, and tells of an error.
+    pub(super) fn free(self) -> Result<()> {
+        let block = std::mem::ManuallyDrop::new(self);
+        // SAFETY: allocated there with these values, freed once; nothing queued uses it.
+        unsafe { block.allocator.free(block.address, block.bytes) }
+    }
+}
+
+impl Drop for Block<'_> {
+    fn drop(&mut self) {
+        // SAFETY: as in `free`.
+        if let Err(e) = unsafe { self.allocator.free(self.address, self.bytes) } {
+            tracing::error!("freeing {} bytes: {e}", self.bytes);
+        }
+    }
+}
+
+/// Random bytes.
+pub(super) fn noise(random: &mut Random, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|_| random.bits() as u8).collect()
+}
+
+fn address(bytes: *const u8) -> u64 {
+    bytes.expose_provenance() as u64
+}
+
+/// Queues a copy from host memory and waits for it.
+pub(super) fn upload(stream: &StreamHandle, space: &str, to: u64, data: &[u8]) -> Result<()> {
+    let (dst_space, src_space, src) = (space, HOST_SPACE, address(data.as_ptr()));
+    // SAFETY: the callers' block has room; both sides live until the stream has been awaited.
+    unsafe { stream.copy(CopyRequest { dst: to, dst_space, src, src_space, bytes: data.len() as u64 }) }?;
+    stream.sync()
+}
+
+/// Queues a copy to host memory and waits for it.
+pub(super) fn download(stream: &StreamHandle, space: &str, from: u64, bytes: usize) -> Result<Vec<u8>> {
+    let mut data = vec![0x3c; bytes];
+    let dst = address(data.as_mut_ptr());
+    let (dst_space, src_space, src) = (HOST_SPACE, space, from);
+    // SAFETY: as above.
+    unsafe { stream.copy(CopyRequest { dst, dst_space, src, src_space, bytes: bytes as u64 }) }?;
+    stream.sync()?;
+    Ok(data)
+}
+
+/// Queues a copy between two blocks of one space.
+///
+/// # Safety
+/// Both ranges stay valid until the stream has been awaited, and do not overlap.
+pub(super) unsafe fn move_bytes(
+    stream: &StreamHandle,
+    space: &str,
+    to: u64,
+    from: u64,
+    bytes: u64,
+) -> Result<()> {
+    // SAFETY: as the caller promises.
+    unsafe { stream.copy(CopyRequest { dst: to, dst_space: space, src: from, src_space: space, bytes }) }
+}

@@ -1,0 +1,156 @@
+//! Objects used from many threads, and destroyed in odd orders.
+
+use super::Bench;
+use super::block::{Block, move_bytes, noise, upload};
+use crate::rig::{Outcome, Rig};
+use crate::shapes::cases;
+use crate::values::Random;
+use crate::verdict::{Verdict, wrong};
+use ep_core::provider::{MemoryKind, StreamOptions};
+use ep_core::{Code, Error, Result};
+
+/// Ops that are tried in this order: cheap to compute, with operands that are read.
+const OPS: [&str; 8] = [
+    "elementwise_unary",
+    "add",
+    "cast",
+    "broadcast_elementwise_binary",
+    "permute",
+    "memcpy",
+    "fill",
+    "memset",
+];
+/// Threads, each with a stream of its own.
+const THREADS: u64 = 4;
+/// Launches of each.
+const ROUNDS: u64 = 16;
+
+pub(super) fn one_primitive_on_many_streams(bench: &Bench<'_>) -> Result<Verdict> {
+    let claimed = crate::predicates::advertised(bench.runtime, bench.device);
+    let of = |op: &&str| claimed.iter().find(|(k, a)| k.op == *op && k.has_reference() && !a.conditional());
+    let Some((key, _)) = OPS.iter().find_map(of) else {
+        return Verdict::unsupported("the provider has none of the ops that this check knows");
+    };
+    let work = |thread: u64| -> Result<()> {
+        let mut rig = Rig::new(bench.runtime, bench.device)?;
+        for round in 0..ROUNDS {
+            let seed = bench.seed.wrapping_add(thread * ROUNDS + round);
+            let mut all = cases(key, seed);
+            // Requests are alike, so the runtime hands every thread the same primitive.
+            let case = all.swap_remove((round as usize * 5 + 2) % all.len());
+            let expected = rig.expect(&case)?;
+            if let Outcome::Fail(why) = rig.run_on_device(&case, &expected)? {
+                return wrong(format!("on thread {thread}: {why} ({case})"));
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let threads: Vec<_> = (0..THREADS).map(|t| scope.spawn(move || work(t))).collect();
+        let panicked = |_| Err(Error::internal("a thread panicked"));
+        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(panicked))
+    })?;
+    Ok(Verdict::Pass)
+}
+
+pub(super) fn odd_orders(bench: &Bench<'_>) -> Result<Verdict> {
+    let handle = bench.handle();
+    let open = || handle.create_stream(StreamOptions::default());
+    // Events before and after the streams that recorded them, or wait for them.
+    let (first, second) = (open()?, open()?);
+    let (early, late) = (handle.create_event()?, handle.create_event()?);
+    first.record(&early)?;
+    second.wait(&early)?;
+    first.record(&late)?;
+    drop(early);
+    drop(first);
+    late.sync()?;
+    second.wait(&late)?;
+    drop(second);
+    if !late.query()? {
+        return wrong("an event is not done although the stream that recorded it was destroyed, which waits");
+    }
+    drop(late);
+    // A stream with work on it: destroying it waits.
+    let allocator = handle.open_allocator(MemoryKind::Device)?;
+    let (a, b) = (Block::new(&allocator, 1 << 20)?, Block::new(&allocator, 1 << 20)?);
+    let data = noise(&mut Random::new(bench.seed), 1 << 20);
+    let (busy, reader) = (open()?, open()?);
+    upload(&busy, bench.space(), a.address, &data)?;
+    // SAFETY: distinct blocks that outlive the stream, which waits when it is destroyed.
+    unsafe { move_bytes(&busy, bench.space(), b.address, a.address, 1 << 20) }?;
+    drop(busy);
+    if super::block::download(&reader, bench.space(), b.address, 1 << 20)? != data {
+        return wrong("a stream was destroyed before its work was done");
+    }
+    // An allocator, opened and closed beside another one in use, and a device opened twice.
+    drop(handle.open_allocator(MemoryKind::Device)?);
+    a.free()?;
+    b.free()?;
+    drop(allocator);
+    reader.sync()?;
+    let again = handle.provider().open(0)?;
+    drop(again.create_stream(StreamOptions::default())?);
+    drop(again);
+    reader.sync()?;
+    // A primitive without any launch, and one that outlives its stream.
+    let claimed = crate::predicates::advertised(bench.runtime, bench.device);
+    if let Some((key, _)) = claimed.iter().find(|(k, a)| k.has_reference() && !a.conditional()) {
+        let mut rig = Rig::new(bench.runtime, bench.device)?;
+        let mut all = cases(key, bench.seed);
+        let case = all.swap_remove(2);
+        let expected = rig.expect(&case)?;
+        if let Outcome::Fail(why) = rig.run_on_device(&case, &expected)? {
+            return wrong(format!("{why} ({case})"));
+        }
+    }
+    Ok(Verdict::Pass)
+}
+
+pub(super) fn foreign_streams(bench: &Bench<'_>) -> Result<Verdict> {
+    let handle = bench.handle();
+    if !handle.has_foreign_streams() {
+        return Verdict::unsupported("the device offers no ep.foreign_stream");
+    }
+    let own = handle.create_stream(StreamOptions::default())?;
+    let (kind, native) = handle.native_stream(&own)?;
+    if kind.is_empty() {
+        return wrong("a native stream has no kind");
+    }
+    // SAFETY: the native stream of `own`, which is dropped after the adopted one.
+    let adopted = unsafe { handle.adopt_stream(&kind, native) }?;
+    let allocator = handle.open_allocator(MemoryKind::Device)?;
+    let blocks = (0..3).map(|_| Block::new(&allocator, 4096)).collect::<Result<Vec<_>>>()?;
+    let data = noise(&mut Random::new(bench.seed), 4096);
+    upload(&own, bench.space(), blocks[0].address, &data)?;
+    // SAFETY: distinct blocks, awaited below; both streams are one queue.
+    unsafe {
+        move_bytes(&own, bench.space(), blocks[1].address, blocks[0].address, 4096)?;
+        move_bytes(&adopted, bench.space(), blocks[2].address, blocks[1].address, 4096)?;
+    }
+    let found = super::block::download(&adopted, bench.space(), blocks[2].address, 4096)?;
+    own.sync()?;
+    if found != data {
+        return wrong("work on an adopted stream is not behind that of the stream it was adopted from");
+    }
+    // SAFETY: no kind of handle is called so, and a provider says so before it looks at the handle.
+    match unsafe { handle.adopt_stream("acme-no-such-kind", native) } {
+        Err(e) if matches!(e.code(), Code::Unsupported | Code::InvalidArgument) => {}
+        Err(e) => return wrong(format!("a handle of an unknown kind is refused with {:?}: {e}", e.code())),
+        Ok(_) => return wrong("a handle of an unknown kind was adopted"),
+    }
+    drop(adopted);
+    own.sync()?;
+    Ok(Verdict::Pass)
+}
+
+pub(super) fn graph_capture(bench: &Bench<'_>) -> Result<Verdict> {
+    let capturable = bench
+        .runtime
+        .with_registry(|r| r.ops().flat_map(|op| &op.factories).filter(|f| f.handle.capturable).count());
+    // This version of the contract has no table for `ep.graph` (docs/abi.md, rule 10).
+    Verdict::unsupported(format!(
+        "this ABI has no interface for graphs; {capturable} factories say that their launches can be captured"
+    ))
+}

@@ -1,0 +1,179 @@
+//! Streams and events.
+
+use super::Bench;
+use super::block::{Block, download, move_bytes, noise, upload};
+use crate::values::Random;
+use crate::verdict::{Verdict, wrong};
+use ep_core::handle::StreamHandle;
+use ep_core::provider::{MemoryKind, StreamOptions};
+use ep_core::{Code, Result};
+
+/// Bytes of a link of a chain of copies: enough that one takes a while.
+const LINK: usize = 64 << 10;
+
+fn stream(bench: &Bench<'_>) -> Result<StreamHandle> {
+    bench.handle().create_stream(StreamOptions::default())
+}
+
+pub(super) fn streams(bench: &Bench<'_>) -> Result<Verdict> {
+    let many = (0..8).map(|_| stream(bench)).collect::<Result<Vec<_>>>()?;
+    for stream in &many {
+        if !stream.query()? {
+            return wrong("a stream without any work is not done");
+        }
+        stream.sync()?;
+        stream.sync()?;
+    }
+    for priority in [-1, 1, i64::MIN, i64::MAX] {
+        // A priority is a wish: whatever it is, there is a stream.
+        bench.handle().create_stream(StreamOptions { priority })?.sync()?;
+    }
+    Ok(Verdict::Pass)
+}
+
+pub(super) fn events(bench: &Bench<'_>) -> Result<Verdict> {
+    let (stream, event) = (stream(bench)?, bench.handle().create_event()?);
+    if !event.query()? {
+        return wrong("an event that was never recorded is not done");
+    }
+    event.sync()?;
+    // To wait for it holds nobody up.
+    stream.wait(&event)?;
+    stream.sync()?;
+    stream.record(&event)?;
+    event.sync()?;
+    if !event.query()? {
+        return wrong("an event is not done after it was awaited");
+    }
+    stream.sync()?;
+    if !stream.query()? {
+        return wrong("a stream is not done after it was awaited");
+    }
+    Ok(Verdict::Pass)
+}
+
+/// A chain of copies through blocks: the last one has the first one's content when all of it is done in order.
+fn chain(stream: &StreamHandle, space: &str, blocks: &[Block<'_>]) -> Result<()> {
+    for pair in blocks.windows(2) {
+        // SAFETY: distinct blocks, which the callers keep until the stream has been awaited.
+        unsafe { move_bytes(stream, space, pair[1].address, pair[0].address, LINK as u64) }?;
+    }
+    Ok(())
+}
+
+pub(super) fn order_on_a_stream(bench: &Bench<'_>) -> Result<Verdict> {
+    let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let stream = stream(bench)?;
+    let mut random = Random::new(bench.seed);
+    let blocks = (0..8).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
+    for _ in 0..8 {
+        let data = noise(&mut random, LINK);
+        upload(&stream, bench.space(), blocks[0].address, &data)?;
+        // Copies alone, with no wait in between; the second pass must not overtake the first.
+        chain(&stream, bench.space(), &blocks)?;
+        chain(&stream, bench.space(), &blocks)?;
+        if download(&stream, bench.space(), blocks[7].address, LINK)? != data {
+            return wrong("copies that were queued one after the other were not done in that order");
+        }
+    }
+    Ok(Verdict::Pass)
+}
+
+pub(super) fn joined_by_an_event(bench: &Bench<'_>) -> Result<Verdict> {
+    let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let (first, second) = (stream(bench)?, stream(bench)?);
+    let (event, back) = (bench.handle().create_event()?, bench.handle().create_event()?);
+    let mut random = Random::new(bench.seed.wrapping_add(1));
+    let blocks = (0..8).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
+    let target = Block::new(&allocator, LINK as u64)?;
+    for round in 0..16 {
+        let data = noise(&mut random, LINK);
+        upload(&first, bench.space(), blocks[0].address, &data)?;
+        chain(&first, bench.space(), &blocks)?;
+        first.record(&event)?;
+        second.wait(&event)?;
+        // SAFETY: distinct blocks that outlive the wait below.
+        unsafe { move_bytes(&second, bench.space(), target.address, blocks[7].address, LINK as u64) }?;
+        second.record(&back)?;
+        first.wait(&back)?;
+        // What the first stream does to the source now comes after the second has read it.
+        // SAFETY: as above.
+        unsafe { move_bytes(&first, bench.space(), blocks[7].address, blocks[6].address, LINK as u64) }?;
+        let found = download(&second, bench.space(), target.address, LINK)?;
+        first.sync()?;
+        if found != data {
+            return wrong(format!(
+                "round {round}: a stream that waited for an event read what was there before it"
+            ));
+        }
+    }
+    Ok(Verdict::Pass)
+}
+
+pub(super) fn recorded_twice(bench: &Bench<'_>) -> Result<Verdict> {
+    let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let (first, second) = (stream(bench)?, stream(bench)?);
+    let event = bench.handle().create_event()?;
+    let mut random = Random::new(bench.seed.wrapping_add(2));
+    let blocks = (0..6).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
+    let target = Block::new(&allocator, LINK as u64)?;
+    for round in 0..8 {
+        let data = noise(&mut random, LINK);
+        first.record(&event)?;
+        upload(&first, bench.space(), blocks[0].address, &data)?;
+        chain(&first, bench.space(), &blocks)?;
+        // The latest record counts, and this one is behind the chain.
+        first.record(&event)?;
+        second.wait(&event)?;
+        // SAFETY: distinct blocks that outlive the wait below.
+        unsafe { move_bytes(&second, bench.space(), target.address, blocks[5].address, LINK as u64) }?;
+        event.sync()?;
+        let found = download(&second, bench.space(), target.address, LINK)?;
+        first.sync()?;
+        if found != data {
+            return wrong(format!(
+                "round {round}: a wait was for an earlier record of the event, not the latest"
+            ));
+        }
+    }
+    Ok(Verdict::Pass)
+}
+
+pub(super) fn event_of_another_device(bench: &Bench<'_>) -> Result<Verdict> {
+    let own = bench.device.name();
+    let Some(other) = bench.runtime.devices().iter().find(|d| d.name() != own) else {
+        return Verdict::unsupported("the provider has one device here");
+    };
+    let other = other.members()[0].handle();
+    let (here, there) = (stream(bench)?, other.create_stream(StreamOptions::default())?);
+    let event = other.create_event()?;
+    there.record(&event)?;
+    here.wait(&event)?;
+    here.sync()?;
+    there.sync()?;
+    Ok(Verdict::Pass)
+}
+
+pub(super) fn timing(bench: &Bench<'_>) -> Result<Verdict> {
+    let (start, end) = (bench.handle().create_event()?, bench.handle().create_event()?);
+    let stream = stream(bench)?;
+    stream.record(&start)?;
+    let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let blocks = (0..4).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
+    let data = noise(&mut Random::new(bench.seed), LINK);
+    upload(&stream, bench.space(), blocks[0].address, &data)?;
+    chain(&stream, bench.space(), &blocks)?;
+    stream.record(&end)?;
+    stream.sync()?;
+    match bench.handle().elapsed(&start, &end) {
+        // A day: whatever the clock's unit, it is none that fits.
+        Ok(ns) if ns > 86_400_000_000_000 => wrong(format!("{ns} ns passed between two events")),
+        Ok(_) => match bench.handle().elapsed(&start, &start) {
+            Ok(0) => Ok(Verdict::Pass),
+            Ok(ns) => wrong(format!("{ns} ns passed between an event and itself")),
+            Err(e) => Err(e),
+        },
+        Err(e) if e.code() == Code::Unsupported => Verdict::unsupported(e.to_string()),
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,236 @@
+//! What a provider must refuse, and refuse cleanly: keys that it does not claim, descriptors and arguments that no
+//! conforming host sends.
+
+use crate::case::Key;
+use crate::keys::Ended;
+use crate::protocol::End;
+use crate::values::Random;
+use ep_core::handle::{FactoryHandle, PrimitiveHandle, StreamHandle};
+use ep_core::provider::StreamOptions;
+use ep_core::schema::{ArgKind, DescKind, Schema};
+use ep_core::{Code, DType, Error, Result};
+use ep_registry::{Device, Runtime};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Keys that are asked for though they are not claimed.
+const SAMPLED: usize = 8;
+
+/// What is wrong with a struct.
+#[derive(Clone, Copy)]
+enum Wrong {
+    /// `struct_size` is 7.
+    Size,
+    /// It is 8 bytes longer than this version knows, and those are not zero.
+    UnknownField,
+    /// `flags` are set.
+    Flags,
+    /// The first size is -1.
+    NegativeSize,
+    /// All sizes are 3, and the addresses 0.
+    NullAddress,
+}
+
+/// Cases about descriptors and arguments: name, which struct, what is wrong, and which codes are right.
+const CASES: [(&str, bool, Wrong, &[Code]); 7] = [
+    ("descriptor-of-impossible-size", true, Wrong::Size, &[Code::AbiMismatch, Code::InvalidArgument]),
+    ("descriptor-with-an-unknown-field", true, Wrong::UnknownField, &[Code::Unsupported]),
+    ("arguments-of-impossible-size", false, Wrong::Size, &[Code::AbiMismatch, Code::InvalidArgument]),
+    ("arguments-with-an-unknown-field", false, Wrong::UnknownField, &[Code::Unsupported]),
+    ("arguments-with-unknown-flags", false, Wrong::Flags, &[Code::Unsupported, Code::InvalidArgument]),
+    ("arguments-with-a-negative-size", false, Wrong::NegativeSize, &[Code::InvalidArgument]),
+    ("arguments-without-addresses", false, Wrong::NullAddress, &[Code::InvalidArgument, Code::Unsupported]),
+];
+
+/// The cases of an op on a device, by name.
+pub fn names(unit: &str) -> Vec<String> {
+    let sampled = (0..SAMPLED).map(|i| format!("{unit}/unadvertised-{i}"));
+    sampled.chain(CASES.iter().map(|c| format!("{unit}/{}", c.0))).collect()
+}
+
+/// Runs the case at `index` of [`names`].
+pub fn run(
+    runtime: &Runtime,
+    device: &Device,
+    op: &str,
+    claimed: &BTreeSet<Key>,
+    index: usize,
+    seed: u64,
+) -> Ended {
+    let result = match index.checked_sub(SAMPLED) {
+        None => unadvertised(runtime, device, op, claimed, seed.wrapping_add(index as u64)),
+        Some(i) => malformed(runtime, device, op, &CASES[i]),
+    };
+    match result {
+        Ok(None) => (End::Passed, String::new(), None),
+        Ok(Some(none)) => (End::Unsupported, none, None),
+        Err(e) => (End::Failed, e.to_string(), None),
+    }
+}
+
+/// Asks for a key that the provider does not claim. `Some`: it claims all of them.
+fn unadvertised(
+    runtime: &Runtime,
+    device: &Device,
+    op: &str,
+    claimed: &BTreeSet<Key>,
+    seed: u64,
+) -> Result<Option<String>> {
+    let schema = runtime.schema(op)?;
+    let mut random = Random::new(seed);
+    let mut key = || Key {
+        op: op.to_owned(),
+        selectors: schema
+            .selectors()
+            .map(|(f, c)| (f.name.clone(), c[random.below(c.len() as u64) as usize].clone()))
+            .collect(),
+        dtypes: schema
+            .dtypes()
+            .map(|f| (f.name.clone(), DType::ALL[random.below(DType::ALL.len() as u64) as usize]))
+            .collect(),
+    };
+    let Some(key) = (0..1000).map(|_| key()).find(|k| !claimed.contains(k)) else {
+        return Ok(Some("the provider claims every combination".to_owned()));
+    };
+    let mut request = runtime.request(op)?;
+    for (name, value) in &key.selectors {
+        request = request.selector(name, value)?;
+    }
+    for (role, dtype) in &key.dtypes {
+        request = request.dtype(role, &dtype.to_string())?;
+    }
+    match runtime.primitive_dyn(device, &request) {
+        Err(e) if e.code() == Code::Unsupported && !e.message().is_empty() => Ok(None),
+        Err(e) => Err(Error::internal(format!("{key}: not claimed, and refused with {:?}: {e}", e.code()))),
+        Ok(p) => Err(Error::internal(format!("{key}: not claimed, and built by {}", p.factory()))),
+    }
+}
+
+/// The first factory of an op on a device, and a descriptor that it takes.
+fn factory(
+    runtime: &Runtime,
+    device: &Device,
+    schema: &Schema,
+) -> Result<(Arc<FactoryHandle>, usize, Vec<u64>)> {
+    let found = runtime.with_registry(|registry| {
+        let entry = registry.op(&schema.name)?;
+        let on_device = entry.factories.iter().find_map(|f| {
+            let member = device
+                .members()
+                .iter()
+                .position(|m| m.instance() == f.instance && m.handle().info().kind == f.handle.device_kind)?;
+            f.handle.predicate.is_none().then(|| (f.handle.clone(), member))
+        });
+        Ok::<_, Error>(on_device)
+    })?;
+    let (factory, member) = found.ok_or_else(|| Error::unsupported("every factory has a condition"))?;
+    let mut desc = vec![0u64; schema.desc_size / 8];
+    desc[0] = schema.desc_size as u64;
+    let mut put = |at: usize, value: u32| {
+        let shift = (at % 8) * 8;
+        let shift = if cfg!(target_endian = "little") { shift } else { 32 - shift };
+        desc[at / 8] |= u64::from(value) << shift;
+    };
+    let (selectors, dtypes) = (&factory.selectors[0], &factory.dtypes[0]);
+    schema.selectors().zip(selectors).for_each(|((f, _), v)| put(f.offset, *v));
+    schema.dtypes().zip(dtypes).for_each(|(f, d)| put(f.offset, d.0));
+    for f in &schema.desc {
+        if let DescKind::Attr(default) = f.kind {
+            desc[f.offset / 8] = default.to_bits();
+        }
+    }
+    Ok((factory, member, desc))
+}
+
+fn malformed(
+    runtime: &Runtime,
+    device: &Device,
+    op: &str,
+    (name, descriptor, wrong, codes): &(&str, bool, Wrong, &[Code]),
+) -> Result<Option<String>> {
+    let schema = runtime.schema(op)?;
+    let (factory, member, mut desc) = match factory(runtime, device, &schema) {
+        Ok(found) => found,
+        Err(e) if e.code() == Code::Unsupported => return Ok(Some(e.to_string())),
+        Err(e) => return Err(e),
+    };
+    let handle = device.members()[member].handle();
+    let result = if *descriptor {
+        spoil(&mut desc, *wrong);
+        // SAFETY: an op's descriptor, or one that rules 1, 3 and 12 let every provider refuse, readable for the
+        // size that it names or eight bytes.
+        unsafe { factory.create(handle, desc.as_ptr().cast()) }.map(drop)
+    } else {
+        // SAFETY: a descriptor of the op for a row of the factory.
+        let primitive = unsafe { factory.create(handle, desc.as_ptr().cast()) }?;
+        let stream = handle.create_stream(StreamOptions::default())?;
+        match launch(&schema, &primitive, &stream, *wrong)? {
+            Some(result) => result,
+            None => return Ok(Some("the op has no such argument".to_owned())),
+        }
+    };
+    match result {
+        Err(e) if codes.contains(&e.code()) => Ok(None),
+        Err(e) => {
+            Err(Error::internal(format!("{name}: refused with {:?} ({e}), not with {codes:?}", e.code())))
+        }
+        Ok(()) => Err(Error::internal(format!("{name}: accepted; {codes:?} is right"))),
+    }
+}
+
+/// Makes something wrong with a descriptor or with arguments.
+fn spoil(words: &mut Vec<u64>, wrong: Wrong) {
+    match wrong {
+        Wrong::Size => words[0] = 7,
+        Wrong::UnknownField => {
+            words.push(1);
+            words[0] += 8;
+        }
+        // The second word of arguments.
+        Wrong::Flags => words[1] = 1 << 40,
+        Wrong::NegativeSize | Wrong::NullAddress => {}
+    }
+}
+
+/// Launches with wrong arguments; `None` if the op cannot have this mistake.
+fn launch(
+    schema: &Schema,
+    primitive: &PrimitiveHandle,
+    stream: &StreamHandle,
+    wrong: Wrong,
+) -> Result<Option<Result<()>>> {
+    let mut args = vec![0u64; schema.args_size / 8];
+    args[0] = schema.args_size as u64;
+    let lengths: Vec<usize> = schema
+        .args
+        .iter()
+        .filter_map(|a| match a.kind {
+            ArgKind::Dims { length } | ArgKind::Ints { length } | ArgKind::Addresses { length } => {
+                Some(length)
+            }
+            ArgKind::Size | ArgKind::Address | ArgKind::Scalar => None,
+        })
+        .collect();
+    let sizes =
+        schema.args.iter().enumerate().filter(|(i, a)| a.kind == ArgKind::Size && !lengths.contains(i));
+    let sizes: Vec<usize> = sizes.map(|(_, a)| a.offset / 8).collect();
+    match wrong {
+        Wrong::NegativeSize => match sizes.first() {
+            Some(at) => args[*at] = -1i64 as u64,
+            None => return Ok(None),
+        },
+        Wrong::NullAddress => {
+            // Shapes of rank 0 have one element; lists of addresses would be read.
+            if schema.list_length().is_some() {
+                return Ok(None);
+            }
+            sizes.iter().for_each(|at| args[*at] = 3);
+        }
+        other => spoil(&mut args, other),
+    }
+    // SAFETY: the argument struct is readable for the size that it names or eight bytes; it has no lists, and every
+    // address is 0 and so refused, or there is nothing to do.
+    let launched = unsafe { primitive.launch(stream, args.as_ptr().cast()) };
+    let done = stream.sync();
+    Ok(Some(launched.and(done)))
+}
