@@ -18,7 +18,7 @@ EP_DEVICE T element(const Args& args, i64 i) {
     } else return T(args.start + u64(i) * args.step);
 }
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_arange(const Args args) {
+extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_arange(const __grid_constant__ Args args) {
     using P = Pack<Data, pack_size>;
     const i64 before = i64(args.dst % P::bytes / sizeof(Data)), count = i64(args.count);
     const i64 at = (i64(blockIdx.x) * EP_THREADS + threadIdx.x) * pack_size - before;

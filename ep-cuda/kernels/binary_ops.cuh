@@ -145,8 +145,7 @@ EP_DEVICE T binary_real(T x, T y, f64 a, f64 b) {
 
 template <class T>
 EP_DEVICE T int_power(T base, T exponent) {
-    constexpr bool is_signed = T(-1) < T(0);
-    if (is_signed && exponent < T(0)) {
+    if (negative(exponent)) {
         const bool is_odd = u64(exponent) & 1;
         return base == T(1) ? T(1) : base == T(-1) ? (is_odd ? T(-1) : T(1)) : T(0);
     }
@@ -177,12 +176,12 @@ EP_DEVICE T binary_int(T x, T y) {
     else if constexpr (Op == B::floor_div) {
         if (y == 0) return T(0);
         if (by_minus_one) return T(0 - wide_x);
-        const bool down = x % y != 0 && is_signed && (x < T(0)) != (y < T(0));
+        const bool down = x % y != 0 && negative(x) != negative(y);
         return T(x / y - T(down));
     } else if constexpr (Op == B::floor_mod) {
         if (y == 0 || by_minus_one) return T(0);
         const T r = T(x % y);
-        return r != 0 && is_signed && (r < T(0)) != (y < T(0)) ? T(r + y) : r;
+        return r != 0 && negative(r) != negative(y) ? T(r + y) : r;
     } else if constexpr (Op == B::pow) return int_power(x, y);
     else if constexpr (Op == B::bitwise_and) return T(wide_x & wide_y);
     else if constexpr (Op == B::bitwise_or) return T(wide_x | wide_y);

@@ -9,6 +9,6 @@ struct Args {
     NdArgs<2> nd;
 };
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_copy(const Args args) {
+extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_copy(const __grid_constant__ Args args) {
     map1<Element, Element>(args.nd, [](Element x) { return x; });
 }

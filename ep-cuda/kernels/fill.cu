@@ -13,7 +13,7 @@ struct Args {
     u64 value[2];
 };
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_fill(const Args args) {
+extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_fill(const __grid_constant__ Args args) {
     const Element value = args.src ? *pointer<const Element>(args.src) : from_bits<Element>(args.value[0], args.value[1]);
     Pack<Element, pack_size> pack;
 #pragma unroll

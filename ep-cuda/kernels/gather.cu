@@ -34,7 +34,7 @@ EP_DEVICE i64 resolve(const Args& args, u64 position, T given, bool reports) {
     return place;
 }
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_gather(const Args args) {
+extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_gather(const __grid_constant__ Args args) {
     const EP_INDICES* indices = pointer<const EP_INDICES>(args.indices);
     const u64 first = u64(blockIdx.x) * (EP_THREADS * EP_UNROLL) + threadIdx.x;
     if (args.checked) {

@@ -7,18 +7,51 @@ EP_DEVICE f64 nan_of(f64) { return __longlong_as_double(0x7fffffffffffffffll); }
 EP_DEVICE f32 inf_of(f32) { return __uint_as_float(0x7f800000u); }
 EP_DEVICE f64 inf_of(f64) { return __longlong_as_double(0x7ff0000000000000ll); }
 
+// Below zero; never so for unsigned types.
+template <class T>
+EP_DEVICE bool negative(T x) {
+    if constexpr (T(-1) < T(0)) return x < 0;
+    else return false;
+}
+
+// factor e^(x + rest) for x up to 88 and a rest that is small beside 1, with little more than one rounding, which the
+// library's power has not.
+EP_DEVICE f32 times_exp(f32 factor, f32 x, f32 rest) {
+    x = x < -104 ? -104 : x;
+    const f32 n = rintf(x * 1.442695041f);
+    const f32 r = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, x)) + rest;
+    f32 y = 1.98412698e-4f;
+    y = fmaf(y, r, 1.3888889e-3f);
+    y = fmaf(y, r, 8.3333334e-3f);
+    y = fmaf(y, r, 4.1666668e-2f);
+    y = fmaf(y, r, 1.6666667e-1f);
+    y = fmaf(y, r, 0.5f);
+    y = fmaf(y, r * r, r);
+    f32 scale;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(scale) : "f"(n));
+    return fmaf(factor, y, factor) * scale;
+}
+EP_DEVICE f64 times_exp(f64 factor, f64 x, f64 rest) {
+    const f64 y = factor * exp(x);
+    return rest == 0 ? y : fma(y, rest, y);
+}
+template <class T>
+EP_DEVICE T exp_near(T x, T rest = 0) {
+    return times_exp(T(1), x, rest);
+}
+
 // 1 / (1 + e^-x), without overflow on the way.
 template <class T>
 EP_DEVICE T sigmoid(T x) {
-    const T e = exp(-fabs(x));
+    const T e = exp_near(-fabs(x));
     return (x < 0 ? e : T(1)) / (1 + e);
 }
 
-// ln(1 + e^x)
+// ln(1 + e^(x + rest))
 template <class T>
-EP_DEVICE T soft_plus(T x) {
-    const T tail = log1p(exp(-fabs(x)));
-    return x > 0 ? x + tail : (x != x ? x : tail);
+EP_DEVICE T soft_plus(T x, T rest = 0) {
+    const T tail = log1p(exp_near(-fabs(x), x > 0 ? -rest : rest));
+    return x > 0 ? x + (tail + rest) : (x != x ? x : tail);
 }
 
 // x factor, where a factor of zero outweighs an infinite x: it vanishes faster than x grows.
@@ -27,15 +60,23 @@ EP_DEVICE T damped(T x, T factor) {
     return factor == 0 ? T(0) : x * factor;
 }
 
-// x sigmoid(u). Below the normal range of e^u the product may still be normal: there the power is taken in halves.
+// e^(x + rest) times a factor, for x so low that the power may be below the normal range where the product is not.
+EP_DEVICE f32 low_power(f32 x, f32 rest, f32 factor) {
+    // 32 is added without rounding: x is below -64. The last factor is e^-32.
+    return times_exp(factor, x + 32, rest) * 1.26641655e-14f;
+}
+EP_DEVICE f64 low_power(f64 x, f64 rest, f64 factor) {
+    return times_exp(factor, x + 256, rest) * 6.6162610567094852e-112;
+}
+template <class T>
+constexpr T low_bound = T(sizeof(T) == 4 ? -80 : -690);
+
+// x sigmoid(u)
 template <class T>
 EP_DEVICE T times_sigmoid(T x, T u) {
-    if (u < T(sizeof(T) == 4 ? -80 : -690)) {
-        const T half_power = exp(u / 2);
-        return damped(x * half_power, half_power);
-    }
-    const T e = exp(-fabs(u));
-    return (u < 0 ? x * e : x) / (1 + e);
+    if (u < low_bound<T>) return low_power(u, T(0), x);
+    const T e = exp_near(-fabs(u));
+    return (u < 0 ? times_exp(x, u, T(0)) : x) / (1 + e);
 }
 
 // e^(-x^2 / 2), with the rounding of the square made good.
@@ -45,36 +86,49 @@ EP_DEVICE T bell(T x) {
     return square > T(1e4) ? T(0) : exp(-square / 2) * (1 - rest / 2);
 }
 
-// The normal distribution's upper tail times e^(x^2 / 2), for 0 <= x <= 14.5. In f32 a polynomial of
-// 1 / (1 + 0.3 x), fitted to a relative error of 4e-9.
-EP_DEVICE f64 scaled_tail(f64 x) { return erfcx(x * 0.70710678118654752440) / 2; }
-EP_DEVICE f32 scaled_tail(f32 x) {
-    const f32 t = __frcp_rn(fmaf(0.3f, x, 1));
-    f32 y = -0.0206235766f;
-    y = fmaf(y, t, 0.1124361957f);
-    y = fmaf(y, t, -0.2282149578f);
-    y = fmaf(y, t, 0.1917863184f);
-    y = fmaf(y, t, -0.0794249417f);
-    y = fmaf(y, t, 0.0961575877f);
-    y = fmaf(y, t, 0.0783893986f);
-    y = fmaf(y, t, 0.1102354759f);
-    y = fmaf(y, t, 0.1195718081f);
-    y = fmaf(y, t, 0.1196866901f);
-    return y * t;
+// A number and what its relative error is to be made good by: value e^rest.
+template <class T>
+struct Tail {
+    T value, rest;
+};
+
+// The normal distribution's upper tail times e^(x^2 / 2), for 0 <= x <= 14.5. In f32 t times a polynomial of t - 1/2,
+// t = 1 / (1 + 0.3 x), fitted to a relative error of 3e-09; the rest is what the rounding of t makes.
+EP_DEVICE Tail<f64> scaled_tail(f64 x) { return {erfcx(x * 0.70710678118654752440) / 2, 0}; }
+EP_DEVICE Tail<f32> scaled_tail(f32 x) {
+    const f32 d = fmaf(0.3f, x, 1), t = __frcp_rn(d), s = t - 0.5f;
+    const f32 missed = fmaf(-fmaf(0.3f, x, 1 - d), t, fmaf(-d, t, 1));
+    f32 y = -2.062456571e-02f;
+    y = fmaf(y, s, 1.963137783e-02f);
+    y = fmaf(y, s, 3.591727693e-02f);
+    y = fmaf(y, s, -3.646032401e-02f);
+    y = fmaf(y, s, -7.755175883e-02f);
+    y = fmaf(y, s, 2.905647252e-02f);
+    y = fmaf(y, s, 2.220826553e-01f);
+    y = fmaf(y, s, 3.461988277e-01f);
+    y = fmaf(y, s, 3.291589755e-01f);
+    y = fmaf(y, s, 2.219706208e-01f);
+    const f32 value = y * t;
+    return {value, fmaf(missed, fmaf(1.66f, t, 1), __fdividef(fmaf(y, t, -value), value))};
 }
+
+EP_DEVICE f32 quick_ratio(f32 a, f32 b) { return __fdividef(a, b); }
+EP_DEVICE f64 quick_ratio(f64 a, f64 b) { return a / b; }
 
 // x times the normal distribution function of x.
 template <class T>
 EP_DEVICE T gelu(T x) {
-    const T size = fabs(x), square = x * x, rest = fma(x, x, -square);
-    if (square > T(sizeof(T) == 4 ? 170 : 1400)) {
-        // Above, the tail is nothing beside 1; below, its power alone would leave the normal range.
-        if (!(x < 0)) return x;
-        const T half_power = square > 4000 ? T(0) : exp(-square / 4);
-        return damped(x * scaled_tail(size) * half_power, half_power);
+    const T square = x * x, rest = fma(x, x, -square) / -2, power = square / -2;
+    // Above, the tail is nothing beside 1; below, nothing at all.
+    if (!(power > T(sizeof(T) == 4 ? -105 : -750))) return x < 0 ? x * 0 : x;
+    const Tail<T> tail = scaled_tail(fabs(x));
+    if (x < 0) {
+        // What the product's rounding cut off joins the rest.
+        const T product = x * tail.value, cut = quick_ratio(fma(x, tail.value, -product), fmin(product, T(-1e-30)));
+        const T all = rest + tail.rest + cut;
+        return power < low_bound<T> ? low_power(power, all, product) : times_exp(product, power, all);
     }
-    const T tail = scaled_tail(size) * (exp(-square / 2) * (1 - rest / 2));
-    return x * (x > 0 ? 1 - tail : tail);
+    return fma(-x, tail.value * exp_near(power, rest + tail.rest), x);
 }
 
 // The same to the 11 bits of half types: a shorter polynomial (relative error 3e-5) and the fast power of two.
@@ -90,9 +144,16 @@ EP_DEVICE f32 gelu_for_half(f32 x) {
     y = fmaf(y, t, 0.1448221298f);
     y = fmaf(y, t, 0.1392587379f);
     const f32 tail = y * t * power;
-    // Where the power is 0, so is the product, of an infinity too.
-    const f32 low = tail == 0 ? -tail : x * tail;
-    return x > 0 ? fmaf(-x, tail, x) : x != x ? x : low;
+    const f32 low = x * tail;
+    return x > 0 ? (tail == 0 ? x : fmaf(-x, tail, x)) : x != x ? x : low;
+}
+
+// 1 / (1 + e^-x) to the bits of half types.
+EP_DEVICE f32 sigmoid_for_half(f32 x) {
+    f32 power, inverse;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(fabsf(x) * -1.442695041f));
+    asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(1 + power));
+    return (x < 0 ? power : 1) * inverse;
 }
 
 // sqrt(2 / pi) (x + 0.044715 x^3), with the cubic's factor as f32 has it.

@@ -22,7 +22,7 @@ struct Args {
     u64 src, dst;
 };
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_pad(const Args args) {
+extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_pad(const __grid_constant__ Args args) {
     using P = Pack<Element, pack_size>;
     const Element value = from_bits<Element>(args.value[0], args.value[1]);
     const u64 first = u64(blockIdx.x) * (EP_THREADS * EP_UNROLL) + threadIdx.x;
@@ -33,8 +33,8 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_pad(const Args args)
     for (int u = 0; u < EP_UNROLL; ++u) {
         const u64 pack = first + u * EP_THREADS;
         if (pack >= args.packs) break;
-        Index rest = Index(pack), column = Index(pack);
-        if (args.rank > 1) rest = divide(args.dims[0], rest, column);
+        Index rest = 0, column = Index(pack);
+        if (args.rank > 1) rest = divide(args.dims[0], Index(pack), column);
         const i64 inner = i64(column) * pack_size, left = args.dst_inner - inner;
         to[u] = u64(rest) * u64(args.dst_inner) + u64(inner);
         length[u] = left < pack_size ? int(left) : pack_size;

@@ -190,9 +190,7 @@ EP_DEVICE Walk walk_over_rows() {
         const u64 before = u64(blockIdx.x) * groups;
         const u32 group = threadIdx.x / Rows::lanes, leader = threadIdx.x / warp_size * (warp_size / Rows::lanes);
         return {(before + group) * Rows::rows, (before + leader) * Rows::rows, u64(gridDim.x) * groups * Rows::rows};
-    } else {
-        constexpr u32 sharing = Rows::in_warp ? 1 : Rows::blocks;
-        const u64 row = blockIdx.x / sharing;
-        return {row, row, gridDim.x / sharing};
     }
+    constexpr u32 sharing = Rows::in_warp ? 1 : Rows::blocks;
+    return {blockIdx.x / sharing, blockIdx.x / sharing, gridDim.x / sharing};
 }

@@ -9,11 +9,13 @@ using Src = EP_SRC;
 using Dst = EP_DST;
 using A = Compute<Src>;
 
+constexpr bool holds_powers = !EP_LOG && !is_half<Src>;
+
 struct Args {
     u64 rows, cols, src, dst;
 };
 
-extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_softmax(const Args args) {
+extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_softmax(const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
     const A lowest = -infinity(A(0));
     __shared__ typename Exchange<Normalizer<A>>::Shared shared;
@@ -25,7 +27,10 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
     const Walk walk = walk_over_rows();
     for (u64 skipped = 0; walk.of_warp + skipped < args.rows; skipped += walk.step) {
         const u64 first_row = walk.row + skipped;
-        A x[Rows::rows][Rows::packs][Rows::pack];
+        // Half types stay packed in registers, at the price of another power for each element; the others hold the
+        // powers.
+        using Held = Select<is_half<Src>, Src, A>;
+        Held x[Rows::rows][Rows::packs][Rows::pack];
         A factor[Rows::rows], shift[Rows::rows];
         {
             Pack<Src, Rows::pack> packs[Rows::rows][Rows::packs];
@@ -39,7 +44,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
 #pragma unroll
                 for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
-                    for (int i = 0; i < Rows::pack; ++i) x[r][j][i] = widen(packs[r][j].at[i]);
+                    for (int i = 0; i < Rows::pack; ++i) x[r][j][i] = convert<Held>(packs[r][j].at[i]);
         }
 #pragma unroll
         for (u32 r = 0; r < Rows::rows; ++r) {
@@ -47,16 +52,16 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) max = greatest(max, x[r][j][i]);
+                for (int i = 0; i < Rows::pack; ++i) max = greatest(max, widen(x[r][j][i]));
             max = over_lanes<Rows::lanes>(max, [](A a, A b) { return greatest(a, b); });
             const A base = Rows::in_warp ? max : base_of(max);
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
-                    const A e = exp_fast(x[r][j][i] - base);
+                    const A e = exp_fast(widen(x[r][j][i]) - base);
                     sum += e;
-                    if constexpr (!EP_LOG) x[r][j][i] = e;
+                    if constexpr (holds_powers) x[r][j][i] = convert<Held>(e);
                 }
             sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
             Normalizer<A> all{max, sum};
@@ -67,7 +72,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
                 }
                 all = exchange.all(all, [](Normalizer<A> a, Normalizer<A> b) { return merge(a, b); });
             }
-            factor[r] = (Rows::in_warp ? A(1) : exp_fast(max - all.max)) / all.sum;
+            factor[r] = (Rows::in_warp || !holds_powers ? A(1) : exp_fast(max - all.max)) / all.sum;
             shift[r] = all.max;
             if constexpr (EP_LOG) factor[r] = logarithm(all.sum);
         }
@@ -77,8 +82,10 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
             if (row >= args.rows) break;
             const Src* like = pointer<const Src>(args.src) + row * args.cols;
             store_row(pointer<Dst>(args.dst) + row * args.cols, like, cols, [&](int j, int i) {
-                if constexpr (EP_LOG) return convert<Dst>((x[r][j][i] - shift[r]) - factor[r]);
-                else return convert<Dst>(x[r][j][i] * factor[r]);
+                const A held = widen(x[r][j][i]);
+                if constexpr (EP_LOG) return convert<Dst>((held - shift[r]) - factor[r]);
+                else if constexpr (holds_powers) return convert<Dst>(held * factor[r]);
+                else return convert<Dst>(exp_fast(held - shift[r]) * factor[r]);
             });
         }
     }

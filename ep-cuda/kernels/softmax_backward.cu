@@ -29,7 +29,7 @@ EP_DEVICE void load_row_like(
         }
 }
 
-extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_softmax_backward(const Args args) {
+extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_softmax_backward(const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
     const Src zero = convert<Src>(A(0));
     __shared__ typename Exchange<A>::Shared shared;

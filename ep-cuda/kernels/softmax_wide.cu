@@ -56,12 +56,7 @@ struct Row {
     }
 };
 
-EP_DEVICE A sum_of(A a, A b) { return a + b; }
-
-extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const Args args) {
-    extern __shared__ uint4 kept[];
-    SrcPack* const row_in_shared = reinterpret_cast<SrcPack*>(kept);
-    const A lowest = -infinity(A(0));
+extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const __grid_constant__ Args args) {
     const i64 step = i64(Rows::threads) * Rows::packs;
 
     for (u64 r = blockIdx.x; r < args.rows; r += gridDim.x) {
@@ -73,6 +68,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const A
         const Src* const gradient = pointer<const Src>(args.dy) + r * args.cols;
         const bool dy_alike = row.before == elements_past_pack(gradient);
         const Src zero = convert<Src>(A(0));
+        auto sum_of = [](A a, A b) { return a + b; };
         A sum = 0;
         for (i64 first = threadIdx.x; first < row.packs; first += step) {
             SrcPack y[Rows::packs], dy[Rows::packs];
@@ -107,6 +103,9 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const A
             });
         }
 #else
+        extern __shared__ uint4 kept[];
+        [[maybe_unused]] SrcPack* const row_in_shared = reinterpret_cast<SrcPack*>(kept);
+        const A lowest = -infinity(A(0));
         Normalizer<A> own{lowest, 0};
         for (i64 first = threadIdx.x; first < row.packs; first += step) {
             SrcPack x[Rows::packs];

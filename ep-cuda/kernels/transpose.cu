@@ -15,6 +15,18 @@ using Word = Select<(EP_SIZE < 4), u32, Element>;
 constexpr u32 words = tile / group;
 constexpr int wide = EP_VECTOR ? 16 / EP_SIZE : 1;
 
+// Neighbours along `a` as one word.
+template <class W, class E>
+EP_DEVICE W join(const Pack<E, wide> (&rows)[group], int i) {
+    if constexpr (group == 1) return rows[0].at[i];
+    else {
+        u32 joined = 0;
+#pragma unroll
+        for (u32 g = 0; g < group; ++g) joined |= u32(rows[g].at[i]) << (8 * EP_SIZE * g);
+        return W(joined);
+    }
+}
+
 // Dimensions go from the innermost outwards.
 struct Args {
     u64 a, b;               // sizes
@@ -29,7 +41,7 @@ struct Args {
 };
 
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_transpose(const Args args) {
+extern "C" __global__ void __launch_bounds__(EP_THREADS, EP_VECTOR ? 4 : 2) ep_transpose(const __grid_constant__ Args args) {
     // One word of padding spreads a column over the banks.
     __shared__ Word shared[tile][words + (sizeof(Word) < 16)];
     constexpr u32 per_row = tile / wide;   // threads along a row
@@ -74,15 +86,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_transpose(const Args
             const u32 unit = s * EP_THREADS + threadIdx.x;
             const u32 column = unit / per_row, b = unit % per_row * wide;
 #pragma unroll
-            for (int i = 0; i < wide; ++i) {
-                if constexpr (group == 1) shared[b + i][column] = rows[s][0].at[i];
-                else {
-                    u32 packed = 0;
-#pragma unroll
-                    for (u32 g = 0; g < group; ++g) packed |= u32(rows[s][g].at[i]) << (8 * EP_SIZE * g);
-                    shared[b + i][column] = packed;
-                }
-            }
+            for (int i = 0; i < wide; ++i) shared[b + i][column] = join<Word>(rows[s], i);
         }
         __syncthreads();
         constexpr u32 wide_words = wide / group > 0 ? wide / group : 1;
@@ -95,13 +99,10 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_transpose(const Args
             if (b >= size_b || a >= size_a) continue;
             Element* line = dst + u64(b) * args.dst_stride + a;
             if constexpr (EP_VECTOR) {
-                union {
-                    Word words[wide_words];
-                    Pack<Element, wide> pack;
-                } out{};
+                Pack<Word, int(wide_words)> out;
 #pragma unroll
-                for (u32 i = 0; i < wide_words; ++i) out.words[i] = shared[b][column + i];
-                store(line, out.pack);
+                for (u32 i = 0; i < wide_words; ++i) out.at[i] = shared[b][column + i];
+                store(reinterpret_cast<Word*>(line), out);
             } else {
                 union {
                     Word word;

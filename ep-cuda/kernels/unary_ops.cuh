@@ -13,13 +13,16 @@ enum class Unary {
 
 // Of a real number. T is f32 or f64; half types compute in f32.
 template <Unary Op, class T>
-EP_DEVICE T unary_real(T x, T a, T b) {
+EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     using U = Unary;
+    const T a = T(attr0), b = T(attr1);
     // Scale and alpha of selu (Klambauer and others, 2017).
     constexpr T selu_scale = T(1.0507009873554805), selu_alpha = T(1.6732632423543772);
-    if constexpr (Op == U::elu) return x > 0 ? x : a * expm1(x);
-    else if constexpr (Op == U::celu) return x > 0 ? x : a * expm1(x / a);
-    else if constexpr (Op == U::relu) return x <= 0 ? T(0) : x;
+    if constexpr (Op == U::elu) return x > 0 ? x : T(attr0 * f64(expm1(x)));
+    else if constexpr (Op == U::celu) {
+        if (x > 0) return x;
+        return T(attr0 * expm1(f64(x) / attr0));
+    } else if constexpr (Op == U::relu) return x <= 0 ? T(0) : x;
     else if constexpr (Op == U::gelu) return gelu(x);
     else if constexpr (Op == U::hard_swish) return x >= 3 ? x : x <= -3 ? T(0) : x * (x + 3) / 6;
     else if constexpr (Op == U::hard_sigmoid) return x >= 3 ? T(1) : x <= -3 ? T(0) : (x + 3) / 6;
@@ -29,15 +32,18 @@ EP_DEVICE T unary_real(T x, T a, T b) {
     else if constexpr (Op == U::mish) {
         // tanh(ln(1 + p)) = (p^2 + 2p) / (p^2 + 2p + 2); far below 0 that is p, far above it 1.
         if (x > 20) return x;
-        if (x < T(sizeof(T) == 4 ? -80 : -690)) return times_sigmoid(x, x);
-        const T p = exp(x), q = p * (p + 2);
+        if (x < low_bound<T>) return low_power(x, T(0), x);
+        const T p = exp_near(x), q = p * (p + 2);
         return x * (q / (q + 2));
     } else if constexpr (Op == U::selu) return x > 0 ? selu_scale * x : selu_scale * selu_alpha * expm1(x);
     else if constexpr (Op == U::silu) return times_sigmoid(x, x);
     else if constexpr (Op == U::soft_shrink) return x > a ? x - a : x < -a ? x + a : x != x ? x : T(0);
     else if constexpr (Op == U::soft_sign) return x / (1 + fabs(x));
-    else if constexpr (Op == U::soft_plus) return x * a > b ? x : soft_plus(x * a) / a;
-    else if constexpr (Op == U::tanh) return tanh(x);
+    else if constexpr (Op == U::soft_plus) {
+        const f64 exact = f64(x) * attr0;
+        const T product = T(exact), rest = isfinite(product) ? T(exact - f64(product)) : T(0);
+        return exact > attr1 ? x : T(f64(soft_plus(product, rest)) * (1 / attr0));
+    } else if constexpr (Op == U::tanh) return tanh(x);
     else if constexpr (Op == U::threshold) return x <= a ? b : x;
     else if constexpr (Op == U::fast_gelu) return times_sigmoid(x, 2 * fast_gelu_argument(x));
     else if constexpr (Op == U::quick_gelu) return times_sigmoid(x, T(1.702) * x);
@@ -88,13 +94,12 @@ EP_DEVICE T unary_real(T x, T a, T b) {
 template <Unary Op, class T>
 EP_DEVICE T unary_int(T x) {
     using U = Unary;
-    constexpr bool is_signed = T(-1) < T(0);
     // Unsigned arithmetic of at least the element's width has no overflow.
     const u64 wide = u64(x);
-    if constexpr (Op == U::relu) return is_signed && x < T(0) ? T(0) : x;
-    else if constexpr (Op == U::square_relu) return is_signed && x < T(0) ? T(0) : T(wide * wide);
-    else if constexpr (Op == U::abs) return is_signed && x < T(0) ? T(0 - wide) : x;
-    else if constexpr (Op == U::sign) return T((x > T(0)) - (is_signed && x < T(0)));
+    if constexpr (Op == U::relu) return negative(x) ? T(0) : x;
+    else if constexpr (Op == U::square_relu) return negative(x) ? T(0) : T(wide * wide);
+    else if constexpr (Op == U::abs) return negative(x) ? T(0 - wide) : x;
+    else if constexpr (Op == U::sign) return T((x > T(0)) - (negative(x)));
     else if constexpr (Op == U::square) return T(wide * wide);
     else if constexpr (Op == U::not_equal_zero) return T(x != 0);
     else if constexpr (Op == U::negative) return T(0 - wide);
@@ -143,8 +148,11 @@ EP_DEVICE Dst unary(Src x, f64 a, f64 b) {
     } else if constexpr (is_int<Src>) return convert<Dst>(unary_int<Op>(x));
     else if constexpr (is_complex<Src>) return convert<Dst>(unary_complex<Op>(x));
     else if constexpr (Op == U::gelu && is_half<Src>) return convert<Dst>(gelu_for_half(to_f32(x)));
+    else if constexpr (Op == U::sigmoid && is_half<Src>) return convert<Dst>(sigmoid_for_half(to_f32(x)));
+    else if constexpr (Op == U::silu && is_half<Src>)
+        return convert<Dst>(to_f32(x) * sigmoid_for_half(to_f32(x)));
     else {
         using A = Compute<Src>;
-        return convert<Dst>(unary_real<Op, A>(widen(x), A(a), A(b)));
+        return convert<Dst>(unary_real<Op, A>(widen(x), a, b));
     }
 }

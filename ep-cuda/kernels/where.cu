@@ -8,7 +8,7 @@ struct Args {
     NdArgs<4> nd;
 };
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_where(const Args args) {
+extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_where(const __grid_constant__ Args args) {
     map3<Element, EP_COND, Element, Element>(
         args.nd, [](EP_COND cond, Element x, Element y) { return convert<b8>(cond).byte ? x : y; });
 }

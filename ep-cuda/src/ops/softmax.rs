@@ -91,9 +91,9 @@ const WIDE_THREADS: u32 = 512;
 const STRIDED_THREADS: u32 = 256;
 
 impl Task {
-    /// Elements of 16 bytes.
+    /// Elements that are loaded together: 16 bytes of the larger ones.
     fn pack(self) -> u32 {
-        16 / self.src.bytes_for_bounds() as u32
+        16 / self.src.bytes_for_bounds().max(self.dst.bytes_for_bounds()) as u32
     }
 
     /// All specialisations, those for narrower rows first. Where the dtypes differ, fewer: such rows are rare.
@@ -203,7 +203,7 @@ impl Shape {
 /// Bytes of shared memory for a row.
 fn shared_need(cols: u64, task: Task) -> u64 {
     let pack = u64::from(task.pack());
-    (cols.saturating_add(pack)).div_ceil(pack).saturating_mul(16)
+    cols.saturating_add(pack).div_ceil(pack).saturating_mul(pack * task.src.bytes_for_bounds())
 }
 
 /// Rows of all float dtypes to all float dtypes.

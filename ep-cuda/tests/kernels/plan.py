@@ -1,0 +1,602 @@
+"""From an op's arguments to launches: specialisation, argument struct, number of blocks.
+
+What the provider does in Rust, in as few lines as it takes to test the kernels.
+"""
+import ctypes
+import math
+
+from device import Launch, Spec
+
+u32, u64, i64, f64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_double
+SIZE = dict(b8=1, i8=1, u8=1, i16=2, u16=2, f16=2, bf16=2, i32=4, u32=4, f32=4, i64=8, u64=8, f64=8, c64=8, c128=16)
+RANK = 8
+SMS = 132
+
+
+def ceil_div(a, b):
+    return -(-a // b)
+
+
+class FastDiv(ctypes.Structure):
+    _fields_ = [("divisor", u64), ("multiplier", u32), ("shift", u32)]
+
+
+def fast_div(d):
+    shift = (d - 1).bit_length()
+    multiplier = ((((1 << shift) - d) << 32) // d + 1) & 0xFFFFFFFF if d < 1 << 32 else 0
+    return FastDiv(d, multiplier, shift)
+
+
+def fill(array, values):
+    for i, v in enumerate(values):
+        array[i] = v
+
+
+# ---- N-dimensional loops ---------------------------------------------------------------------------------------------
+
+
+def nd_type(n):
+    class Nd(ctypes.Structure):
+        _fields_ = [
+            ("packs", u64), ("inner_size", u64), ("rank", u32), ("before", u32), ("vector", u32), ("scalar", u32),
+            ("dims", FastDiv * RANK), ("strides", (i64 * RANK) * n), ("inner", i64 * n), ("address", u64 * n),
+            ("scalars", (u64 * 2) * n),
+        ]
+
+    return Nd
+
+
+ND = {n: nd_type(n) for n in (2, 3, 4)}
+
+
+class MapArgs2(ctypes.Structure):
+    _fields_ = [("nd", ND[2]), ("attr0", f64), ("attr1", f64)]
+
+
+class MapArgs3(ctypes.Structure):
+    _fields_ = [("nd", ND[3]), ("attr0", f64), ("attr1", f64)]
+
+
+def merge_dims(dims, strides):
+    """Drops dimensions of one element and joins those that are contiguous in every operand. Outermost first."""
+    kept, kept_strides = [], [[] for _ in strides]
+    for d, size in enumerate(dims):
+        if size == 1:
+            continue
+        if kept and all(k[-1] == s[d] * size for k, s in zip(kept_strides, strides)):
+            kept[-1] *= size
+            for k, s in zip(kept_strides, strides):
+                k[-1] = s[d]
+        else:
+            kept.append(size)
+            for k, s in zip(kept_strides, strides):
+                k.append(s[d])
+    return (kept, kept_strides) if kept else ([1], [[1] for _ in strides])
+
+
+def broadcast_strides(shape, dims):
+    strides, step = [0] * len(dims), 1
+    for i in range(1, len(shape) + 1):
+        strides[-i] = 0 if shape[-i] == 1 else step
+        step *= shape[-i]
+    return strides
+
+
+def contiguous(shape):
+    return broadcast_strides([max(s, 1) for s in shape], shape) if shape else []
+
+
+def plan_nd(dims, strides, sizes, addresses, pack, unroll, threads=256, scalars={}):
+    """The arguments of a loop over `dims` with strides in elements for each operand, the destination first."""
+    n = len(strides)
+    nd = ND[n]()
+    dims, strides = merge_dims(dims, [[0] * len(dims) if k in scalars else s for k, s in enumerate(strides)])
+    inner, rest = dims[-1], dims[:-1]
+    unit = [min(16, pack * size) for size in sizes]
+    if not rest and strides[0][0] == 1:
+        nd.before = addresses[0] // sizes[0] % pack if addresses[0] % sizes[0] == 0 else 0
+    packs = ceil_div(inner + nd.before, pack)
+    nd.packs, nd.inner_size, nd.rank = math.prod(rest) * packs, inner, len(dims)
+    fill(nd.dims, [fast_div(packs)] + [fast_div(d) for d in reversed(rest)])
+    for k in range(n):
+        fill(nd.strides[k], [strides[k][-1] * pack] + list(reversed(strides[k][:-1])))
+        nd.inner[k], nd.address[k] = strides[k][-1], addresses[k]
+        if k in scalars:
+            nd.scalar |= 1 << k
+            fill(nd.scalars[k], scalars[k])
+            continue
+        begins = addresses[k] - nd.before * sizes[k]
+        steps = [s * sizes[k] for s in strides[k][:-1]]
+        if strides[k][-1] == 1 and all(b % unit[k] == 0 for b in [begins] + steps):
+            nd.vector |= 1 << k
+    reach = max(sum((d - 1) * abs(s) for d, s in zip(dims, st)) for st in strides)
+    index = "u32" if max(nd.packs, reach + nd.before) < 1 << 31 else "u64"
+    defines = dict(THREADS=threads, PACK=pack, UNROLL=unroll, INDEX=index)
+    return nd, defines, ceil_div(nd.packs, threads * unroll)
+
+
+def pack_for(*sizes):
+    return 16 // max(sizes)
+
+
+def unary(op, src_dtype, dst_dtype, dims, src, dst, src_strides=None, dst_strides=None, attrs=(0, 0), unroll=2):
+    sizes = [SIZE[dst_dtype], SIZE[src_dtype]]
+    strides = [dst_strides or contiguous(dims), src_strides or contiguous(dims)]
+    nd, defines, grid = plan_nd(dims, strides, sizes, [dst, src], pack_for(*sizes), unroll)
+    return Launch(Spec("unary.cu", OP=op, SRC=src_dtype, DST=dst_dtype, **defines), MapArgs2(nd, *attrs), grid)
+
+
+def binary(op, src_dtype, dst_dtype, shapes, addresses, dst, attrs=(0, 0), scalars={}, unroll=2):
+    rank = max(map(len, shapes))
+    padded = [[1] * (rank - len(s)) + list(s) for s in shapes]
+    dims = [max(a, b) if 0 not in (a, b) else 0 for a, b in zip(*padded)]
+    sizes = [SIZE[dst_dtype], SIZE[src_dtype], SIZE[src_dtype]]
+    strides = [contiguous(dims)] + [broadcast_strides(s, dims) for s in shapes]
+    nd, defines, grid = plan_nd(
+        dims, strides, sizes, [dst] + list(addresses), pack_for(*sizes), unroll, scalars=scalars
+    )
+    return Launch(Spec("binary.cu", OP=op, SRC=src_dtype, DST=dst_dtype, **defines), MapArgs3(nd, *attrs), grid)
+
+
+def where(cond_dtype, size, shapes, addresses, dst):
+    rank = max(map(len, shapes))
+    padded = [[1] * (rank - len(s)) + list(s) for s in shapes]
+    dims = [max(s) for s in zip(*padded)]
+    strides = [contiguous(dims)] + [broadcast_strides(s, dims) for s in shapes]
+    sizes = [size, SIZE[cond_dtype], size, size]
+    nd, defines, grid = plan_nd(dims, strides, sizes, [dst] + list(addresses), pack_for(*sizes), 2)
+    return Launch(Spec("where.cu", COND=cond_dtype, SIZE=size, **defines), nd, grid)
+
+
+def copy(size, dims, src_strides, dst_strides, src, dst, unroll=None):
+    """Strides in elements; pieces that stay together become larger elements, up to 16 bytes."""
+    dims, (to, source) = merge_dims(dims, [dst_strides, src_strides])
+    pack = pack_for(size)
+    nd, defines, grid = plan_nd(dims, [to, source], [size, size], [dst, src], pack, unroll or 4)
+    return Launch(Spec("copy.cu", SIZE=size, **defines), nd, grid)
+
+
+# ---- Movers ----------------------------------------------------------------------------------------------------------
+
+
+class TransposeArgs(ctypes.Structure):
+    _fields_ = [
+        ("a", u64), ("b", u64), ("src_stride", u64), ("dst_stride", u64), ("tiles_a", FastDiv), ("tiles_b", FastDiv),
+        ("rank", u32), ("pad", u32), ("dims", FastDiv * RANK), ("src_strides", i64 * RANK), ("dst_strides", i64 * RANK),
+        ("tiles", u64), ("src", u64), ("dst", u64),
+    ]
+
+
+class PermuteArgs(ctypes.Structure):
+    _fields_ = [
+        ("src_size", FastDiv * RANK), ("dst_size", FastDiv * RANK), ("src_strides", i64 * RANK), ("dst_strides", i64 * RANK),
+        ("dst_to_shared", u32 * RANK), ("src_cut", u32 * RANK), ("dst_cut", u32 * RANK), ("cut_size", u64 * 2),
+        ("cut_extent", u64 * 2), ("rank", u32), ("elements", u32), ("count", FastDiv * RANK),
+        ("src_step", i64 * RANK), ("dst_step", i64 * RANK), ("cut_of", u32 * RANK), ("blocks", u64), ("src", u64),
+        ("dst", u64),
+    ]
+
+
+def merge_permutation(shape, perm):
+    """Drops dimensions of one element and joins those that stay neighbours: (source shape, permutation)."""
+    perm = [p for p in perm if shape[p] != 1]
+    groups = []
+    for p in perm:
+        previous = groups[-1][-1] if groups else None
+        # Neighbours in the source, but for dimensions of one element.
+        if previous is not None and p > previous and all(shape[q] == 1 for q in range(previous + 1, p)):
+            groups[-1].append(p)
+        else:
+            groups.append([p])
+    order = sorted(range(len(groups)), key=lambda g: groups[g][0])
+    sizes = [math.prod(shape[p] for p in groups[g]) for g in order]
+    return sizes, [order.index(g) for g in range(len(groups))]
+
+
+def permute(size, shape, perm, src, dst, force=None):
+    sizes, perm = merge_permutation(shape, perm)
+    if len(sizes) < 2:
+        return copy(size, [max(1, math.prod(shape))], [1], [1], src, dst)
+    src_strides = contiguous(sizes)
+    out = [sizes[p] for p in perm]
+    dst_strides = contiguous(out)
+    rank = len(sizes)
+    # By dimension of the source.
+    to = [0] * rank
+    for d, p in enumerate(perm):
+        to[p] = dst_strides[d]
+    if perm[-1] == rank - 1:
+        # The innermost dimension stays: runs are copied by the largest pieces that fit.
+        piece = size
+        while piece < 16 and sizes[-1] * size % (2 * piece) == 0 and src % (2 * piece) == dst % (2 * piece) == 0:
+            piece *= 2
+        k = piece // size
+        dims = out[:-1] + [out[-1] // k]
+        s = [src_strides[p] // k for p in perm[:-1]] + [1]
+        t = [x // k for x in dst_strides[:-1]] + [1]
+        return copy(piece, dims, s, t, src, dst, unroll=4)
+    a, b = perm[-1], rank - 1
+    tile = 128 if size == 1 else 64 if size <= 4 else 32
+    if force != "blocks" and (force == "tiles" or (sizes[a] * 2 >= tile and sizes[b] * 2 >= tile)):
+        return transpose(size, sizes, src_strides, to, a, b, tile, src, dst)
+    return permute_blocks(size, sizes, perm, src_strides, to, src, dst)
+
+
+def transpose(size, sizes, src_strides, to, a, b, tile, src, dst):
+    args = TransposeArgs(a=sizes[a], b=sizes[b], src_stride=src_strides[a], dst_stride=to[b], src=src, dst=dst)
+    tiles_a, tiles_b = ceil_div(sizes[a], tile), ceil_div(sizes[b], tile)
+    args.tiles_a, args.tiles_b = fast_div(tiles_a), fast_div(tiles_b)
+    others = [d for d in range(len(sizes)) if d not in (a, b)]
+    others.sort(key=lambda d: src_strides[d])
+    args.rank = len(others)
+    fill(args.dims, [fast_div(sizes[d]) for d in others])
+    fill(args.src_strides, [src_strides[d] for d in others])
+    fill(args.dst_strides, [to[d] for d in others])
+    args.tiles = tiles_a * tiles_b * math.prod(sizes[d] for d in others)
+    steps = [src_strides[d] for d in range(len(sizes)) if d != b] + [to[d] for d in range(len(sizes)) if d != a]
+    whole = all(x * size % 16 == 0 for x in steps + [sizes[a], sizes[b]]) and src % 16 == dst % 16 == 0
+    spec = Spec("transpose.cu", SIZE=size, VECTOR=int(whole), THREADS=256)
+    return Launch(spec, args, min(args.tiles, 1 << 30))
+
+
+def permute_blocks(size, sizes, perm, src_strides, to, src, dst, threads=256):
+    # A block and its tables fit the shared memory that needs no asking for.
+    each = 8 if size <= 4 else 4
+    volume, rank = each * threads, len(sizes)
+    block = [1] * rank
+    src_order, dst_order = list(reversed(range(rank))), list(reversed(perm))
+
+    def run(order):
+        n = 1
+        for d in order:
+            n *= block[d]
+            if block[d] < sizes[d]:
+                return n, d
+        return n, None
+
+    while True:
+        # The shorter run grows, as long as the block has room for it.
+        for order in sorted((src_order, dst_order), key=lambda o: run(o)[0]):
+            d = run(order)[1]
+            if d is None:
+                continue
+            room = volume // (math.prod(block) // block[d])
+            size_now = min(sizes[d], block[d] * 2, room)
+            if size_now > block[d]:
+                block[d] = size_now
+                break
+        else:
+            break
+    # Blocks along a dimension are made equal.
+    block = [ceil_div(n, ceil_div(n, b)) for n, b in zip(sizes, block)]
+    args = PermuteArgs(src=src, dst=dst)
+    inside = [d for d in range(rank) if block[d] > 1]
+    cut = [d for d in inside if block[d] < sizes[d]]
+    assert len(cut) <= 2
+    shared, step = {}, 1
+    by_src = [d for d in src_order if d in inside]
+    by_dst = [d for d in dst_order if d in inside]
+    for d in by_src:
+        shared[d] = step
+        step *= block[d]
+    one = fast_div(1)
+    fill(args.src_size, [fast_div(block[d]) for d in by_src] + [one] * (RANK - len(inside)))
+    fill(args.dst_size, [fast_div(block[d]) for d in by_dst] + [one] * (RANK - len(inside)))
+    fill(args.src_strides, [src_strides[d] for d in by_src])
+    fill(args.dst_strides, [to[d] for d in by_dst])
+    fill(args.dst_to_shared, [shared[d] for d in by_dst])
+    number = lambda d: cut.index(d) + 1 if d in cut else 0
+    fill(args.src_cut, [number(d) for d in by_src])
+    fill(args.dst_cut, [number(d) for d in by_dst])
+    fill(args.cut_size, [block[d] for d in cut] + [1] * (2 - len(cut)))
+    fill(args.cut_extent, [sizes[d] for d in cut] + [1] * (2 - len(cut)))
+    outer = [d for d in src_order if block[d] < sizes[d]]
+    args.rank, args.elements = len(outer), step
+    fill(args.count, [fast_div(ceil_div(sizes[d], block[d])) for d in outer])
+    fill(args.src_step, [src_strides[d] * block[d] for d in outer])
+    fill(args.dst_step, [to[d] * block[d] for d in outer])
+    fill(args.cut_of, [number(d) for d in outer])
+    args.blocks = math.prod(ceil_div(sizes[d], block[d]) for d in outer)
+    spec = Spec("permute.cu", SIZE=size, THREADS=threads, EACH=each)
+    # What depends on the thread alone is computed once for some blocks each.
+    return Launch(spec, args, min(args.blocks, SMS * 16))
+
+
+class PadArgs(ctypes.Structure):
+    _fields_ = [
+        ("packs", u64), ("rank", u32), ("vector", u32), ("dims", FastDiv * RANK), ("dst_inner", i64),
+        ("src_dims", i64 * RANK), ("src_strides", i64 * RANK), ("before", i64 * RANK), ("value", u64 * 2),
+        ("src", u64), ("dst", u64),
+    ]
+
+
+def pad(size, src_dims, before, after, value_bits, src, dst, unroll=2):
+    dims, bs, ds = [], [], []
+    # Dimensions without padding join the one before them.
+    for d, (n, b, a) in enumerate(zip(src_dims, before, after)):
+        if dims and b == 0 and a == 0:
+            dims[-1] *= n
+            bs[-1] *= n
+            ds[-1] *= n
+        else:
+            dims.append(n)
+            bs.append(b)
+            ds.append(n + b + a)
+    if not dims:
+        dims, bs, ds = [1], [0], [1]
+    pack = pack_for(size)
+    args = PadArgs(src=src, dst=dst, rank=len(dims), dst_inner=ds[-1])
+    packs = ceil_div(ds[-1], pack)
+    args.packs = packs * math.prod(ds[:-1])
+    fill(args.dims, [fast_div(packs)] + [fast_div(d) for d in reversed(ds[:-1])])
+    fill(args.src_dims, list(reversed(dims)))
+    fill(args.src_strides, list(reversed(contiguous(dims))))
+    fill(args.before, list(reversed(bs)))
+    fill(args.value, value_bits)
+    args.vector = int(ds[-1] % pack == 0 and dst % 16 == 0)
+    if dims[-1] % pack == 0 and bs[-1] % pack == 0 and src % 16 == 0:
+        args.vector |= 2
+    index = "u32" if max(math.prod(ds), math.prod(dims)) < 1 << 31 else "u64"
+    spec = Spec("pad.cu", SIZE=size, PACK=pack, INDEX=index, THREADS=256, UNROLL=unroll)
+    return Launch(spec, args, ceil_div(args.packs, 256 * unroll))
+
+
+class GatherArgs(ctypes.Structure):
+    _fields_ = [
+        ("pieces", u64), ("per_row", FastDiv), ("num_indices", FastDiv), ("outer", FastDiv), ("window", i64 * 3),
+        ("indices", u64), ("src", u64), ("dst", u64), ("error", u64), ("launch", u64), ("checked", u64),
+    ]
+
+
+def gather(mode, index_dtype, size, batch, outer, processed, inner, num_indices, indices, src, dst, error=0,
+           offset=0, axis=0, unroll=4):
+    row = inner * size
+    piece = size
+    while piece < 16 and row % (2 * piece) == 0 and src % (2 * piece) == dst % (2 * piece) == 0:
+        piece *= 2
+    per_row = row // piece
+    pieces = batch * outer * num_indices * per_row
+    checked = batch * num_indices if pieces == 0 else 0
+    args = GatherArgs(
+        pieces, fast_div(max(1, per_row)), fast_div(max(1, num_indices)), fast_div(max(1, outer)),
+        (i64 * 3)(offset, processed, axis or offset + processed), indices, src, dst, error, 1, checked,
+    )
+    spec = Spec("gather.cu", MODE=mode, INDICES=index_dtype, SIZE=piece, THREADS=256, UNROLL=unroll,
+                INDEX="u32" if pieces < 1 << 31 else "u64")
+    return Launch(spec, args, ceil_div(max(pieces, checked), 256 * unroll))
+
+
+class OneHotArgs(ctypes.Structure):
+    _fields_ = [
+        ("num_indices", u64), ("depth", FastDiv), ("count", u64), ("window", i64 * 3), ("indices", u64), ("dst", u64),
+        ("on", u64 * 2), ("off", u64 * 2), ("error", u64), ("launch", u64),
+    ]
+
+
+def one_hot(mode, index_dtype, size, num_indices, depth, on, off, indices, dst, error=0, offset=0, classes=0):
+    pack, count = pack_for(size), num_indices * depth
+    args = OneHotArgs(
+        num_indices, fast_div(max(1, depth)), count, (i64 * 3)(offset, depth, classes or offset + depth), indices, dst,
+        (u64 * 2)(*on), (u64 * 2)(*off), error, 1,
+    )
+    spec = Spec("one_hot.cu", MODE=mode, INDICES=index_dtype, SIZE=size, PACK=pack, THREADS=256,
+                INDEX="u32" if count < 1 << 31 else "u64")
+    return Launch(spec, args, ceil_div(ceil_div(count, pack) if count else num_indices, 256))
+
+
+class FillArgs(ctypes.Structure):
+    _fields_ = [("count", u64), ("dst", u64), ("src", u64), ("value", u64 * 2)]
+
+
+def fill_memory(size, count, dst, value=(0, 0), src=0, unroll=1):
+    args = FillArgs(count, dst, src, (u64 * 2)(*value))
+    packs = ceil_div(count + dst % 16 // size, 16 // size)
+    return Launch(Spec("fill.cu", SIZE=size, THREADS=256, UNROLL=unroll), args, ceil_div(packs, 256 * unroll))
+
+
+class ArangeArgs(ctypes.Structure):
+    _fields_ = [("count", u64), ("dst", u64), ("start", u64), ("step", u64)]
+
+
+def arange(dtype, count, dst, start, step):
+    bits = lambda x: ctypes.cast(ctypes.pointer(f64(x)), ctypes.POINTER(u64))[0] if "f" in dtype else x % (1 << 64)
+    pack = pack_for(SIZE[dtype])
+    spec = Spec("arange.cu", DATA=dtype, PACK=pack, THREADS=256)
+    return Launch(spec, ArangeArgs(count, dst, bits(start), bits(step)), ceil_div(ceil_div(count, pack) + 1, 256))
+
+
+def add(dtype, count, srcs, dst):
+    places = 8 if len(srcs) <= 8 else 256
+
+    class AddArgs(ctypes.Structure):
+        _fields_ = [("count", u64), ("arity", u64), ("dst", u64), ("head", u64), ("srcs", u64 * places)]
+
+    pack, size = pack_for(SIZE[dtype]), SIZE[dtype]
+    before = dst // size % pack
+    args = AddArgs(count, len(srcs), dst, pack - before if before else 0)
+    fill(args.srcs, srcs)
+    return Launch(Spec("add.cu", DATA=dtype, ARITY=places, PACK=pack, THREADS=256), args,
+                  ceil_div(ceil_div(count + before, pack), 256))
+
+
+# ---- Rows ------------------------------------------------------------------------------------------------------------
+
+
+def rows_config(cols, sizes, aligned_rows, held=None, sources=1):
+    """How rows are shared out: the macros of rows.cuh, or None where they do not fit registers.
+
+    `sizes` are those of the elements; `sources` rows are held at once."""
+    pack = pack_for(*sizes)
+    is_aligned = aligned_rows and cols % pack == 0
+    packs = ceil_div(cols, pack) + (0 if is_aligned else 1)
+    wide = max(sizes) == 8
+
+    def config(threads, lanes, blocks, rows, each):
+        return dict(THREADS=threads, LANES=lanes, BLOCKS=blocks, ROWS=rows, PACK=pack, PACKS=each,
+                    ALIGNED=int(is_aligned))
+
+    if held:
+        threads, lanes, blocks, rows, each = held
+        sharers = lanes if blocks == 0 else threads * blocks
+        return config(*held) if sharers * each >= packs else None
+    def each_of(sharers):
+        return next((n for n in (1, 2, 3, 4, 6, 8) if n * sharers >= packs), None)
+
+    if packs <= 128 // sources:
+        # Within a warp: two packs for each lane as far as they go, then four.
+        lanes = min(32, max(1, 1 << (ceil_div(packs, 2) - 1).bit_length()))
+        if packs <= 8 * sources:
+            lanes = 1 << (packs - 1).bit_length()
+        each = each_of(lanes)
+        return config(128, lanes, 0, 2 if each == 1 and sources == 1 else 1, each)
+    # Then blocks with about four packs for each thread, up to their largest size; then clusters.
+    most = (4 if wide else 8) // sources
+    for threads, blocks in ((64, 1), (128, 1), (256, 1), (512, 1), (1024, 1), (1024, 2), (512, 8), (1024, 8)):
+        each = each_of(threads * blocks)
+        if each and each <= (4 if threads < 512 else most):
+            return config(threads, 32, blocks, 1, each)
+    return None
+
+
+class SoftmaxArgs(ctypes.Structure):
+    _fields_ = [("rows", u64), ("cols", u64), ("src", u64), ("dst", u64)]
+
+
+class SoftmaxBackwardArgs(ctypes.Structure):
+    _fields_ = [("rows", u64), ("cols", u64), ("y", u64), ("dy", u64), ("dx", u64)]
+
+
+class SoftmaxWideArgs(ctypes.Structure):
+    _fields_ = [("rows", u64), ("cols", u64), ("src", u64), ("dst", u64), ("dy", u64)]
+
+
+class SoftmaxStridedArgs(ctypes.Structure):
+    _fields_ = [("rows", u64), ("cols", u64), ("inner", u64), ("src", u64), ("dst", u64), ("dy", u64)]
+
+
+def rows_grid(rows, config):
+    if config["BLOCKS"]:
+        return min(rows, 1 << 24) * config["BLOCKS"]
+    return min(ceil_div(rows, config["THREADS"] // config["LANES"] * config["ROWS"]), 1 << 30)
+
+
+def wide_threads(cols, pack):
+    return min(1024, max(64, 1 << (ceil_div(cols, 4 * pack) - 1).bit_length()))
+
+
+def softmax(log, src_dtype, dst_dtype, rows, cols, src, dst, held=None, force=None):
+    sizes = [SIZE[src_dtype], SIZE[dst_dtype]]
+    aligned_rows = src % 16 == dst % 16 == 0
+    dtypes = dict(SRC=src_dtype, DST=dst_dtype, LOG=log)
+    config = rows_config(cols, sizes, aligned_rows, held)
+    if force is None and config:
+        args = SoftmaxArgs(rows, cols, src, dst)
+        return Launch(Spec("softmax.cu", **dtypes, **config), args, rows_grid(rows, config))
+    pack = pack_for(*sizes)
+    bytes_kept = (ceil_div(cols, pack) + 1) * pack * SIZE[src_dtype]
+    shared = force == "shared" and bytes_kept <= 220 << 10
+    spec = Spec("softmax_wide.cu", BACKWARD=0, SHARED=int(shared), THREADS=wide_threads(cols, pack), PACK=pack, **dtypes)
+    return Launch(spec, SoftmaxWideArgs(rows, cols, src, dst, 0), min(rows, 1 << 30), bytes_kept if shared else 0)
+
+
+def softmax_backward(log, src_dtype, dst_dtype, rows, cols, y, dy, dx, held=None, force=None):
+    sizes = [SIZE[src_dtype], SIZE[dst_dtype]]
+    aligned_rows = y % 16 == dy % 16 == dx % 16 == 0
+    dtypes = dict(SRC=src_dtype, DST=dst_dtype, LOG=log)
+    config = rows_config(cols, sizes, aligned_rows, held, sources=2)
+    if force is None and config:
+        args = SoftmaxBackwardArgs(rows, cols, y, dy, dx)
+        return Launch(Spec("softmax_backward.cu", **dtypes, **config), args, rows_grid(rows, config))
+    spec = Spec("softmax_wide.cu", BACKWARD=1, SHARED=0, THREADS=wide_threads(cols, pack_for(*sizes)), PACK=pack_for(*sizes), **dtypes)
+    return Launch(spec, SoftmaxWideArgs(rows, cols, y, dx, dy), min(rows, 1 << 30))
+
+
+def softmax_strided(log, backward, src_dtype, dst_dtype, rows, cols, inner, src, dst, dy=0):
+    spec = Spec("softmax_strided.cu", LOG=log, BACKWARD=backward, SRC=src_dtype, DST=dst_dtype, THREADS=256)
+    args = SoftmaxStridedArgs(rows, cols, inner, src, dst, dy)
+    return Launch(spec, args, min(rows * ceil_div(inner, 32), 1 << 30))
+
+
+class NormArgs(ctypes.Structure):
+    _fields_ = [("rows", u64), ("cols", u64), ("epsilon", f64), ("src", u64), ("dst", u64), ("gamma", u64),
+                ("beta", u64), ("mean", u64), ("rstd", u64)]
+
+
+def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rstd=0, held=None, force=None):
+    args = NormArgs(rows, cols, epsilon, src, dst, gamma, beta, mean, rstd)
+    config = rows_config(cols, [SIZE[dtype]], src % 16 == dst % 16 == 0, held)
+    if force is None and config:
+        config["ROWS"] = 1
+        return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, rows_grid(rows, config))
+    spec = Spec("norm_wide.cu", DATA=dtype, RMS=rms, THREADS=512, PACK=pack_for(SIZE[dtype]))
+    return Launch(spec, args, min(rows, 1 << 30))
+
+
+# ---- Reductions ------------------------------------------------------------------------------------------------------
+
+
+class ReduceArgs(ctypes.Structure):
+    _fields_ = [("outer", u64), ("reduced", u64), ("inner", u64), ("parts", u64), ("per_part", u64),
+                ("divisor", f64), ("src", u64), ("dst", u64)]
+
+
+class ArgReduceArgs(ctypes.Structure):
+    _fields_ = [("outer", u64), ("reduced", u64), ("inner", u64), ("parts", u64), ("per_part", u64), ("src", u64),
+                ("dst", u64)]
+
+
+def parts_for(outer, reduced, inner):
+    """How many parts each row is cut into, so that there are blocks enough to fill the device."""
+    lines = outer * (ceil_div(inner, 32) if inner > 1 else 1)
+    if lines >= SMS * 4:
+        return 1
+    return max(1, min(SMS * 8 // max(1, lines), reduced // 1024))
+
+
+def accumulator_size(op, src_dtype):
+    if op in ("any", "all"):
+        return 4
+    if src_dtype in ("f16", "bf16"):
+        return 4
+    if op in ("sum", "prod", "mean") and src_dtype[0] in "iub" and src_dtype != "bf16":
+        return 8
+    return SIZE[src_dtype]
+
+
+def reduce(op, src_dtype, dst_dtype, outer, reduced, inner, src, dst, workspace):
+    parts = parts_for(outer, reduced, inner)
+    per_part = ceil_div(reduced, parts)
+    is_inner = int(inner > 1)
+    size = SIZE[src_dtype]
+    threads = 256 if is_inner or reduced * size > 16384 else 32 if reduced * size <= 4096 else 128
+    common = dict(OP=op, SRC=src_dtype, DST=dst_dtype, INNER=is_inner)
+    columns = ceil_div(inner, 32) if is_inner else 1
+    grid = min(outer * parts * columns, 1 << 30)
+    if parts == 1:
+        args = ReduceArgs(outer, reduced, inner, 1, max(1, reduced), reduced, src, dst)
+        return [Launch(Spec("reduce.cu", STAGE=0, THREADS=threads, PACK=16 // size, **common), args, grid)]
+    first = ReduceArgs(outer, reduced, inner, parts, per_part, reduced, src, workspace)
+    second = ReduceArgs(outer, parts, inner, 1, parts, reduced, workspace, dst)
+    kept = accumulator_size(op, src_dtype)
+    return [
+        Launch(Spec("reduce.cu", STAGE=1, THREADS=256, PACK=16 // size, **common), first, grid),
+        Launch(Spec("reduce.cu", STAGE=2, THREADS=256, PACK=16 // kept, **common), second, outer * columns),
+    ]
+
+
+def arg_reduce(op, src_dtype, dst_dtype, outer, reduced, inner, src, dst, workspace):
+    parts = parts_for(outer, reduced, inner)
+    per_part = ceil_div(reduced, parts)
+    is_inner = int(inner > 1)
+    columns = ceil_div(inner, 32) if is_inner else 1
+    common = dict(OP=op, SRC=src_dtype, DST=dst_dtype, INNER=is_inner, THREADS=256)
+    grid = min(outer * parts * columns, 1 << 30)
+    if parts == 1:
+        args = ArgReduceArgs(outer, reduced, inner, 1, reduced, src, dst)
+        return [Launch(Spec("arg_reduce.cu", STAGE=0, **common), args, grid)]
+    first = ArgReduceArgs(outer, reduced, inner, parts, per_part, src, workspace)
+    second = ArgReduceArgs(outer, parts, inner, 1, parts, workspace, dst)
+    return [
+        Launch(Spec("arg_reduce.cu", STAGE=1, **common), first, grid),
+        Launch(Spec("arg_reduce.cu", STAGE=2, **common), second, outer * columns),
+    ]
