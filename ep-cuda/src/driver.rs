@@ -2,7 +2,7 @@
 //!
 //! [`Driver::open`] finds every function that is used through `cuGetProcAddress`. Each is a method of [`Driver`]
 //! with the driver's own name; a result other than success is [`Failed`], which becomes an
-//! [`Error`](ep_core::Error) with one of our codes.
+//! [`Error`] with one of our codes.
 
 mod abi;
 mod status;
