@@ -298,14 +298,20 @@ mod tests_of_names {
         assert_eq!(problems(&crate::root(), &abi), [""; 0]);
         let op = abi.ops.iter_mut().find(|op| op.name == "softmax").expect("an op");
         op.without.clear();
-        op.clause[0].tests =
-            vec!["ep-cpu/tests/guarded.rs: gone".into(), "ep-cpu/tests/guarded.rs: rows [gone]".into()];
+        op.clause[0].tests = vec![
+            "ep-cpu/tests/guarded.rs: gone".into(),
+            "ep-cpu/tests/guarded.rs: rows [nowhere to be found]".into(),
+        ];
         op.clause[1].tests.clear();
         op.clause[2].id = op.clause[1].id.clone();
         let found = problems(&crate::root(), &abi).join("\n");
-        for part in
-            ["no test `gone`", "case is called \"gone\"", "no test is named", "stands twice", "`without`"]
-        {
+        for part in [
+            "no test `gone`",
+            "case is called \"nowhere to be found\"",
+            "no test is named",
+            "stands twice",
+            "`without`",
+        ] {
             assert!(found.contains(part), "{part} is missing in:\n{found}");
         }
     }
