@@ -41,7 +41,7 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     else if constexpr (Op == U::soft_sign) return x / (1 + fabs(x));
     else if constexpr (Op == U::soft_plus) {
         const f64 exact = f64(x) * attr0;
-        const T product = T(exact), rest = isfinite(product) ? T(exact - f64(product)) : T(0);
+        const T product = T(exact), rest = fabs(product) < 1000 ? T(exact - f64(product)) : T(0);
         return exact > attr1 ? x : T(f64(soft_plus(product, rest)) * (1 / attr0));
     } else if constexpr (Op == U::tanh) return tanh(x);
     else if constexpr (Op == U::threshold) return x <= a ? b : x;
