@@ -64,7 +64,9 @@ impl NullEvent {
 
     /// Nanoseconds between two events, for `Device::TIMING`.
     pub(crate) fn elapsed(start: &NullEvent, end: &NullEvent) -> Result<u64> {
-        let (start, end) = (*start.lock(), *end.lock());
+        // One lock at a time: both may be the same event.
+        let start = *start.lock();
+        let end = *end.lock();
         let (start, end) = start
             .zip(end)
             .ok_or_else(|| Error::invalid("an event was never recorded; record both, then sync"))?;
