@@ -7,7 +7,7 @@ use crate::predicates::{Advertised, Attempt, attempts};
 use crate::tolerance::{largest, tolerance};
 use crate::values::{Random, content, poison};
 use ep_core::op::OperandUse;
-use ep_core::provider::inline::is_host;
+use ep_core::provider::inline::HOST_SPACE;
 use ep_core::schema::Schema;
 use ep_core::{Code, DType, Error, Result};
 use ep_registry::{Device, DynArgs, DynPrimitive, Runtime, Stream};
@@ -88,7 +88,8 @@ impl<'r> Rig<'r> {
     pub fn new(runtime: &'r Runtime, device: &'r Device) -> Result<Rig<'r>> {
         let no_memory = |e| Error::new(Code::OutOfMemory, format!("memory between inaccessible pages: {e}"));
         let info = device.info();
-        let on_host = [&info.reads, &info.writes].iter().all(|spaces| spaces.iter().any(|s| is_host(s)));
+        // Pinned memory does not make a device reach the pages here.
+        let on_host = [&info.reads, &info.writes].iter().all(|spaces| spaces.iter().any(|s| s == HOST_SPACE));
         let arena = on_host.then(|| Arena::new(REGIONS, CAPACITY)).transpose().map_err(no_memory)?;
         Ok(Rig {
             runtime,
