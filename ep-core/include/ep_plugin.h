@@ -93,7 +93,7 @@ EP_STATIC_ASSERT(sizeof(void *) == 8, "the contract is defined for 64-bit target
 /** The ABI version that this header describes, and a hash over the whole contract. */
 #define EP_ABI_MAJOR UINT32_C(0)
 #define EP_ABI_MINOR UINT32_C(1)
-#define EP_ABI_FINGERPRINT UINT64_C(0x6bebe62e75080c41)
+#define EP_ABI_FINGERPRINT UINT64_C(0x559ccee643f934f9)
 
 /* ============================================================================================= Objects */
 
@@ -109,6 +109,8 @@ typedef struct EpEvent EpEvent;
 typedef struct EpAllocator EpAllocator;
 /** What a factory's callbacks receive back. */
 typedef struct EpFactoryContext EpFactoryContext;
+/** Work that was recorded from a stream, to be launched as a whole. Used by one thread at a time. */
+typedef struct EpGraph EpGraph;
 /** A kernel ready to be launched. Immutable; launches on different streams may run at once. */
 typedef struct EpPrimitive EpPrimitive;
 
@@ -145,6 +147,7 @@ typedef struct EpInterface EpInterface;
 typedef struct EpTimingInterface EpTimingInterface;
 typedef struct EpForeignStreamInterface EpForeignStreamInterface;
 typedef struct EpWarmInterface EpWarmInterface;
+typedef struct EpGraphInterface EpGraphInterface;
 typedef struct EpPlugin EpPlugin;
 
 /** One chunk `begin..end` of a parallel loop. */
@@ -972,6 +975,46 @@ struct EpWarmInterface {
   /** Prepares one of them, `index` below the count. `fresh` is 1 where there was something to do. */
   const EpStatus *(*prepare)(EpProvider *provider, EpDevice *device, EpStr target, EpStr op, uint64_t index,
       uint32_t *fresh);
+};
+
+/** The name of EpGraphInterface for `get_interface`. */
+#define EP_GRAPH_INTERFACE "ep.graph"
+
+/**
+ * Device interface `ep.graph`, version 1: work of a stream is recorded once and launched as a whole. While a
+ * stream records, launches of primitives whose factory has EP_FACTORY_CAPTURABLE, and copies, are recorded
+ * and not done; what waits, what asks whether work is done, events, memory allocated or freed in the
+ * stream's order and launches of graphs are refused there with InvalidArgument, and the recording goes on.
+ * Other streams are not concerned. A stream that is destroyed throws its recording away.
+ * Growable. A table: constant while the other side may use it.
+ */
+struct EpGraphInterface {
+  /** Bytes of this struct as its maker knows it. */
+  uint64_t struct_size;
+  /** Name and fingerprints of the whole interface. */
+  const EpTableInfo *info;
+  /** Records what is queued on `stream` from now on. InvalidArgument where it records already. */
+  const EpStatus *(*begin)(EpStream *stream);
+  /**
+   * Ends the recording, also where it fails, and hands over what was recorded. InvalidArgument where
+   * `stream` does not record. The graph does not depend on the stream.
+   */
+  const EpStatus *(*end)(EpStream *stream, EpGraph **out);
+  /**
+   * Queues all that was recorded, in its order, behind the work of `stream`, which is of the same device.
+   * The memory that was recorded is valid until this work is done. The caller orders it behind earlier
+   * launches of this graph.
+   */
+  const EpStatus *(*launch)(EpGraph *graph, EpStream *stream);
+  /**
+   * Ends the recording of `stream`, and has `graph` launch that from now on; where it fails, the recording
+   * has ended and the graph is as it was. Launches that were queued before are not concerned. `rebuilt` gets
+   * 0 where the graph took the new work as it is, 1 where it was made anew, which takes as long as `end`.
+   * Optional.
+   */
+  const EpStatus *(*update)(EpGraph *graph, EpStream *stream, uint32_t *rebuilt);
+  /** Frees the graph. Launches that were queued are done nevertheless. */
+  void (*destroy)(EpGraph *graph);
 };
 
 /* ===================================================================================== The entry point */
@@ -3180,6 +3223,13 @@ EP_UNUSED_ static const EpStr EpWarmInterface_fields_[] = {
 EP_UNUSED_ static const uint64_t EpWarmInterface_prefixes_[] = {
     UINT64_C(0xdf2752d8d281837d), UINT64_C(0xcd8810c558e95d77), UINT64_C(0x52cc38dacdfc0859),
     UINT64_C(0xbbe8718a7a54ebc4)};
+EP_UNUSED_ static const EpStr EpGraphInterface_fields_[] = {
+    EP_STR("struct_size"), EP_STR("info"), EP_STR("begin"), EP_STR("end"), EP_STR("launch"),
+    EP_STR("update"), EP_STR("destroy")};
+EP_UNUSED_ static const uint64_t EpGraphInterface_prefixes_[] = {
+    UINT64_C(0xdf2752d8d281837d), UINT64_C(0xcd8810c558e95d77), UINT64_C(0x9454bf805dbdfae0),
+    UINT64_C(0x5d5e649598f52b07), UINT64_C(0x276178faa01c0a6b), UINT64_C(0xf8e4160578d29df0),
+    UINT64_C(0xadc4327fa28f51cb)};
 EP_UNUSED_ static const EpStr EpPlugin_fields_[] = {
     EP_STR("struct_size"), EP_STR("abi_major"), EP_STR("abi_minor"), EP_STR("name"), EP_STR("version"),
     EP_STR("vendor"), EP_STR("flags"), EP_STR("infos"), EP_STR("num_infos"), EP_STR("provider"),
@@ -3214,8 +3264,9 @@ EP_UNUSED_ static const EpTableInfo EP_ABI_INFOS[] = {
     {EP_STR("EpTimingInterface"), EpTimingInterface_fields_, EpTimingInterface_prefixes_, 3},
     {EP_STR("EpForeignStreamInterface"), EpForeignStreamInterface_fields_, EpForeignStreamInterface_prefixes_, 4},
     {EP_STR("EpWarmInterface"), EpWarmInterface_fields_, EpWarmInterface_prefixes_, 4},
+    {EP_STR("EpGraphInterface"), EpGraphInterface_fields_, EpGraphInterface_prefixes_, 7},
     {EP_STR("EpPlugin"), EpPlugin_fields_, EpPlugin_prefixes_, 15}};
-#define EP_ABI_NUM_INFOS UINT64_C(22)
+#define EP_ABI_NUM_INFOS UINT64_C(23)
 
 /** The place of each struct in EP_ABI_INFOS. */
 enum {
@@ -3225,7 +3276,8 @@ enum {
     EP_INFO_EpEventTable = 10, EP_INFO_EpAllocatorTable = 11, EP_INFO_EpStreamTable = 12,
     EP_INFO_EpDeviceTable = 13, EP_INFO_EpRegistrar = 14, EP_INFO_EpProviderTable = 15,
     EP_INFO_EpHostServices = 16, EP_INFO_EpInterface = 17, EP_INFO_EpTimingInterface = 18,
-    EP_INFO_EpForeignStreamInterface = 19, EP_INFO_EpWarmInterface = 20, EP_INFO_EpPlugin = 21};
+    EP_INFO_EpForeignStreamInterface = 19, EP_INFO_EpWarmInterface = 20, EP_INFO_EpGraphInterface = 21,
+    EP_INFO_EpPlugin = 22};
 
 /** The entry of one struct: `EP_INFO(EpTimingInterface)` for `info` of that interface. */
 #define EP_INFO(type) (&EP_ABI_INFOS[EP_INFO_##type])
@@ -3475,6 +3527,14 @@ EP_LAYOUT_(EpWarmInterface, info, 8, 8);
 EP_LAYOUT_(EpWarmInterface, count, 16, 8);
 EP_LAYOUT_(EpWarmInterface, prepare, 24, 8);
 EP_STATIC_ASSERT(sizeof(EpWarmInterface) == 32, "EpWarmInterface: size");
+EP_LAYOUT_(EpGraphInterface, struct_size, 0, 8);
+EP_LAYOUT_(EpGraphInterface, info, 8, 8);
+EP_LAYOUT_(EpGraphInterface, begin, 16, 8);
+EP_LAYOUT_(EpGraphInterface, end, 24, 8);
+EP_LAYOUT_(EpGraphInterface, launch, 32, 8);
+EP_LAYOUT_(EpGraphInterface, update, 40, 8);
+EP_LAYOUT_(EpGraphInterface, destroy, 48, 8);
+EP_STATIC_ASSERT(sizeof(EpGraphInterface) == 56, "EpGraphInterface: size");
 EP_LAYOUT_(EpAddDesc, struct_size, 0, 8);
 EP_LAYOUT_(EpAddDesc, alignment, 8, 8);
 EP_LAYOUT_(EpAddDesc, data, 16, 4);

@@ -9,7 +9,9 @@ use crate::memory::{CudaAllocator, Limits};
 use crate::ops::softmax::Strategy;
 use crate::space::{self, KIND};
 use crate::stream::CudaStream;
-use ep_core::provider::{Attribute, Device, DeviceInfo, ForeignStreams, MemoryKind, StreamOptions, Timing};
+use ep_core::provider::{
+    Attribute, Device, DeviceInfo, ForeignStreams, Graphs, MemoryKind, StreamOptions, Timing,
+};
 use ep_core::{Error, Result, Scalar};
 use once_cell::sync::OnceCell;
 use std::ffi::{CStr, c_char};
@@ -179,6 +181,8 @@ impl Device for CudaDevice {
     type Allocator = CudaAllocator;
 
     const TIMING: Option<Timing<Self>> = Some(CudaEvent::elapsed);
+
+    const GRAPHS: Option<Graphs<Self>> = Some(crate::graph::GRAPHS);
 
     const FOREIGN_STREAMS: Option<ForeignStreams<Self>> = Some(ForeignStreams {
         kind: "CUstream",

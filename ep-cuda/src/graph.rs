@@ -1,10 +1,18 @@
-//! Graphs: work that is recorded once and replayed in one call.
+//! Graphs: work that is recorded once and replayed in one call, for `ep.graph` and for programs that use this crate.
 
 use crate::context::Context;
+use crate::device::CudaDevice;
 use crate::driver::{CuGraph, CuGraphExec, CuResult, UpdateResult, constant};
 use crate::stream::CudaStream;
+use ep_core::provider::{self, Graphs, Updated};
 use ep_core::{Error, Result};
 use std::sync::Arc;
+
+/// The functions behind `ep.graph`.
+pub(crate) const GRAPHS: Graphs<CudaDevice> = Graphs {
+    begin: CudaStream::begin_capture,
+    end: |stream| Ok(Box::new(stream.end_capture()?.instantiate()?)),
+};
 
 impl CudaStream {
     /// Records what is queued from now on, in place of doing it.
@@ -81,15 +89,20 @@ impl GraphExec {
     /// # Errors
     /// The driver's; `InvalidArgument` for a stream of another device.
     pub unsafe fn launch(&self, stream: &CudaStream) -> Result<()> {
-        if !Arc::ptr_eq(&self.context, stream.context()) {
-            return Err(Error::invalid(format!(
-                "a graph of device {} on a stream of device {}; record it there",
-                self.context.device(),
-                stream.context().device()
-            )));
-        }
+        self.same_device(stream.context())?;
         // SAFETY: a live graph and stream; the memory is valid as the caller promises.
         stream.queue("graph", |c| unsafe { c.driver().cuGraphLaunch(self.raw, stream.raw()) })
+    }
+
+    fn same_device(&self, other: &Arc<Context>) -> Result<()> {
+        if Arc::ptr_eq(&self.context, other) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "a graph of device {} and a stream of device {}; record it there",
+            self.context.device(),
+            other.device()
+        )))
     }
 
     /// Puts other work of the same shape, with other addresses and sizes say, in place of what it replays.
@@ -104,6 +117,25 @@ impl GraphExec {
             Ok(()) => Ok(Update::Done),
             Err(e) if e.result == CuResult::GRAPH_EXEC_UPDATE_FAILURE => Ok(Update::Refused(info.result)),
             Err(e) => Err(self.context.error(e).context("updating a graph")),
+        }
+    }
+}
+
+impl provider::Graph<CudaStream> for GraphExec {
+    unsafe fn launch(&mut self, stream: &CudaStream) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { GraphExec::launch(self, stream) }
+    }
+
+    fn update(&mut self, stream: &CudaStream) -> Result<Updated> {
+        let recorded = stream.end_capture()?;
+        self.same_device(&recorded.context)?;
+        match GraphExec::update(self, &recorded)? {
+            Update::Done => Ok(Updated::InPlace),
+            Update::Refused(_) => {
+                *self = recorded.instantiate()?;
+                Ok(Updated::Rebuilt)
+            }
         }
     }
 }

@@ -6,101 +6,21 @@
 
 use crate::device::Device;
 use crate::memory::{Deleter, Memory};
-use crate::stream::{Kept, StreamCore};
+use crate::shared::{Shared, Users};
 use crate::transfer;
 use ep_core::{DType, Element, Error, Result};
-use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A typed piece of device memory.
 pub struct Buffer {
-    // `None` only while dropping.
-    memory: Option<Memory>,
+    shared: Arc<Shared>,
     dtype: DType,
-    /// Bytes from the start that have been written.
-    written: u64,
-    users: Users,
-}
-
-/// The streams with work on a buffer.
-#[derive(Default)]
-pub(crate) struct Users {
-    /// Whether the list was ever filled; inline work never does.
-    any: AtomicBool,
-    list: Mutex<UserList>,
-}
-
-#[derive(Default)]
-struct UserList {
-    writer: Option<User>,
-    readers: Vec<User>,
-}
-
-#[derive(Clone)]
-struct User {
-    stream: Arc<StreamCore>,
-    /// The number of the work on that stream.
-    number: u64,
-}
-
-impl User {
-    fn pending(&self) -> bool {
-        !self.stream.has_completed(self.number)
-    }
-
-    fn is(&self, stream: &Arc<StreamCore>) -> bool {
-        Arc::ptr_eq(&self.stream, stream)
-    }
-}
-
-impl Users {
-    /// Streams other than `stream` whose work must come before an access. `None` stands for the host and for
-    /// inline lanes.
-    pub(crate) fn before(&self, stream: Option<&Arc<StreamCore>>, write: bool) -> Vec<Arc<StreamCore>> {
-        if !self.maybe_busy() {
-            return Vec::new();
-        }
-        let mut list = self.list.lock();
-        let UserList { writer, readers } = &mut *list;
-        if writer.as_ref().is_some_and(|w| !w.pending()) {
-            *writer = None;
-        }
-        readers.retain(User::pending);
-        let others = |u: &&User| stream.is_none_or(|s| !u.is(s));
-        let mut wait: Vec<_> = writer.iter().filter(others).map(|u| u.stream.clone()).collect();
-        if write {
-            wait.extend(readers.iter().filter(others).map(|u| u.stream.clone()));
-        }
-        wait
-    }
-
-    /// Notes asynchronous work. Called with the stream's lock held, so that `number` is that of the work.
-    pub(crate) fn note(&self, stream: &Arc<StreamCore>, write: bool) {
-        self.any.store(true, Ordering::Release);
-        let mut list = self.list.lock();
-        let user = User { stream: stream.clone(), number: stream.submitted() };
-        if write {
-            list.readers.clear();
-            list.writer = Some(user);
-        } else if let Some(mine) = list.readers.iter_mut().find(|r| r.is(stream)) {
-            mine.number = user.number;
-        } else {
-            list.readers.push(user);
-        }
-    }
-
-    /// Whether asynchronous work may be going on.
-    #[inline]
-    pub(crate) fn maybe_busy(&self) -> bool {
-        self.any.load(Ordering::Acquire)
-    }
 }
 
 impl Buffer {
     pub(crate) fn new(memory: Memory, dtype: DType) -> Buffer {
-        Buffer { memory: Some(memory), dtype, written: 0, users: Users::default() }
+        Buffer { shared: Arc::new(Shared::new(memory, 0)), dtype }
     }
 
     /// Wraps memory that somebody else owns, all of it initialised. `deleter` runs when neither the buffer nor
@@ -122,16 +42,21 @@ impl Buffer {
     ) -> Result<Buffer> {
         let deleter: Deleter = Box::new(deleter);
         let memory = Memory::foreign(device, space, address, bytes, deleter)?;
-        Ok(Buffer { memory: Some(memory), dtype, written: bytes, users: Users::default() })
+        Ok(Buffer { shared: Arc::new(Shared::new(memory, bytes)), dtype })
     }
 
     #[inline]
     pub(crate) fn memory(&self) -> &Memory {
-        self.memory.as_ref().expect("only taken while dropping")
+        self.shared.memory()
+    }
+
+    #[inline]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     pub(crate) fn users(&self) -> &Users {
-        &self.users
+        &self.shared.users
     }
 
     /// The device that it belongs to.
@@ -172,10 +97,14 @@ impl Buffer {
     /// The same memory seen as another dtype.
     ///
     /// # Errors
-    /// `InvalidArgument` for bool, whose bytes could be invalid, unless it is bool already.
+    /// `InvalidArgument` for bool, whose bytes could be invalid, unless it is bool already; from bool while a graph
+    /// uses the memory, which would read whatever is written later as bool.
     pub fn reinterpret(mut self, dtype: DType) -> Result<Buffer> {
         if dtype == DType::BOOL && self.dtype != DType::BOOL {
             return Err(Error::invalid("bytes of another dtype cannot become bool; cast instead"));
+        }
+        if dtype != self.dtype && self.dtype == DType::BOOL && Arc::strong_count(&self.shared) > 1 {
+            return Err(Error::invalid("a graph uses the buffer as bool; drop the graph first"));
         }
         self.dtype = dtype;
         Ok(self)
@@ -216,7 +145,11 @@ impl Buffer {
     /// Fails when something in `offset..offset + bytes` was never written.
     #[inline]
     pub(crate) fn check_written(&self, offset: u64, bytes: u64) -> Result<()> {
-        if bytes == 0 || offset + bytes <= self.written { Ok(()) } else { Err(self.unwritten(offset, bytes)) }
+        if bytes == 0 || offset + bytes <= self.shared.written() {
+            Ok(())
+        } else {
+            Err(self.unwritten(offset, bytes))
+        }
     }
 
     #[cold]
@@ -225,16 +158,14 @@ impl Buffer {
             "bytes {offset}..{} would be read, but only 0..{} of the buffer have been written; upload or fill it \
              first",
             offset + bytes,
-            self.written
+            self.shared.written()
         ))
     }
 
     /// Notes that a range is now written. A range that leaves a gap before it does not count.
     #[inline]
     pub(crate) fn mark_written(&mut self, offset: u64, bytes: u64) {
-        if offset <= self.written {
-            self.written = self.written.max(offset + bytes);
-        }
+        self.shared.mark_written(offset, bytes);
     }
 
     /// Copies `data` into the buffer; the slice has been read on return.
@@ -289,24 +220,6 @@ impl Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({} {} on {})", self.len(), self.dtype, self.device().name())
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let Some(memory) = self.memory.take() else { return };
-        let pending = self.users.before(None, true);
-        let Some((last, rest)) = pending.split_last() else { return };
-        // One of the streams keeps the memory, behind its own work and that of the others.
-        for other in rest {
-            if let Err(e) = last.order_behind(0, other) {
-                tracing::error!("{}: cannot order streams, waiting here instead: {e}", memory.device.name());
-                if let Err(e) = other.sync() {
-                    tracing::error!("{}: work on a dropped buffer: {e}", other.device.name());
-                }
-            }
-        }
-        last.keep(Kept::Memory { _memory: memory });
     }
 }
 

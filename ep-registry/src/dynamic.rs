@@ -363,7 +363,7 @@ impl DynPrimitive {
     pub fn launch(&self, stream: &Stream, mut args: DynArgs<'_>) -> Result<()> {
         self.check_schema(&args)?;
         let uses = self.uses(&args)?;
-        let mut operands = Operands::new(&self.core, &uses);
+        let mut operands = Operands::new(&self.core, &uses, stream);
         let schema = &self.core.schema;
         let list = schema.list_length().map(|_| schema.operands.len() - 1);
         if let Some(l) = list.filter(|l| l + args.slots[*l].len() != uses.len()) {
@@ -402,7 +402,7 @@ impl DynPrimitive {
         }
         // SAFETY: `operands` has checked every address, and a list of them outlives the call; dims point into slices
         // that `args` borrows.
-        unsafe { operands.run(stream, args.words.as_ptr().cast()) }
+        unsafe { operands.run(args.words.as_ptr().cast()) }
     }
 
     /// Queues a launch with the addresses that [`DynArgs::address`] has set, at the cost of

@@ -63,8 +63,9 @@ impl Stream {
     /// Puts the event behind all work queued so far.
     ///
     /// # Errors
-    /// The provider's.
+    /// The provider's. `InvalidArgument` while the stream records a graph.
     pub fn record(&self, event: &Event) -> Result<()> {
+        self.core.check_idle()?;
         let handle = self.core.record_now()?.map(Arc::new);
         // Bound, so that it is dropped after the lock is released: that runs the provider's code.
         let _old = std::mem::replace(&mut *event.latest.lock(), handle);
@@ -75,8 +76,9 @@ impl Stream {
     /// cannot do it between them.
     ///
     /// # Errors
-    /// The provider's.
+    /// The provider's. `InvalidArgument` while the stream records a graph.
     pub fn wait(&self, event: &Event) -> Result<()> {
+        self.core.check_idle()?;
         event.handle().map_or(Ok(()), |h| self.core.wait_for(0, &h))
     }
 }

@@ -2,8 +2,9 @@
 
 use crate::buffer::{Buffer, Read, ViewMut};
 use crate::device::{Device, Member};
+use crate::shared::Gates;
 use crate::stream::{Stream, StreamCore};
-use ep_core::handle::PrimitiveHandle;
+use ep_core::handle::{PrimitiveHandle, StreamHandle};
 use ep_core::op::{Call, MAX_INLINE_OPERANDS, Op, OperandUse, Slot};
 use ep_core::schema::{ArgsFacts, Schema};
 use ep_core::{DType, Error, Result};
@@ -47,6 +48,18 @@ impl Core {
         ))
     }
 
+    /// Fails where a launch may not be recorded.
+    fn check_capturable(&self) -> Result<()> {
+        let factory = self.handle.factory();
+        if factory.capturable {
+            return Ok(());
+        }
+        Err(Error::unsupported(format!(
+            "launches of {} by {}/{} cannot be recorded into a graph; launch it between two graphs",
+            self.schema.name, self.instance, factory.name
+        )))
+    }
+
     pub(crate) fn desc_bytes(&self) -> &[u8] {
         // SAFETY: u64 values are readable as bytes.
         unsafe { std::slice::from_raw_parts(self.desc.as_ptr().cast(), size_of_val(&*self.desc)) }
@@ -68,7 +81,12 @@ impl Core {
             return Err(self.wrong_stream(stream));
         }
         // SAFETY: the lane is of this primitive's provider and device, and locked; the rest is the caller's.
-        stream.core.on_lane(self.member, |lane| unsafe { self.handle.launch(lane, args) })
+        let launch = |lane: &StreamHandle| unsafe { self.handle.launch(lane, args) };
+        if stream.core.is_recording() {
+            self.check_capturable()?;
+            return stream.core.record_on(self.member, |_| (), launch);
+        }
+        stream.core.on_lane(self.member, launch)
     }
 }
 
@@ -148,6 +166,7 @@ impl<O: Op> Primitive<O> {
     /// # Safety
     /// - The memory that the op touches for these arguments is valid until the work is done, and nobody else
     ///   writes what it reads or touches what it writes in that time.
+    /// - On a stream that records a graph this holds for each launch of the graph.
     /// - Dims pointers in `args` are readable during the call.
     #[inline]
     pub unsafe fn launch_raw(&self, stream: &Stream, args: &O::Args) -> Result<()> {
@@ -182,7 +201,7 @@ impl<O: Op> Primitive<O> {
             O::check(self.desc(), &args)?;
             O::uses(self.desc(), &args)
         };
-        let mut operands = Operands::new(&self.core, uses.as_ref());
+        let mut operands = Operands::new(&self.core, uses.as_ref(), stream);
         for (i, slot) in slots.into_iter().enumerate() {
             operands.add(i, slot)?;
         }
@@ -193,7 +212,7 @@ impl<O: Op> Primitive<O> {
         // SAFETY: `operands` has checked that every address covers a live buffer's memory of the right device,
         // without forbidden overlap; `addresses` outlives the call, and `run` orders conflicting work and keeps the
         // buffers alive.
-        unsafe { operands.run(stream, std::ptr::from_ref(&args).cast()) }
+        unsafe { operands.run(std::ptr::from_ref(&args).cast()) }
     }
 }
 
@@ -217,6 +236,7 @@ enum Place<'a> {
 /// The operands of a safe launch on their way through the checks.
 pub(crate) struct Operands<'a, 'b> {
     core: &'b Core,
+    stream: &'b Stream,
     uses: &'b [OperandUse],
     places: SmallVec<[Place<'a>; MAX_INLINE_OPERANDS]>,
     addresses: Addresses,
@@ -225,9 +245,9 @@ pub(crate) struct Operands<'a, 'b> {
 }
 
 impl<'a, 'b> Operands<'a, 'b> {
-    pub(crate) fn new(core: &'b Core, uses: &'b [OperandUse]) -> Self {
+    pub(crate) fn new(core: &'b Core, uses: &'b [OperandUse], stream: &'b Stream) -> Self {
         let places = uses.iter().map(|_| Place::None).collect();
-        Operands { core, uses, places, addresses: smallvec![0; uses.len()], given: 0 }
+        Operands { core, stream, uses, places, addresses: smallvec![0; uses.len()], given: 0 }
     }
 
     /// The address of each, apart from `self`: arguments may point to them while `self` is still borrowed anew.
@@ -263,9 +283,7 @@ impl<'a, 'b> Operands<'a, 'b> {
             Slot::Read(Read::View(v)) => {
                 self.check(i, v.buffer, v.bytes)?;
                 if wanted.reads {
-                    v.buffer
-                        .check_written(v.offset, wanted.bytes)
-                        .map_err(|e| self.error(i, e.to_string()))?;
+                    self.check_written(i, v.buffer, v.offset, wanted.bytes)?;
                 }
                 self.set_address(i, v.buffer.address() + v.offset)?;
                 self.places[i] = Place::Read(v.buffer);
@@ -281,9 +299,7 @@ impl<'a, 'b> Operands<'a, 'b> {
             Slot::Write(v) => {
                 self.check(i, v.buffer, v.bytes)?;
                 if wanted.reads {
-                    v.buffer
-                        .check_written(v.offset, wanted.bytes)
-                        .map_err(|e| self.error(i, e.to_string()))?;
+                    self.check_written(i, v.buffer, v.offset, wanted.bytes)?;
                 }
                 self.set_address(i, v.buffer.address() + v.offset)?;
                 self.places[i] = Place::Write(v.buffer, v.offset);
@@ -303,6 +319,17 @@ impl<'a, 'b> Operands<'a, 'b> {
         })?;
         self.addresses[i] = address;
         Ok(())
+    }
+
+    /// Fails where something would be read that was not written, nor is by what the stream records.
+    #[inline]
+    fn check_written(&self, i: usize, buffer: &Buffer, offset: u64, bytes: u64) -> Result<()> {
+        match buffer.check_written(offset, bytes) {
+            Err(e) if !self.stream.core.has_recorded(buffer.shared(), offset + bytes) => {
+                Err(self.error(i, e.to_string()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Device, memory space, dtype and size.
@@ -385,7 +412,7 @@ impl<'a, 'b> Operands<'a, 'b> {
                     format!("cannot be in place: {} bytes need not be valid bool", buffer.dtype()),
                 ));
             }
-            buffer.check_written(*offset, self.uses[i].bytes).map_err(|e| self.error(i, e.to_string()))?;
+            self.check_written(i, buffer, *offset, self.uses[i].bytes)?;
             // That the output may be written there does not say that it may be read.
             let (reads, _) = self.core.member().reaches_primary();
             if !(buffer.memory().primary && buffer.memory().device == self.core.device && reads) {
@@ -441,8 +468,8 @@ impl<'a, 'b> Operands<'a, 'b> {
     /// # Safety
     /// `args` is the op's argument struct with these operands' addresses, and its dims are readable.
     #[inline]
-    pub(crate) unsafe fn run(&mut self, stream: &Stream, args: *const c_void) -> Result<()> {
-        let core = self.core;
+    pub(crate) unsafe fn run(&mut self, args: *const c_void) -> Result<()> {
+        let (core, stream) = (self.core, self.stream);
         if self.given != self.uses.len() {
             return Err(Error::internal(format!(
                 "{}: {} slots for {} operands",
@@ -454,8 +481,14 @@ impl<'a, 'b> Operands<'a, 'b> {
         if *stream.device() != core.device {
             return Err(core.wrong_stream(stream));
         }
+        if stream.core.is_recording() {
+            // SAFETY: as the caller promises; the recording keeps the buffers.
+            return unsafe { self.record(args) };
+        }
         let inline = core.inline;
+        let mut gates = None;
         if !inline || self.buffers().any(|(b, _)| b.users().maybe_busy()) {
+            gates = Some(Gates::enter(self.buffers().map(|(b, _)| &**b.shared())));
             self.order(&stream.core, inline)?;
         }
         stream.core.on_lane(core.member, |lane| {
@@ -468,12 +501,39 @@ impl<'a, 'b> Operands<'a, 'b> {
             // been noted in them (or is done on return, on an inline lane).
             unsafe { core.handle.launch(lane, args) }
         })?;
+        drop(gates);
         for (place, u) in self.places.iter_mut().zip(self.uses) {
             if let Place::Write(buffer, offset) = place {
                 buffer.mark_written(*offset, u.bytes_written());
             }
         }
         Ok(())
+    }
+
+    /// Records the launch into the graph of its stream.
+    ///
+    /// # Safety
+    /// As [`Operands::run`].
+    #[cold]
+    unsafe fn record(&self, args: *const c_void) -> Result<()> {
+        let core = self.core;
+        core.check_capturable()?;
+        self.stream.core.record_on(
+            core.member,
+            |recording| {
+                for (place, u) in self.places.iter().zip(self.uses) {
+                    match place {
+                        Place::Read(b) => recording.note(b.shared(), false, (0, 0)),
+                        Place::Write(b, offset) => {
+                            recording.note(b.shared(), true, (*offset, u.bytes_written()));
+                        }
+                        Place::None | Place::Shared => {}
+                    }
+                }
+            },
+            // SAFETY: as the caller promises; the graph orders its launches and keeps the buffers alive.
+            |lane| unsafe { core.handle.launch(lane, args) },
+        )
     }
 
     #[cold]

@@ -8,15 +8,17 @@
 //! Calls take a lock, so a stream may be used from several threads; their work is then in some order.
 
 use crate::device::Device;
+use crate::graph::{Recording, Uses};
 use crate::memory::Memory;
+use crate::shared::Shared;
 use ep_core::handle::{EventHandle, StreamHandle};
 use ep_core::provider::StreamOptions;
-use ep_core::{Code, Result};
+use ep_core::{Code, Error, Result};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A queue of work on a logical device. Cheap to clone; clones are the same queue.
 #[derive(Clone)]
@@ -32,6 +34,8 @@ pub(crate) struct StreamCore {
     /// How many asynchronous pieces of work were queued, and how many of those are known to be done.
     submitted: AtomicU64,
     completed: AtomicU64,
+    /// Whether `state` has a recording.
+    recording: AtomicBool,
 }
 
 #[derive(Default)]
@@ -40,6 +44,7 @@ struct State {
     /// The asynchronous lane used last.
     last: Option<usize>,
     deferred: VecDeque<Deferred>,
+    recording: Option<Recording>,
 }
 
 struct Lane {
@@ -73,6 +78,7 @@ impl Stream {
             state: Mutex::default(),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
+            recording: AtomicBool::new(false),
         };
         let stream = Stream { core: Arc::new(core) };
         // The primary lane is made now, so that a device without resources says so here.
@@ -88,16 +94,18 @@ impl Stream {
     /// Blocks until all work is done.
     ///
     /// # Errors
-    /// The first error of that work, once.
+    /// The first error of that work, once. `InvalidArgument` while the stream records a graph.
     pub fn sync(&self) -> Result<()> {
+        self.core.check_idle()?;
         self.core.sync()
     }
 
     /// Whether all work is done.
     ///
     /// # Errors
-    /// The provider's.
+    /// The provider's. `InvalidArgument` while the stream records a graph.
     pub fn query(&self) -> Result<bool> {
+        self.core.check_idle()?;
         let state = self.core.state.lock();
         for lane in state.lanes.iter().flatten().filter(|l| !l.inline) {
             if !lane.handle.query()? {
@@ -126,13 +134,16 @@ impl StreamCore {
         // Declared first, so dropped after the lock is released: a deleter may use this stream.
         let _done;
         let mut state = self.state.lock();
+        if state.recording.is_some() {
+            return Err(records());
+        }
         if !matches!(state.lanes.get(member), Some(Some(_))) {
             self.open_lane(&mut state, member)?;
         }
         if state.last.is_some_and(|l| l != member) {
             switch_lane(&mut state, member)?;
         }
-        let State { lanes, last, deferred } = &mut *state;
+        let State { lanes, last, deferred, .. } = &mut *state;
         let Some(Some(lane)) = lanes.get(member) else { unreachable!("opened above") };
         if lane.inline {
             return work(&lane.handle);
@@ -175,6 +186,17 @@ impl StreamCore {
     pub(crate) fn sync(&self) -> Result<()> {
         let _done;
         let mut state = self.state.lock();
+        // What is recorded has not begun, and what came before is done.
+        if state.recording.is_some() {
+            return Ok(());
+        }
+        let (done, result) = self.drain(&mut state);
+        _done = done;
+        result
+    }
+
+    /// Waits for everything. What was kept until then is dropped by the caller, without the lock.
+    fn drain(&self, state: &mut State) -> (VecDeque<Deferred>, Result<()>) {
         let submitted = self.submitted.load(Ordering::Relaxed);
         let mut first = Ok(());
         for lane in state.lanes.iter().flatten().filter(|l| !l.inline) {
@@ -185,8 +207,86 @@ impl StreamCore {
         }
         // Done even where it failed: a failed piece of work no longer touches its memory.
         self.completed.fetch_max(submitted, Ordering::Relaxed);
-        _done = std::mem::take(&mut state.deferred);
-        first
+        (std::mem::take(&mut state.deferred), first)
+    }
+
+    /// Whether the stream records a graph.
+    #[inline]
+    pub(crate) fn is_recording(&self) -> bool {
+        self.recording.load(Ordering::Acquire)
+    }
+
+    /// Fails while the stream records a graph.
+    pub(crate) fn check_idle(&self) -> Result<()> {
+        if self.is_recording() { Err(records()) } else { Ok(()) }
+    }
+
+    /// Records the work of a member from now on, after all earlier work.
+    pub(crate) fn begin_recording(&self, member: usize) -> Result<()> {
+        let _done;
+        let mut state = self.state.lock();
+        if state.recording.is_some() {
+            return Err(records());
+        }
+        let (done, result) = self.drain(&mut state);
+        _done = done;
+        result?;
+        if !matches!(state.lanes.get(member), Some(Some(_))) {
+            self.open_lane(&mut state, member)?;
+        }
+        let Some(Some(lane)) = state.lanes.get(member) else { unreachable!("opened above") };
+        lane.handle.begin_recording()?;
+        state.recording = Some(Recording::new(member));
+        self.recording.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends the recording with `end`. What it used is dropped by the caller, without the lock.
+    pub(crate) fn end_recording<T>(&self, end: impl FnOnce(&StreamHandle) -> Result<T>) -> Result<(T, Uses)> {
+        let recording;
+        let mut state = self.state.lock();
+        recording = state.recording.take().ok_or_else(|| Error::internal("the stream records nothing"))?;
+        self.recording.store(false, Ordering::Release);
+        let Some(Some(lane)) = state.lanes.get(recording.member) else {
+            unreachable!("opened when the recording began")
+        };
+        let result = end(&lane.handle);
+        drop(state);
+        Ok((result?, recording.into_uses()))
+    }
+
+    /// Records work of a member; `note` says which buffers it uses.
+    pub(crate) fn record_on(
+        &self,
+        member: usize,
+        note: impl FnOnce(&mut Recording),
+        work: impl FnOnce(&StreamHandle) -> Result<()>,
+    ) -> Result<()> {
+        let mut state = self.state.lock();
+        let State { lanes, recording, .. } = &mut *state;
+        let Some(recording) = recording else {
+            return Err(Error::invalid(
+                "another thread ended the recording of this stream; use one for each",
+            ));
+        };
+        let members = self.device.members();
+        if member != recording.member {
+            return Err(Error::invalid(format!(
+                "the graph records work of provider {}, and this is of {}; queue it behind the graph, or disable one",
+                members[recording.member].handle().provider().plugin().name,
+                members[member].handle().provider().plugin().name,
+            )));
+        }
+        let Some(Some(lane)) = lanes.get(member) else { unreachable!("opened when the recording began") };
+        // Also where the work fails, which may have been recorded in part.
+        note(recording);
+        work(&lane.handle)
+    }
+
+    /// Whether so many bytes of a buffer are written by what this stream records.
+    pub(crate) fn has_recorded(&self, shared: &Arc<Shared>, end: u64) -> bool {
+        self.is_recording()
+            && self.state.lock().recording.as_ref().is_some_and(|r| r.has_written(shared, end))
     }
 
     /// The number of the latest piece of asynchronous work.
@@ -261,6 +361,15 @@ impl StreamCore {
     }
 }
 
+/// What a stream that records does not do.
+#[cold]
+fn records() -> Error {
+    Error::invalid(
+        "the stream records a graph: launches of capturable primitives and copies between buffers are possible; do \
+         this after the recording, or on another stream",
+    )
+}
+
 /// Orders a lane behind the one that was used last.
 #[cold]
 fn switch_lane(state: &mut State, member: usize) -> Result<()> {
@@ -275,6 +384,10 @@ fn switch_lane(state: &mut State, member: usize) -> Result<()> {
 
 /// An event behind everything on the asynchronous lane that was used last, which is behind the others.
 fn record(state: &State) -> Result<Option<EventHandle>> {
+    // What came before the recording is done.
+    if state.recording.is_some() {
+        return Ok(None);
+    }
     let Some(Some(lane)) = state.last.and_then(|last| state.lanes.get(last)) else { return Ok(None) };
     let event = lane.handle.device().create_event()?;
     lane.handle.record(&event)?;

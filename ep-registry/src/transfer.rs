@@ -2,6 +2,7 @@
 
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::device::Device;
+use crate::shared::{Gates, Hold};
 use crate::stream::{Kept, Stream};
 use ep_core::provider::CopyRequest;
 use ep_core::provider::inline::{HOST_SPACE, is_host};
@@ -23,12 +24,14 @@ fn host_ptr(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// Waits on the host for all streams that would conflict with an access to the buffer.
-fn settle(buffer: &Buffer, write: bool) -> Result<()> {
-    for stream in buffer.users().before(None, write) {
+/// Waits on the host for all streams that would conflict with an access to the buffer, which lasts until the result is
+/// dropped.
+fn settle(buffer: &Buffer, write: bool) -> Result<Hold> {
+    let (hold, before) = buffer.shared().hold(write);
+    for stream in before {
         stream.sync()?;
     }
-    Ok(())
+    Ok(hold)
 }
 
 /// One blocking copy on the buffer's own device.
@@ -42,8 +45,9 @@ fn copy_now(device: &Device, copy: CopyRequest<'_>) -> Result<()> {
 
 /// Writes `bytes` to the start of the buffer and waits.
 pub(crate) fn upload(buffer: &mut Buffer, bytes: &[u8]) -> Result<()> {
-    settle(buffer, true)?;
+    let hold = settle(buffer, true)?;
     write_at(buffer, 0, bytes)?;
+    drop(hold);
     buffer.mark_written(0, bytes.len() as u64);
     Ok(())
 }
@@ -91,7 +95,7 @@ fn read_at(buffer: &Buffer, offset: u64, out: &mut [MaybeUninit<u8>]) -> Result<
 pub(crate) fn download<T: Element>(buffer: &Buffer) -> Result<Vec<T>> {
     let n = buffer.len();
     buffer.check_written(0, buffer.bytes())?;
-    settle(buffer, false)?;
+    let _hold = settle(buffer, false)?;
     let mut out: Vec<T> = Vec::with_capacity(n);
     let spare = &mut out.spare_capacity_mut()[..n];
     // SAFETY: uninitialised bytes may alias uninitialised elements.
@@ -117,6 +121,7 @@ fn validate<T: Element>(bytes: &[u8]) -> Result<()> {
 pub struct MapRead<'a, T> {
     content: Content<T>,
     buffer: PhantomData<&'a Buffer>,
+    _hold: Hold,
 }
 
 /// Directly the device's memory where the host reaches it, else a copy.
@@ -163,8 +168,8 @@ impl<T: Element> Content<T> {
 
 impl<'a, T: Element> MapRead<'a, T> {
     pub(crate) fn new(buffer: &'a Buffer) -> Result<MapRead<'a, T>> {
-        settle(buffer, false)?;
-        Ok(MapRead { content: Content::new(buffer)?, buffer: PhantomData })
+        let _hold = settle(buffer, false)?;
+        Ok(MapRead { content: Content::new(buffer)?, buffer: PhantomData, _hold })
     }
 }
 
@@ -183,17 +188,19 @@ pub struct MapWrite<'a, T: Element> {
     content: Content<T>,
     buffer: &'a mut Buffer,
     finished: bool,
+    // Behind the writing back.
+    _hold: Hold,
 }
 
 impl<'a, T: Element> MapWrite<'a, T> {
     pub(crate) fn new(buffer: &'a mut Buffer) -> Result<MapWrite<'a, T>> {
-        settle(buffer, true)?;
+        let _hold = settle(buffer, true)?;
         if buffer.check_written(0, buffer.bytes()).is_err() {
             // Writing all of it is the purpose, but safe code sees it first.
             let zeros = vec![0u8; buffer.bytes() as usize];
             upload(buffer, &zeros)?;
         }
-        Ok(MapWrite { content: Content::new(buffer)?, buffer, finished: false })
+        Ok(MapWrite { content: Content::new(buffer)?, buffer, finished: false, _hold })
     }
 
     /// Writes the content back where that is needed.
@@ -253,7 +260,10 @@ impl Stream {
                 dst.buffer.dtype()
             )));
         }
-        src.buffer.check_written(src.offset, src.bytes)?;
+        match src.buffer.check_written(src.offset, src.bytes) {
+            Err(e) if !self.core.has_recorded(src.buffer.shared(), src.offset + src.bytes) => return Err(e),
+            _ => {}
+        }
         if src.bytes == 0 {
             return Ok(());
         }
@@ -267,6 +277,17 @@ impl Stream {
         }
         let spaces = (src.buffer.space(), dst.buffer.space());
         let able = self.device().member_where(|m| m.reads(spaces.0) && m.writes(spaces.1));
+        if self.core.is_recording() {
+            return match able {
+                Some(member) => self.record_copy(member, &src, &dst),
+                None => Err(Error::unsupported(format!(
+                    "no provider of {} copies from `{}` to `{}` in one step, as a graph needs",
+                    self.device().name(),
+                    spaces.0,
+                    spaces.1
+                ))),
+            };
+        }
         match able {
             Some(member) => self.copy_on(member, &src, &dst)?,
             None => copy_elsewhere(&src, &dst)?,
@@ -277,6 +298,7 @@ impl Stream {
 
     fn copy_on(&self, member: usize, src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
         let core = &self.core;
+        let _gates = Gates::enter([src.buffer, &*dst.buffer].map(|b| &**b.shared()).into_iter());
         let own = (!core.is_inline(member)).then_some(core);
         for other in
             src.buffer.users().before(own, false).into_iter().chain(dst.buffer.users().before(own, true))
@@ -290,22 +312,26 @@ impl Stream {
             }
             // SAFETY: both ranges are inside live buffers, which stay alive until this work is done because
             // it has been noted (or is done on return, on an inline lane); conflicting work comes before.
-            unsafe {
-                lane.copy(CopyRequest {
-                    dst: dst.buffer.address() + dst.offset,
-                    dst_space: dst.buffer.space(),
-                    src: src.buffer.address() + src.offset,
-                    src_space: src.buffer.space(),
-                    bytes: src.bytes,
-                })
-            }
+            unsafe { lane.copy(request(src, dst)) }
         })
+    }
+
+    fn record_copy(&self, member: usize, src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
+        self.core.record_on(
+            member,
+            |recording| {
+                recording.note(src.buffer.shared(), false, (0, 0));
+                recording.note(dst.buffer.shared(), true, (dst.offset, dst.bytes));
+            },
+            // SAFETY: both ranges are inside live buffers, which the graph keeps; it orders its launches.
+            |lane| unsafe { lane.copy(request(src, dst)) },
+        )
     }
 
     /// Queues an upload. The vector is kept until the copy is done.
     ///
     /// # Errors
-    /// As [`Buffer::upload`].
+    /// As [`Buffer::upload`]. `InvalidArgument` while the stream records a graph.
     pub fn upload<T: Element>(&self, dst: &mut Buffer, data: Vec<T>) -> Result<()> {
         let bytes = size_of_val(data.as_slice()) as u64;
         if dst.dtype() != T::DTYPE || bytes > dst.bytes() {
@@ -320,6 +346,8 @@ impl Stream {
             return dst.upload(&data);
         };
         let core = &self.core;
+        core.check_idle()?;
+        let gates = Gates::enter(std::iter::once(&**dst.shared()));
         for other in dst.users().before(Some(core), true) {
             core.order_behind(member, &other)?;
         }
@@ -332,6 +360,7 @@ impl Stream {
             // when queueing reports an error.
             unsafe { lane.copy(copy) }
         });
+        drop(gates);
         core.keep(Kept::Host { _bytes: Box::new(data) });
         queued?;
         dst.mark_written(0, bytes);
@@ -339,10 +368,19 @@ impl Stream {
     }
 }
 
+fn request<'a>(src: &'a View<'_>, dst: &'a ViewMut<'_>) -> CopyRequest<'a> {
+    CopyRequest {
+        dst: dst.buffer.address() + dst.offset,
+        dst_space: dst.buffer.space(),
+        src: src.buffer.address() + src.offset,
+        src_space: src.buffer.space(),
+        bytes: src.bytes,
+    }
+}
+
 /// A copy that no member of the stream's device can do: by the other device of the two, or through the host.
 fn copy_elsewhere(src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
-    settle(src.buffer, false)?;
-    settle(dst.buffer, true)?;
+    let _holds = (settle(src.buffer, false)?, settle(dst.buffer, true)?);
     let (from, to) = (src.buffer.address() + src.offset, dst.buffer.address() + dst.offset);
     for device in [src.buffer.device(), dst.buffer.device()] {
         let m = &device.members()[0];

@@ -28,6 +28,7 @@ pub static INFOS: &[EpTableInfo] = &[
     EPTIMINGINTERFACE,
     EPFOREIGNSTREAMINTERFACE,
     EPWARMINTERFACE,
+    EPGRAPHINTERFACE,
     EPPLUGIN,
 ];
 
@@ -526,6 +527,35 @@ const EPWARMINTERFACE: EpTableInfo = {
         fields: &raw const FIELDS as *const EpStr,
         prefixes: &raw const PREFIXES as *const u64,
         count: 4,
+    }
+};
+
+/// [`EpGraphInterface`](super::types::EpGraphInterface) as this side sees it.
+pub static EPGRAPHINTERFACE_INFO: EpTableInfo = EPGRAPHINTERFACE;
+const EPGRAPHINTERFACE: EpTableInfo = {
+    static FIELDS: [EpStr; 7] = [
+        text("struct_size"),
+        text("info"),
+        text("begin"),
+        text("end"),
+        text("launch"),
+        text("update"),
+        text("destroy"),
+    ];
+    static PREFIXES: [u64; 7] = [
+        0xdf2752d8d281837d,
+        0xcd8810c558e95d77,
+        0x9454bf805dbdfae0,
+        0x5d5e649598f52b07,
+        0x276178faa01c0a6b,
+        0xf8e4160578d29df0,
+        0xadc4327fa28f51cb,
+    ];
+    EpTableInfo {
+        name: text("EpGraphInterface"),
+        fields: &raw const FIELDS as *const EpStr,
+        prefixes: &raw const PREFIXES as *const u64,
+        count: 7,
     }
 };
 

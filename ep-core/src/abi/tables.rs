@@ -564,3 +564,58 @@ impl WarmInterface {
         })
     }
 }
+
+/// [`EpGraphInterface`] with every function callable.
+#[derive(Clone, Copy, Debug)]
+pub struct GraphInterface {
+    /// Name and fingerprints of the whole interface.
+    pub info: *const EpTableInfo,
+    /// Records what is queued on `stream` from now on. InvalidArgument where it records already.
+    pub begin: unsafe extern "C" fn(stream: *mut EpStream) -> *const EpStatus,
+    /// Ends the recording, also where it fails, and hands over what was recorded. InvalidArgument where `stream` does not record. The graph does not depend on the stream.
+    pub end: unsafe extern "C" fn(stream: *mut EpStream, out: *mut *mut EpGraph) -> *const EpStatus,
+    /// Queues all that was recorded, in its order, behind the work of `stream`, which is of the same device. The memory that was recorded is valid until this work is done. The caller orders it behind earlier launches of this graph.
+    pub launch: unsafe extern "C" fn(graph: *mut EpGraph, stream: *mut EpStream) -> *const EpStatus,
+    /// Ends the recording of `stream`, and has `graph` launch that from now on; where it fails, the recording has ended and the graph is as it was. Launches that were queued before are not concerned. `rebuilt` gets 0 where the graph took the new work as it is, 1 where it was made anew, which takes as long as `end`.
+    pub update: unsafe extern "C" fn(
+        graph: *mut EpGraph,
+        stream: *mut EpStream,
+        rebuilt: *mut u32,
+    ) -> *const EpStatus,
+    /// Whether the other side has `update`.
+    pub has_update: bool,
+    /// Frees the graph. Launches that were queued are done nevertheless.
+    pub destroy: unsafe extern "C" fn(graph: *mut EpGraph),
+}
+
+unsafe extern "C" fn no_graph_interface_update(
+    _: *mut EpGraph,
+    _: *mut EpStream,
+    _: *mut u32,
+) -> *const EpStatus {
+    static STATUS: EpStatus = missing_status("EpGraphInterface.update is not provided");
+    &STATUS
+}
+
+impl GraphInterface {
+    /// Copies and checks a table of the other side.
+    ///
+    /// # Errors
+    /// `AbiMismatch` when `table` is null, misaligned, too short, or lacks a required function.
+    ///
+    /// # Safety
+    /// `table` is null or points to a live `EpGraphInterface` of at least its `struct_size` bytes.
+    pub unsafe fn load(table: *const EpGraphInterface) -> Result<GraphInterface> {
+        // SAFETY: as the caller promises.
+        let t = unsafe { read_table(table) }?;
+        Ok(GraphInterface {
+            info: t.info,
+            begin: t.begin.ok_or_else(|| missing_entry("EpGraphInterface.begin"))?,
+            end: t.end.ok_or_else(|| missing_entry("EpGraphInterface.end"))?,
+            launch: t.launch.ok_or_else(|| missing_entry("EpGraphInterface.launch"))?,
+            update: t.update.unwrap_or(no_graph_interface_update),
+            has_update: t.update.is_some(),
+            destroy: t.destroy.ok_or_else(|| missing_entry("EpGraphInterface.destroy"))?,
+        })
+    }
+}

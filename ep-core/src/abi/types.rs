@@ -10,7 +10,7 @@ pub const ABI_MAJOR: u32 = 0;
 /// The ABI's minor version. Before 1.0 both sides need the same.
 pub const ABI_MINOR: u32 = 1;
 /// A hash over the whole contract.
-pub const ABI_FINGERPRINT: u64 = 0x6bebe62e75080c41;
+pub const ABI_FINGERPRINT: u64 = 0x559ccee643f934f9;
 /// "No field" where an index is asked for.
 pub const EP_NO_INDEX: u32 = u32::MAX;
 
@@ -247,6 +247,14 @@ pub struct EpAllocator {
 #[derive(Debug)]
 #[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
 pub struct EpFactoryContext {
+    _private: [u8; 0],
+}
+
+/// Work that was recorded from a stream, to be launched as a whole. Used by one thread at a time.
+#[repr(C)]
+#[derive(Debug)]
+#[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
+pub struct EpGraph {
     _private: [u8; 0],
 }
 
@@ -1881,6 +1889,69 @@ impl EpWarmInterface {
     pub const INTERFACE: &'static str = "ep.warm";
 }
 
+/// Device interface `ep.graph`, version 1: work of a stream is recorded once and launched as a whole. While a stream records, launches of primitives whose factory has EP_FACTORY_CAPTURABLE, and copies, are recorded and not done; what waits, what asks whether work is done, events, memory allocated or freed in the stream's order and launches of graphs are refused there with InvalidArgument, and the recording goes on. Other streams are not concerned. A stream that is destroyed throws its recording away.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
+pub struct EpGraphInterface {
+    /// Bytes of this struct as its maker knows it.
+    pub struct_size: u64,
+    /// Name and fingerprints of the whole interface.
+    pub info: *const EpTableInfo,
+    /// Records what is queued on `stream` from now on. InvalidArgument where it records already.
+    pub begin: Option<unsafe extern "C" fn(stream: *mut EpStream) -> *const EpStatus>,
+    /// Ends the recording, also where it fails, and hands over what was recorded. InvalidArgument where `stream` does not record. The graph does not depend on the stream.
+    pub end: Option<unsafe extern "C" fn(stream: *mut EpStream, out: *mut *mut EpGraph) -> *const EpStatus>,
+    /// Queues all that was recorded, in its order, behind the work of `stream`, which is of the same device. The memory that was recorded is valid until this work is done. The caller orders it behind earlier launches of this graph.
+    pub launch: Option<unsafe extern "C" fn(graph: *mut EpGraph, stream: *mut EpStream) -> *const EpStatus>,
+    /// Ends the recording of `stream`, and has `graph` launch that from now on; where it fails, the recording has ended and the graph is as it was. Launches that were queued before are not concerned. `rebuilt` gets 0 where the graph took the new work as it is, 1 where it was made anew, which takes as long as `end`.
+    pub update: Option<
+        unsafe extern "C" fn(
+            graph: *mut EpGraph,
+            stream: *mut EpStream,
+            rebuilt: *mut u32,
+        ) -> *const EpStatus,
+    >,
+    /// Frees the graph. Launches that were queued are done nevertheless.
+    pub destroy: Option<unsafe extern "C" fn(graph: *mut EpGraph)>,
+}
+
+const _: () = {
+    assert!(offset_of!(EpGraphInterface, struct_size) == 0);
+    assert!(offset_of!(EpGraphInterface, info) == 8);
+    assert!(offset_of!(EpGraphInterface, begin) == 16);
+    assert!(offset_of!(EpGraphInterface, end) == 24);
+    assert!(offset_of!(EpGraphInterface, launch) == 32);
+    assert!(offset_of!(EpGraphInterface, update) == 40);
+    assert!(offset_of!(EpGraphInterface, destroy) == 48);
+    assert!(size_of::<EpGraphInterface>() == 56);
+};
+
+// SAFETY: plain data; the pointers in it are only read by code that says why it may.
+unsafe impl Send for EpGraphInterface {}
+// SAFETY: as above.
+unsafe impl Sync for EpGraphInterface {}
+
+impl EpGraphInterface {
+    /// `struct_size` set, everything else zero.
+    pub const EMPTY: Self = {
+        // SAFETY: integers, nullable pointers and nullable functions may all be zero.
+        let mut empty: Self = unsafe { std::mem::zeroed() };
+        empty.struct_size = size_of::<Self>() as u64;
+        empty
+    };
+}
+
+// SAFETY: `repr(C)`, `struct_size` first, all-zero is valid, checked by the assertions above.
+unsafe impl super::Growable for EpGraphInterface {
+    const NAME: &'static str = "EpGraphInterface";
+}
+
+impl EpGraphInterface {
+    /// The name that `get_interface` knows it by.
+    pub const INTERFACE: &'static str = "ep.graph";
+}
+
 /// What a plugin is. Static: valid as long as the library is mapped. The fields up to `version` are the same in every version of the ABI, so that two sides can always tell each other who they are.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1990,5 +2061,6 @@ pub(super) struct EveryTable {
     timing_interface: EpTimingInterface,
     foreign_stream_interface: EpForeignStreamInterface,
     warm_interface: EpWarmInterface,
+    graph_interface: EpGraphInterface,
     plugin: EpPlugin,
 }

@@ -5,12 +5,14 @@
 //! were copied and completed once, when the plugin was loaded. These are the raw half; `ep-registry` builds
 //! the safe one on them.
 
+mod graph;
 mod objects;
 mod plugin;
 mod primitive;
 mod provider;
 mod services;
 
+pub use graph::GraphHandle;
 pub use objects::{AllocatorHandle, DeviceHandle, EventHandle, StreamHandle};
 pub use plugin::Plugin;
 pub use primitive::PrimitiveHandle;

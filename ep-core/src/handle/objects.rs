@@ -12,6 +12,7 @@ pub struct DeviceHandle {
     info: DeviceInfo,
     timing: Option<TimingInterface>,
     foreign: Option<ForeignStreamInterface>,
+    graphs: Option<GraphInterface>,
     provider: Arc<ProviderHandle>,
 }
 
@@ -33,7 +34,7 @@ impl std::fmt::Debug for DeviceHandle {
     }
 }
 
-fn not_null<T>(raw: *mut T, what: &str) -> Result<*mut T> {
+pub(super) fn not_null<T>(raw: *mut T, what: &str) -> Result<*mut T> {
     if raw.is_null() {
         return Err(Error::internal(format!("the provider reported success and no {what}")));
     }
@@ -71,8 +72,14 @@ impl DeviceHandle {
     pub(super) unsafe fn new(provider: Arc<ProviderHandle>, raw: *mut EpDevice) -> Result<Arc<DeviceHandle>> {
         let raw = not_null(raw, "device")?;
         // Owned from here on, so that it is closed if its description is bad.
-        let mut device =
-            DeviceHandle { raw, info: DeviceInfo::default(), timing: None, foreign: None, provider };
+        let mut device = DeviceHandle {
+            raw,
+            info: DeviceInfo::default(),
+            timing: None,
+            foreign: None,
+            graphs: None,
+            provider,
+        };
         let table = device.provider.plugin().device;
         let mut info = EpDeviceInfo::EMPTY;
         // SAFETY: a live device and a struct of our capacity; its pointers live as long as the device.
@@ -87,6 +94,9 @@ impl DeviceHandle {
             }
             if let Some(t) = device.interface("ep.foreign_stream", 1, &EPFOREIGNSTREAMINTERFACE_INFO)? {
                 device.foreign = device.optional("ep.foreign_stream", ForeignStreamInterface::load(t.cast()));
+            }
+            if let Some(t) = device.interface("ep.graph", 1, &EPGRAPHINTERFACE_INFO)? {
+                device.graphs = device.optional("ep.graph", GraphInterface::load(t.cast()));
             }
         }
         Ok(Arc::new(device))
@@ -196,8 +206,17 @@ impl DeviceHandle {
         self.foreign.is_some()
     }
 
+    /// Whether the device records graphs.
+    pub fn has_graphs(&self) -> bool {
+        self.graphs.is_some()
+    }
+
+    pub(super) fn graphs(&self) -> Option<GraphInterface> {
+        self.graphs
+    }
+
     /// Fails for an object of another device: its pointer means nothing to this device's provider.
-    fn own(&self, device: &Arc<DeviceHandle>, what: &str) -> Result<()> {
+    pub(super) fn own(&self, device: &Arc<DeviceHandle>, what: &str) -> Result<()> {
         if std::ptr::eq(self, &**device) {
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! Devices and what they make.
 
+use super::Graphs;
 use crate::abi::{EP_MEMORY_DEVICE, EP_MEMORY_PINNED_HOST, EpInterface};
 use crate::{Error, Result, Scalar};
 
@@ -137,6 +138,8 @@ pub trait Device: Send + Sync + Sized + 'static {
     const TIMING: Option<Timing<Self>> = None;
     /// Native streams, if there are any (`ep.foreign_stream`).
     const FOREIGN_STREAMS: Option<ForeignStreams<Self>> = None;
+    /// Recording work into graphs, if that is possible (`ep.graph`).
+    const GRAPHS: Option<Graphs<Self>> = None;
 
     /// What it is. Asked once.
     fn info(&self) -> DeviceInfo;

@@ -26,6 +26,7 @@ mod device;
 mod export;
 mod factory;
 pub(crate) mod fork;
+mod graph;
 mod host;
 pub mod inline;
 mod log;
@@ -38,6 +39,7 @@ pub use device::{
 };
 pub use export::query;
 pub use factory::{Factory, Kernel, Registrar};
+pub use graph::{Graph, Graphs, Updated};
 pub use host::{Host, Options};
 pub use operand::{cells, slice, slice_mut};
 

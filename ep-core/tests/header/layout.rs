@@ -372,6 +372,19 @@ pub const LAYOUTS: &[Layout] = &[
         ],
     ),
     (
+        "EpGraphInterface",
+        size_of::<abi::EpGraphInterface>(),
+        &[
+            ("struct_size", offset_of!(abi::EpGraphInterface, struct_size)),
+            ("info", offset_of!(abi::EpGraphInterface, info)),
+            ("begin", offset_of!(abi::EpGraphInterface, begin)),
+            ("end", offset_of!(abi::EpGraphInterface, end)),
+            ("launch", offset_of!(abi::EpGraphInterface, launch)),
+            ("update", offset_of!(abi::EpGraphInterface, update)),
+            ("destroy", offset_of!(abi::EpGraphInterface, destroy)),
+        ],
+    ),
+    (
         "EpPlugin",
         size_of::<abi::EpPlugin>(),
         &[

@@ -144,8 +144,9 @@ impl<O: Op> Kernel<O, SimDevice> for Reference<O> {
         // SAFETY: the arguments have been checked, and their dims are readable during the launch.
         let (uses, facts) =
             unsafe { (O::uses(&self.desc, args), ArgsFacts::new(O::schema(), bytes_of(args))) };
-        let launched = Launched::new(O::schema(), bytes_of(&self.desc), &facts, uses.as_ref(), stream)?;
-        stream.launch(O::NAME, move |pace| launched.compute(pace))
+        let (launched, claims) =
+            Launched::new(O::schema(), bytes_of(&self.desc), &facts, uses.as_ref(), stream)?;
+        stream.launch(O::NAME, claims, move |claims, pace| launched.compute(claims, pace))
     }
 
     fn describe(&self) -> &str {
@@ -158,7 +159,7 @@ fn bytes_of<T: Growable>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// A launch, with copies of all that it needs.
+/// A launch, with copies of all that it needs but its memory.
 struct Launched {
     schema: &'static Schema,
     selectors: Vec<(&'static str, &'static str)>,
@@ -177,18 +178,19 @@ struct Operand {
     /// Whether the reference is given the old content.
     reads: bool,
     writes: bool,
-    /// `None` where nothing is accessed.
-    claim: Option<Claim>,
+    /// Its number among the claims; `None` where nothing is accessed.
+    claim: Option<usize>,
 }
 
 impl Launched {
+    /// A launch, and its claims on memory.
     fn new(
         schema: &'static Schema,
         desc: &[u8],
         args: &ArgsFacts<'_>,
         uses: &[OperandUse],
         stream: &SimStream,
-    ) -> Result<Launched> {
+    ) -> Result<(Launched, Vec<Claim>)> {
         let facts = DescFacts { schema, desc, device: &[] };
         let missing = |name: &str| Error::internal(format!("{}: no value of `{name}`", schema.name));
         let mut launched = Launched {
@@ -222,30 +224,31 @@ impl Launched {
                 ArgKind::Address | ArgKind::Addresses { .. } => {}
             }
         }
+        let mut claims = Vec::new();
         for (i, used) in uses.iter().enumerate() {
             let operand = &schema.operands[schema.operand_of(i)];
             if !used.present || (used.optional && used.address == 0) {
                 continue;
             }
-            let claim = (used.bytes > 0).then(|| {
-                stream
-                    .claim(used.address, used.bytes)
-                    .map_err(|e| e.context(&operand.name).context(&schema.name))
-            });
+            if used.bytes > 0 {
+                let claim = stream.claim(used.address, used.bytes);
+                claims.push(claim.map_err(|e| e.context(&operand.name).context(&schema.name))?);
+            }
             launched.operands.push(Operand {
                 name: &operand.name,
                 dtype: used.dtype.unwrap_or(DType::U8),
                 reads: used.reads || operand.covers.is_some(),
                 writes: used.writes,
-                claim: claim.transpose()?,
+                claim: (used.bytes > 0).then(|| claims.len() - 1),
             });
         }
-        Ok(launched)
+        Ok((launched, claims))
     }
 
     /// Reads, computes, writes.
-    fn compute(self, pace: &mut Pace) -> Result<()> {
-        let old = |operand: &Operand| match &operand.claim {
+    fn compute(&self, claims: &[Claim], pace: &mut Pace) -> Result<()> {
+        let claim_of = |operand: &Operand| operand.claim.map(|i| &claims[i]);
+        let old = |operand: &Operand| match claim_of(operand) {
             Some(claim) if operand.reads => claim.read(),
             _ => Ok(Vec::new()),
         };
@@ -264,7 +267,7 @@ impl Launched {
         let outputs = launch.run()?;
         for (operand, content) in self.operands.iter().zip(&contents).filter(|(operand, _)| operand.writes) {
             let new = &outputs.get(operand.name)?.bytes;
-            match &operand.claim {
+            match claim_of(operand) {
                 Some(claim) if operand.reads => write_changes(claim, content, new)?,
                 Some(claim) => claim.write(0, new)?,
                 None if new.is_empty() => {}

@@ -30,6 +30,7 @@
 pub struct SimGuide;
 
 mod faults;
+mod graph;
 mod kernels;
 mod mapping;
 mod memory;
@@ -40,7 +41,7 @@ pub use memory::{FREED, FRESH};
 pub use stream::{SimEvent, SimStream};
 
 use ep_core::provider::{
-    Allocator, Attribute, Device, DeviceInfo, ForeignStreams, Host, MemoryKind, MemoryStats, Options,
+    Allocator, Attribute, Device, DeviceInfo, ForeignStreams, Graphs, Host, MemoryKind, MemoryStats, Options,
     Provider, Registrar, StreamOptions, Timing,
 };
 use ep_core::{Code, Error, Result, Scalar};
@@ -215,6 +216,10 @@ impl Device for SimDevice {
     const TIMING: Option<Timing<Self>> = Some(SimEvent::elapsed);
     const FOREIGN_STREAMS: Option<ForeignStreams<Self>> =
         Some(ForeignStreams { kind: STREAM_KIND, native: SimStream::native, adopt: SimDevice::adopt });
+    const GRAPHS: Option<Graphs<Self>> = Some(Graphs {
+        begin: SimStream::begin_recording,
+        end: |stream| Ok(Box::new(stream.end_recording()?)),
+    });
 
     fn info(&self) -> DeviceInfo {
         let memory = &self.instance.memory;

@@ -69,6 +69,14 @@ pub(crate) struct Claim {
     bytes: u64,
 }
 
+/// A range that a graph has recorded, whose block may be gone.
+#[derive(Clone, Copy)]
+pub(crate) struct Recorded {
+    block: BlockRef,
+    offset: u64,
+    bytes: u64,
+}
+
 /// A block that may be gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockRef {
@@ -330,6 +338,28 @@ impl Memory {
     }
 }
 
+impl Recorded {
+    /// Claims the range, for work that is about to be queued.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the memory was freed.
+    pub(crate) fn claim(self, memory: &Arc<Memory>) -> Result<Claim> {
+        let Recorded { block, offset, bytes } = self;
+        let mut arenas = lock(&memory.arenas);
+        let arena = &mut arenas[block.arena];
+        let address = arena.base() + block.offset;
+        match arena.blocks.get_mut(&block.offset).filter(|b| b.id == block.id && !b.leaving) {
+            Some(found) => found.uses += 1,
+            None => {
+                return Err(Error::invalid(format!(
+                    "the memory at {address:#x} was freed after it was recorded; record anew"
+                )));
+            }
+        }
+        Ok(Claim { memory: memory.clone(), block, offset, bytes })
+    }
+}
+
 fn uuid(device: u16, base: u64) -> [u8; 16] {
     let mut uuid = *b"ep-sim..........";
     uuid[6..8].copy_from_slice(&device.to_be_bytes());
@@ -348,6 +378,11 @@ impl Claim {
         Err(Error::internal(format!(
             "the memory at {address:#x} was freed before the work that uses it was done"
         )))
+    }
+
+    /// The range without the claim.
+    pub(crate) fn recorded(&self) -> Recorded {
+        Recorded { block: self.block, offset: self.offset, bytes: self.bytes }
     }
 
     /// A copy of the bytes.

@@ -1,11 +1,13 @@
 //! Streams and events.
 
+use crate::graph::{SimGraph, Step};
 use crate::memory::Claim;
 use crate::queue::{Health, Job, Pace, Point, Queue};
 use crate::{Instance, lock};
 use ep_core::provider::inline::is_host;
 use ep_core::provider::{CopyRequest, Event, Stream};
 use ep_core::{Error, Result};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -15,22 +17,27 @@ pub struct SimStream {
     device: u16,
     health: Arc<Health>,
     queue: Arc<Queue>,
+    /// What was recorded since a recording began.
+    recording: RefCell<Option<Vec<Step>>>,
 }
+
+/// What a launch or a copy does with its claims when its turn comes, each time.
+pub(crate) type Run = dyn Fn(&[Claim], &mut Pace) -> Result<()> + Send + Sync;
 
 /// One side of a copy.
 enum Side {
     /// An address of the process.
     Host(u64),
-    /// Memory of this instance.
-    Ours(Claim),
+    /// Memory of this instance: the number of the claim.
+    Ours(usize),
 }
 
 impl Side {
     /// # Safety
     /// A host address is readable for `bytes` bytes.
-    unsafe fn read(&self, bytes: u64) -> Result<Vec<u8>> {
+    unsafe fn read(&self, claims: &[Claim], bytes: u64) -> Result<Vec<u8>> {
         match self {
-            Side::Ours(claim) => claim.read(),
+            Side::Ours(claim) => claims[*claim].read(),
             Side::Host(address) => {
                 let mut out = vec![0; bytes as usize];
                 let from = std::ptr::with_exposed_provenance::<u8>(*address as usize);
@@ -43,9 +50,9 @@ impl Side {
 
     /// # Safety
     /// A host address is writable for the bytes.
-    unsafe fn write(&self, bytes: &[u8]) -> Result<()> {
+    unsafe fn write(&self, claims: &[Claim], bytes: &[u8]) -> Result<()> {
         match self {
-            Side::Ours(claim) => claim.write(0, bytes),
+            Side::Ours(claim) => claims[*claim].write(0, bytes),
             Side::Host(address) => {
                 let to = std::ptr::with_exposed_provenance_mut::<u8>(*address as usize);
                 // SAFETY: as the caller promises; `bytes` is a copy of our own.
@@ -63,7 +70,7 @@ impl SimStream {
         health: Arc<Health>,
         queue: Arc<Queue>,
     ) -> SimStream {
-        SimStream { instance, device, health, queue }
+        SimStream { instance, device, health, queue, recording: RefCell::default() }
     }
 
     /// A handle for `ep.foreign_stream`.
@@ -97,23 +104,33 @@ impl SimStream {
     pub(crate) fn launch(
         &self,
         op: &'static str,
-        work: impl FnOnce(&mut Pace) -> Result<()> + Send + 'static,
+        claims: Vec<Claim>,
+        run: impl Fn(&[Claim], &mut Pace) -> Result<()> + Send + Sync + 'static,
     ) -> Result<()> {
         self.health.check()?;
-        let settings = &self.instance.settings;
-        if let Some(why) = settings.launch_failure.next() {
-            return Err(Error::unavailable(format!("{op} cannot be launched, {why}; try again")));
-        }
-        let failure = settings.op_error.next();
-        self.work(move |pace| match failure {
-            Some(why) => Err(Error::internal(format!("{op} failed on the device, {why}"))),
-            None => work(pace),
-        })
+        self.work(Some(op), claims, Arc::new(run))
     }
 
-    /// Queues a launch or a copy.
-    fn work(&self, work: impl FnOnce(&mut Pace) -> Result<()> + Send + 'static) -> Result<()> {
+    /// Queues a launch or, without an op, a copy; or records it.
+    fn work(&self, op: Option<&'static str>, claims: Vec<Claim>, run: Arc<Run>) -> Result<()> {
+        if let Some(steps) = &mut *self.recording.borrow_mut() {
+            steps.push(Step { op, ranges: claims.iter().map(Claim::recorded).collect(), run });
+            return Ok(());
+        }
+        self.queue(op, claims, run)
+    }
+
+    /// Queues a launch or a copy, or fails as the options say.
+    fn queue(&self, op: Option<&'static str>, claims: Vec<Claim>, run: Arc<Run>) -> Result<()> {
         let settings = &self.instance.settings;
+        let mut failure = None;
+        if let Some(op) = op {
+            if let Some(why) = settings.launch_failure.next() {
+                return Err(Error::unavailable(format!("{op} cannot be launched, {why}; try again")));
+            }
+            let why = settings.op_error.next();
+            failure = why.map(|why| Error::internal(format!("{op} failed on the device, {why}")));
+        }
         let (lost, slow_by) = (settings.device_lost.next(), settings.slow.next().map(|_| settings.slow_by));
         let health = self.health.clone();
         self.queue.push(Job::Work(Box::new(move |pace| {
@@ -122,15 +139,52 @@ impl SimStream {
                 return health.check();
             }
             slow_by.into_iter().for_each(std::thread::sleep);
-            work(pace)
+            failure.map_or_else(|| run(&claims, pace), Err)
         })))
     }
 
-    fn side(&self, space: &str, address: u64, bytes: u64) -> Result<Side> {
+    /// Records from now on.
+    pub(crate) fn begin_recording(&self) -> Result<()> {
+        self.health.check()?;
+        *self.recording.borrow_mut() = Some(Vec::new());
+        Ok(())
+    }
+
+    /// What was recorded; nothing is from now on.
+    pub(crate) fn end_recording(&self) -> Result<SimGraph> {
+        let steps = self.recording.borrow_mut().take();
+        self.health.check()?;
+        let steps = steps.ok_or_else(|| Error::internal("nothing was being recorded"))?;
+        Ok(SimGraph::new(self.device, steps))
+    }
+
+    /// Queues recorded work.
+    pub(crate) fn replay(&self, device: u16, steps: &[Step]) -> Result<()> {
+        self.health.check()?;
+        if device != self.device {
+            return Err(Error::invalid(format!(
+                "a graph of device {device} on a stream of device {}; record it there",
+                self.device
+            )));
+        }
+        let memory = &self.instance.memory;
+        let claim =
+            |step: &Step| step.ranges.iter().map(|range| range.claim(memory)).collect::<Result<Vec<_>>>();
+        // All of them first, so that nothing is queued where something was freed.
+        let claims = steps.iter().map(claim).collect::<Result<Vec<_>>>()?;
+        let mut work = steps.iter().zip(claims);
+        work.try_for_each(|(step, claims)| self.queue(step.op, claims, step.run.clone()))
+    }
+
+    /// A side of a copy; memory of ours is claimed.
+    fn side(&self, space: &str, address: u64, bytes: u64, claims: &mut Vec<Claim>) -> Result<Side> {
         let arena =
             self.instance.memory.find(space).filter(|arena| self.instance.reaches(self.device, *arena));
         match arena {
-            Some(arena) => self.instance.memory.claim(address, bytes, |a| a == arena).map(Side::Ours),
+            Some(arena) => {
+                claims.push(self.instance.memory.claim(address, bytes, |a| a == arena)?);
+                Ok(Side::Ours(claims.len() - 1))
+            }
             None if is_host(space) => Ok(Side::Host(address)),
             None => Err(Error::unsupported(format!(
                 "device {} does not reach memory space `{space}`; copy through host memory",
@@ -162,14 +216,18 @@ impl Stream for SimStream {
     unsafe fn copy(&self, copy: CopyRequest<'_>) -> Result<()> {
         let CopyRequest { dst, dst_space, src, src_space, bytes } = copy;
         self.health.check()?;
-        let (from, to) = (self.side(src_space, src, bytes)?, self.side(dst_space, dst, bytes)?);
-        self.work(move |pace| {
-            // SAFETY: both sides are valid until the copy is done, as the caller of `copy` promises.
-            let data = unsafe { from.read(bytes) }?;
+        let mut claims = Vec::new();
+        let from = self.side(src_space, src, bytes, &mut claims)?;
+        let to = self.side(dst_space, dst, bytes, &mut claims)?;
+        let run = move |claims: &[Claim], pace: &mut Pace| {
+            // SAFETY: both sides are valid until the copy is done, as the caller of `copy` promises, and whoever launches
+            // a graph of it.
+            let data = unsafe { from.read(claims, bytes) }?;
             pace.pause();
             // SAFETY: as above.
-            unsafe { to.write(&data) }
-        })
+            unsafe { to.write(claims, &data) }
+        };
+        self.work(None, claims, Arc::new(run))
     }
 
     fn record(&self, event: &SimEvent) -> Result<()> {

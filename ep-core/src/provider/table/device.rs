@@ -2,6 +2,7 @@
 
 use super::super::device::Timing;
 use super::super::{Attribute, Device, DeviceInfo, MemoryKind, Provider, StreamOptions};
+use super::graph::{GraphTable, StreamBox, stream_of};
 use super::{DeviceOf, drop_object, entry, give, object};
 use crate::abi::{self, *};
 use crate::{Error, Result, Scalar};
@@ -94,7 +95,7 @@ pub(super) unsafe extern "C" fn stream_create<P: Provider>(
         }
         let stream = device.device.create_stream(StreamOptions { priority: options.priority })?;
         // SAFETY: the out-pointer is the host's.
-        unsafe { give(out, Box::into_raw(Box::new(stream)).cast()) }
+        unsafe { give(out, StreamBox::<P>::raw(stream)) }
     })
 }
 
@@ -142,6 +143,7 @@ pub(super) unsafe extern "C" fn device_interface<P: Provider>(
             ("ep.foreign_stream", 1) if DeviceOf::<P>::FOREIGN_STREAMS.is_some() => {
                 (&raw const *ForeignTable::<P>::TABLE).cast()
             }
+            ("ep.graph", 1) if DeviceOf::<P>::GRAPHS.is_some() => (&raw const *GraphTable::<P>::TABLE).cast(),
             _ => device.device.interface(name, version).map_or(std::ptr::null(), std::ptr::from_ref),
         };
         // SAFETY: the out-pointer is the host's.
@@ -196,7 +198,7 @@ pub(super) unsafe extern "C" fn native_stream<P: Provider>(
         let foreign = DeviceOf::<P>::FOREIGN_STREAMS.as_ref().ok_or_else(no_foreign_streams)?;
         // SAFETY: a live stream of ours; the out-pointers are the host's.
         unsafe {
-            give(out, (foreign.native)(object(stream)?)?)?;
+            give(out, (foreign.native)(&stream_of::<P>(stream)?.stream)?)?;
             give(kind, abi::text(foreign.kind))
         }
     })
@@ -220,6 +222,6 @@ pub(super) unsafe extern "C" fn adopt_stream<P: Provider>(
         }
         let stream = (foreign.adopt)(&device.device, handle)?;
         // SAFETY: the out-pointer is the host's.
-        unsafe { give(out, Box::into_raw(Box::new(stream)).cast()) }
+        unsafe { give(out, StreamBox::<P>::raw(stream)) }
     })
 }

@@ -7,6 +7,7 @@
 //! contract (rules 8 and 11).
 
 mod device;
+mod graph;
 mod objects;
 mod primitive;
 mod warm;

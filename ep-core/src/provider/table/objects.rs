@@ -1,18 +1,19 @@
 //! The functions of streams, events and allocators.
 
 use super::super::{Allocator, CopyRequest, Event, Provider, Stream};
-use super::{AllocatorOf, EventOf, StreamOf, drop_object, entry, give, object};
+use super::graph::{StreamBox, stream_of};
+use super::{AllocatorOf, EventOf, drop_object, entry, give, object};
 use crate::Error;
 use crate::abi::*;
 
 pub(super) unsafe extern "C" fn stream_destroy<P: Provider>(stream: *mut EpStream) {
     // SAFETY: the host destroys it once.
-    unsafe { drop_object::<P, StreamOf<P>, _>(stream) }
+    unsafe { drop_object::<P, StreamBox<P>, _>(stream) }
 }
 
 pub(super) unsafe extern "C" fn stream_sync<P: Provider>(stream: *mut EpStream) -> *const EpStatus {
     // SAFETY: a live stream of ours.
-    entry::<P>(|| unsafe { object::<StreamOf<P>, _>(stream) }?.sync())
+    entry::<P>(|| unsafe { stream_of::<P>(stream) }?.idle("waiting")?.sync())
 }
 
 pub(super) unsafe extern "C" fn stream_query<P: Provider>(
@@ -20,7 +21,9 @@ pub(super) unsafe extern "C" fn stream_query<P: Provider>(
     out: *mut u32,
 ) -> *const EpStatus {
     // SAFETY: a live stream of ours; the out-pointer is the host's.
-    entry::<P>(|| unsafe { give(out, object::<StreamOf<P>, _>(stream)?.query()?.into()) })
+    entry::<P>(|| unsafe {
+        give(out, stream_of::<P>(stream)?.idle("asking whether work is done")?.query()?.into())
+    })
 }
 
 pub(super) unsafe extern "C" fn stream_copy<P: Provider>(
@@ -29,7 +32,7 @@ pub(super) unsafe extern "C" fn stream_copy<P: Provider>(
 ) -> *const EpStatus {
     entry::<P>(|| {
         // SAFETY: a live stream of ours and the host's struct with its texts.
-        let (stream, c) = unsafe { (object::<StreamOf<P>, _>(stream)?, read_struct(copy)?) };
+        let (stream, c) = unsafe { (&stream_of::<P>(stream)?.stream, read_struct(copy)?) };
         if c.bytes == 0 {
             return Ok(());
         }
@@ -56,7 +59,7 @@ pub(super) unsafe extern "C" fn stream_record<P: Provider>(
     event: *mut EpEvent,
 ) -> *const EpStatus {
     // SAFETY: a live stream and event of ours.
-    entry::<P>(|| unsafe { object::<StreamOf<P>, _>(stream)?.record(object(event)?) })
+    entry::<P>(|| unsafe { stream_of::<P>(stream)?.idle("recording an event")?.record(object(event)?) })
 }
 
 pub(super) unsafe extern "C" fn stream_wait<P: Provider>(
@@ -64,7 +67,7 @@ pub(super) unsafe extern "C" fn stream_wait<P: Provider>(
     event: *mut EpEvent,
 ) -> *const EpStatus {
     // SAFETY: a live stream and event of ours.
-    entry::<P>(|| unsafe { object::<StreamOf<P>, _>(stream)?.wait(object(event)?) })
+    entry::<P>(|| unsafe { stream_of::<P>(stream)?.idle("waiting for an event")?.wait(object(event)?) })
 }
 
 pub(super) unsafe extern "C" fn stream_interface<P: Provider>(
@@ -75,7 +78,7 @@ pub(super) unsafe extern "C" fn stream_interface<P: Provider>(
 ) -> *const EpStatus {
     entry::<P>(|| {
         // SAFETY: a live stream of ours; the host's text.
-        let (stream, name) = unsafe { (object::<StreamOf<P>, _>(stream)?, str_of(name)?) };
+        let (stream, name) = unsafe { (&stream_of::<P>(stream)?.stream, str_of(name)?) };
         let found = stream.interface(name, version).map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: the out-pointer is the host's.
         unsafe { give(out, found) }
@@ -120,7 +123,8 @@ pub(super) unsafe extern "C" fn allocator_alloc<P: Provider>(
             return Err(Error::invalid(format!("alignment {} is not a power of two", r.alignment)));
         }
         // SAFETY: null or a live stream of ours.
-        let stream = unsafe { r.stream.cast::<StreamOf<P>>().as_ref() };
+        let stream = unsafe { r.stream.cast::<StreamBox<P>>().as_ref() };
+        let stream = stream.map(|s| s.idle("allocating in the stream's order")).transpose()?;
         let address = allocator.alloc(r.bytes, r.alignment.max(MIN_ALIGNMENT), stream)?;
         // SAFETY: the out-pointer is the host's.
         unsafe { give(out, address) }
@@ -144,7 +148,8 @@ pub(super) unsafe extern "C" fn allocator_free_async<P: Provider>(
 ) -> *const EpStatus {
     // SAFETY: a live allocator and stream of ours.
     entry::<P>(|| unsafe {
-        object::<AllocatorOf<P>, _>(allocator)?.free_async(address, bytes, object(stream)?)
+        let stream = stream_of::<P>(stream)?.idle("freeing in the stream's order")?;
+        object::<AllocatorOf<P>, _>(allocator)?.free_async(address, bytes, stream)
     })
 }
 

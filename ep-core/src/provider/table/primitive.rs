@@ -2,7 +2,7 @@
 
 use super::super::{Kernel, Provider};
 use super::device::device_of;
-use super::{StreamOf, drop_object, entry, give, object};
+use super::{drop_object, entry, give, object};
 use crate::abi::*;
 use crate::op::Op;
 use crate::{Error, Result};
@@ -95,7 +95,7 @@ unsafe extern "C" fn primitive_launch<P: Provider, O: Op, K: Kernel<O, P::Device
         let (built, stream, args) = unsafe {
             (
                 object::<Built<O, K>, _>(primitive)?,
-                object::<StreamOf<P>, _>(stream)?,
+                &super::graph::stream_of::<P>(stream)?.stream,
                 read_struct(args.cast::<O::Args>())?,
             )
         };
