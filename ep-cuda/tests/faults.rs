@@ -105,6 +105,26 @@ fn graph_demo(rig: &Rig) -> Result<()> {
     worked.and(freed).and(queue.sync())
 }
 
+/// A host's graph: recorded, launched on two streams, updated in place and to another form.
+fn host_graph_demo(rig: &Rig) -> Result<()> {
+    let runtime = Runtime::builder().linked_with::<CudaProvider>(rig.config(&[])).build()?;
+    let device = runtime.device("cuda:0")?;
+    let (first, second) = (device.stream()?, device.stream()?);
+    let x = device.upload(&[1u8; 32])?;
+    let [mut y, mut z] = [device.upload(&[2u8; 32])?, device.upload(&[3u8; 32])?];
+    let mut graph = first.capture(|s| s.copy(&x, &mut y))?;
+    graph.launch(&first)?;
+    graph.launch(&second)?;
+    graph.update(&first, |s| s.copy(&x, &mut z))?;
+    graph.launch(&second)?;
+    graph.update(&second, |s| s.copy(&x, &mut z).and_then(|()| s.copy(&z, &mut y)))?;
+    graph.launch(&first)?;
+    first.sync()?;
+    second.sync()?;
+    assert_eq!((y.download::<u8>()?, z.download::<u8>()?), (vec![1; 32], vec![1; 32]));
+    Ok(())
+}
+
 fn every_call_fails(run: fn(&Rig) -> Result<()>) {
     let rig = Rig::new(Setup::default());
     rig.fake.fail(0, 0);
@@ -149,6 +169,11 @@ fn every_call_of_a_hosts_program_fails_in_every_way() {
 #[test]
 fn every_call_around_a_graph_fails_in_every_way() {
     every_call_fails(graph_demo);
+}
+
+#[test]
+fn every_call_around_a_graph_of_a_host_fails_in_every_way() {
+    every_call_fails(host_graph_demo);
 }
 
 #[test]

@@ -333,6 +333,90 @@ fn graphs_record_replay_and_take_new_addresses() {
 }
 
 #[test]
+fn graphs_serve_hosts() {
+    use ep_registry::Updated;
+    let rig = Rig::new(Setup { devices: 2, ..Setup::default() });
+    let runtime = rig.runtime(&[]);
+    {
+        let device = runtime.device("cuda:0").unwrap();
+        let (stream, second) = (device.stream().unwrap(), device.stream().unwrap());
+        let x = device.upload(&[1u8; 16]).unwrap();
+        let [mut y, mut z] = [0u8; 2].map(|v| device.upload(&[v; 16]).unwrap());
+        let mut graph = stream
+            .capture(|s| {
+                s.copy(&x, &mut y)?;
+                // Refused before the driver is asked, which would spoil the recording.
+                assert_eq!(s.sync().unwrap_err().code(), Code::InvalidArgument);
+                s.copy(&y, &mut z)
+            })
+            .unwrap();
+        assert_eq!(z.download::<u8>().unwrap(), [0; 16], "recording does nothing");
+        rig.fake.fail(0, 0);
+        graph.launch(&stream).unwrap();
+        assert_eq!((rig.calls("cuGraphLaunch"), rig.calls("cuMemcpyAsync")), (1, 0));
+        assert_eq!(z.download::<u8>().unwrap(), [1; 16]);
+        let [mut back, mut more] = [5u8, 6].map(|v| device.upload(&[v; 16]).unwrap());
+        let alike = graph.update(&stream, |s| s.copy(&x, &mut back).and_then(|()| s.copy(&back, &mut more)));
+        assert_eq!(alike.unwrap(), Updated::InPlace);
+        let shorter = graph.update(&second, |s| s.copy(&z, &mut more));
+        assert_eq!(shorter.unwrap(), Updated::Rebuilt);
+        graph.launch(&second).unwrap();
+        assert_eq!(
+            (back.download::<u8>().unwrap(), more.download::<u8>().unwrap()),
+            (vec![5; 16], vec![1; 16])
+        );
+        let other = runtime.device("cuda:1").unwrap().stream().unwrap();
+        assert!(graph.launch(&other).unwrap_err().message().contains("record it there"));
+    }
+    drop(runtime);
+    rig.assert_clean();
+}
+
+#[test]
+fn a_stream_that_records_refuses_what_no_graph_can_hold() {
+    use ep_core::handle::{DeviceHandle, EventHandle, StreamHandle};
+    let rig = Rig::new(Setup::default());
+    let runtime = rig.runtime(&[]);
+    {
+        let device: &std::sync::Arc<DeviceHandle> = runtime.devices()[0].members()[0].handle();
+        let stream: StreamHandle = device.create_stream(StreamOptions::default()).unwrap();
+        let event: EventHandle = device.create_event().unwrap();
+        let empty = |stream: &StreamHandle| {
+            stream.begin_recording().unwrap();
+            stream.end_recording().unwrap()
+        };
+        let mut graph = empty(&stream);
+        stream.begin_recording().unwrap();
+        for refused in [
+            stream.sync(),
+            stream.query().map(drop),
+            stream.record(&event),
+            stream.wait(&event),
+            stream.begin_recording(),
+            // SAFETY: it uses no memory.
+            unsafe { graph.launch(&stream) },
+        ] {
+            let error = refused.unwrap_err();
+            assert!(
+                error.code() == Code::InvalidArgument && error.message().contains("records a graph"),
+                "{error}"
+            );
+        }
+        // None of this has spoilt the recording.
+        drop(stream.end_recording().unwrap());
+        assert!(stream.end_recording().unwrap_err().message().contains("records no graph"));
+        assert!(graph.update(&stream).unwrap_err().message().contains("records no graph"));
+        stream.sync().unwrap();
+        // A stream that ends while it records takes the recording with it, and a graph outlives its stream.
+        stream.begin_recording().unwrap();
+        drop(stream);
+        drop(graph);
+    }
+    drop(runtime);
+    rig.assert_clean();
+}
+
+#[test]
 fn an_asynchronous_error_names_the_pending_work_and_is_sticky() {
     let rig = Rig::new(Setup::default());
     let device = rig.device();

@@ -72,7 +72,7 @@ fn launches_are_ordered_with_other_streams_and_keep_the_memory() {
     drop((first, x));
     graph.launch(&second).unwrap();
     graph.launch(&second).unwrap();
-    assert_eq!(y.download::<i32>().unwrap(), [-expected.0; 8]);
+    assert_eq!(y.download::<i32>().unwrap(), [expected.0; 8]);
     assert_eq!(device.memory_stats().unwrap().in_use_blocks, 2);
     graph.launch(&second).unwrap();
     // Dropped while it is launched.
