@@ -207,7 +207,7 @@ impl OperandUse {
     ///
     /// # Errors
     /// `InvalidArgument`.
-    #[inline]
+    #[inline(always)]
     pub fn check_address(
         &self,
         address: u64,

@@ -55,11 +55,13 @@ impl Buffer {
         &self.shared
     }
 
+    #[inline]
     pub(crate) fn users(&self) -> &Users {
         &self.shared.users
     }
 
     /// The device that it belongs to.
+    #[inline]
     pub fn device(&self) -> &Device {
         &self.memory().device
     }
@@ -70,6 +72,7 @@ impl Buffer {
     }
 
     /// The element type.
+    #[inline]
     pub fn dtype(&self) -> DType {
         self.dtype
     }

@@ -17,54 +17,67 @@ const HALF: usize = 4096;
 const MAX_WORDS: usize = 24;
 
 /// A request, by value, so that looking one up allocates nothing.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub(crate) struct CacheKey {
     device: u32,
+    /// Words in use; the others are zero.
     len: u32,
+    /// Bytes of the op's name.
     op: u64,
     words: [u64; MAX_WORDS],
 }
 
+impl PartialEq for CacheKey {
+    #[inline]
+    fn eq(&self, other: &CacheKey) -> bool {
+        let head = |k: &CacheKey| (k.device, k.len, k.op);
+        head(self) == head(other) && self.used() == other.used()
+    }
+}
+
+impl Eq for CacheKey {}
+
 impl CacheKey {
-    /// `None` when the descriptor or the op's name is too long to be cached.
+    /// `None` when the descriptor and the op's name are too long to be cached.
     #[inline]
     pub(crate) fn new(op: &str, device: u32, desc: &[u64]) -> Option<CacheKey> {
-        if desc.len() > MAX_WORDS - OP_WORDS {
+        let name = op.as_bytes();
+        let len = desc.len() + name.len().div_ceil(8);
+        if len > MAX_WORDS {
             return None;
         }
         let mut words = [0; MAX_WORDS];
         words[..desc.len()].copy_from_slice(desc);
-        let op = op_words(op, &mut words[desc.len()..])?;
-        Some(CacheKey { device, len: (desc.len() + OP_WORDS) as u32, op, words })
+        let (whole, rest) = name.as_chunks::<8>();
+        for (word, chunk) in words[desc.len()..].iter_mut().zip(whole) {
+            *word = u64::from_ne_bytes(*chunk);
+        }
+        if !rest.is_empty() {
+            words[len - 1] = rest.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b));
+        }
+        Some(CacheKey { device, len: len as u32, op: name.len() as u64, words })
     }
 
+    #[inline]
+    fn used(&self) -> &[u64] {
+        &self.words[..(self.len as usize).min(MAX_WORDS)]
+    }
+
+    /// Multiplies and folds, two words at a time; the keys are the host's own requests, not an attacker's.
+    #[inline]
     fn hash(&self) -> u64 {
-        // Multiply and fold; the keys are the host's own requests, not an attacker's.
-        let mut h = self.op ^ u64::from(self.device).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        for w in &self.words[..self.len as usize] {
-            let m = u128::from(h ^ w).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-            h = (m as u64) ^ ((m >> 64) as u64);
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let fold = |a: u64, b: u64| {
+            let m = u128::from(a) * u128::from(b);
+            m as u64 ^ (m >> 64) as u64
+        };
+        let mut h = fold(self.op ^ ODD, u64::from(self.device) ^ 0xf39c_c060_5ced_c835);
+        // What is beyond `len` is zero and does no harm.
+        for pair in self.words[..(self.len as usize).next_multiple_of(2).min(MAX_WORDS)].as_chunks::<2>().0 {
+            h = fold(pair[0] ^ h ^ ODD, pair[1] ^ h.rotate_left(32));
         }
         h
     }
-}
-
-/// Words that an op's name takes in a key.
-const OP_WORDS: usize = 8;
-
-/// Packs a name; returns its length, or `None` when it is too long.
-#[inline]
-fn op_words(op: &str, out: &mut [u64]) -> Option<u64> {
-    let bytes = op.as_bytes();
-    if bytes.len() > OP_WORDS * 8 {
-        return None;
-    }
-    for (word, chunk) in out.iter_mut().zip(bytes.chunks(8)) {
-        let mut b = [0; 8];
-        b[..chunk.len()].copy_from_slice(chunk);
-        *word = u64::from_ne_bytes(b);
-    }
-    Some(bytes.len() as u64)
 }
 
 impl std::hash::Hash for CacheKey {
@@ -156,5 +169,44 @@ impl Cache {
         let dropped = std::mem::take(&mut *halves);
         drop(halves);
         drop(dropped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_tell_every_part_apart() {
+        let key = |op: &str, device, desc: &[u64]| CacheKey::new(op, device, desc).unwrap();
+        let long = "vendor.an_op_with_a_name_of_forty_letters";
+        let keys = [
+            key("softmax", 0, &[1, 2, 3]),
+            key("softmaz", 0, &[1, 2, 3]),
+            key("softmax", 1, &[1, 2, 3]),
+            key("softmax", 0, &[1, 2, 4]),
+            key("softmax", 0, &[1, 2, 3, 0]),
+            key("softmax", 0, &[2, 1, 3]),
+            key("softmax\0", 0, &[1, 2, 3]),
+            key("soft.max", 0, &[1, 2, 3]),
+            key(long, 0, &[1, 2, 3]),
+            key(&long[..long.len() - 1], 0, &[1, 2, 3]),
+            key("", 0, &[]),
+        ];
+        for (i, a) in keys.iter().enumerate() {
+            for (j, b) in keys.iter().enumerate() {
+                assert_eq!(a == b, i == j, "{i} and {j}");
+                assert_eq!(a.hash() == b.hash(), i == j, "{i} and {j}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_has_no_key() {
+        assert!(CacheKey::new(&"x".repeat(8 * MAX_WORDS), 0, &[]).is_some());
+        assert!(CacheKey::new(&"x".repeat(8 * MAX_WORDS), 0, &[0]).is_none());
+        assert!(CacheKey::new("x", 0, &[0; MAX_WORDS - 1]).is_some());
+        assert!(CacheKey::new("x", 0, &[0; MAX_WORDS]).is_none());
+        assert!(CacheKey::new("x", 0, &[0; 1000]).is_none());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::buffer::{Read, ViewMut};
 use crate::device::Device;
-use crate::primitive::{Core, Cost, Operands};
+use crate::primitive::{Core, Cost, Operands, Room};
 use crate::stream::Stream;
 use ep_core::op::{OperandUse, Slot};
 use ep_core::schema::{ArgKind, ArgsFacts, DescKind, Schema};
@@ -363,7 +363,8 @@ impl DynPrimitive {
     pub fn launch(&self, stream: &Stream, mut args: DynArgs<'_>) -> Result<()> {
         self.check_schema(&args)?;
         let uses = self.uses(&args)?;
-        let mut operands = Operands::new(&self.core, &uses, stream);
+        let mut room = Room::default();
+        let mut operands = Operands::new(&self.core, &uses, stream, &mut room);
         let schema = &self.core.schema;
         let list = schema.list_length().map(|_| schema.operands.len() - 1);
         if let Some(l) = list.filter(|l| l + args.slots[*l].len() != uses.len()) {

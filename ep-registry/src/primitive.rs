@@ -8,7 +8,6 @@ use ep_core::handle::{PrimitiveHandle, StreamHandle};
 use ep_core::op::{Call, MAX_INLINE_OPERANDS, Op, OperandUse, Slot};
 use ep_core::schema::{ArgsFacts, Schema};
 use ep_core::{DType, Error, Result};
-use smallvec::{SmallVec, smallvec};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -201,14 +200,15 @@ impl<O: Op> Primitive<O> {
             O::check(self.desc(), &args)?;
             O::uses(self.desc(), &args)
         };
-        let mut operands = Operands::new(&self.core, uses.as_ref(), stream);
+        let mut room = Room::default();
+        let mut operands = Operands::new(&self.core, uses.as_ref(), stream, &mut room);
         for (i, slot) in slots.into_iter().enumerate() {
             operands.add(i, slot)?;
         }
         operands.place_in_place(O::in_place)?;
         operands.check_overlap(O::in_place)?;
         let addresses = operands.take_addresses();
-        O::bind(&mut args, &addresses);
+        O::bind(&mut args, addresses);
         // SAFETY: `operands` has checked that every address covers a live buffer's memory of the right device,
         // without forbidden overlap; `addresses` outlives the call, and `run` orders conflicting work and keeps the
         // buffers alive.
@@ -216,14 +216,9 @@ impl<O: Op> Primitive<O> {
     }
 }
 
-/// One address for each operand.
-pub(crate) type Addresses = SmallVec<[u64; MAX_INLINE_OPERANDS]>;
-
 /// The memory of one operand.
-#[derive(Default)]
 enum Place<'a> {
     /// Not given, or nothing is accessed.
-    #[default]
     None,
     /// That of an output.
     Shared,
@@ -233,27 +228,69 @@ enum Place<'a> {
     Write(&'a mut Buffer, u64),
 }
 
+/// Room for what is known of each operand: in place for all but long lists of buffers.
+pub(crate) struct Room<'a> {
+    places: [Place<'a>; MAX_INLINE_OPERANDS],
+    addresses: [u64; MAX_INLINE_OPERANDS],
+    more_places: Vec<Place<'a>>,
+    more_addresses: Vec<u64>,
+}
+
+impl Default for Room<'_> {
+    #[inline(always)]
+    fn default() -> Self {
+        Room {
+            places: [const { Place::None }; MAX_INLINE_OPERANDS],
+            addresses: [0; MAX_INLINE_OPERANDS],
+            more_places: Vec::new(),
+            more_addresses: Vec::new(),
+        }
+    }
+}
+
+impl<'a> Room<'a> {
+    #[inline(always)]
+    fn of(&mut self, operands: usize) -> (&mut [Place<'a>], &mut [u64]) {
+        if let (Some(places), Some(addresses)) =
+            (self.places.get_mut(..operands), self.addresses.get_mut(..operands))
+        {
+            return (places, addresses);
+        }
+        self.more_places.resize_with(operands, || Place::None);
+        self.more_addresses.resize(operands, 0);
+        (&mut self.more_places, &mut self.more_addresses)
+    }
+}
+
 /// The operands of a safe launch on their way through the checks.
 pub(crate) struct Operands<'a, 'b> {
     core: &'b Core,
     stream: &'b Stream,
     uses: &'b [OperandUse],
-    places: SmallVec<[Place<'a>; MAX_INLINE_OPERANDS]>,
-    addresses: Addresses,
+    places: &'b mut [Place<'a>],
+    addresses: &'b mut [u64],
     /// Operands that have been given a slot.
     given: usize,
 }
 
 impl<'a, 'b> Operands<'a, 'b> {
-    pub(crate) fn new(core: &'b Core, uses: &'b [OperandUse], stream: &'b Stream) -> Self {
-        let places = uses.iter().map(|_| Place::None).collect();
-        Operands { core, stream, uses, places, addresses: smallvec![0; uses.len()], given: 0 }
+    // These are inlined by force because calls of them are most of what a small launch costs.
+    #[inline(always)]
+    pub(crate) fn new(
+        core: &'b Core,
+        uses: &'b [OperandUse],
+        stream: &'b Stream,
+        room: &'b mut Room<'a>,
+    ) -> Self {
+        let (places, addresses) = room.of(uses.len());
+        Operands { core, stream, uses, places, addresses, given: 0 }
     }
 
     /// The address of each, apart from `self`: arguments may point to them while `self` is still borrowed anew.
-    #[inline]
-    pub(crate) fn take_addresses(&mut self) -> Addresses {
-        std::mem::take(&mut self.addresses)
+    #[inline(always)]
+    pub(crate) fn take_addresses(&mut self) -> &'b [u64] {
+        let addresses: &'b mut [u64] = std::mem::take(&mut self.addresses);
+        addresses
     }
 
     #[cold]
@@ -269,7 +306,7 @@ impl<'a, 'b> Operands<'a, 'b> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn add(&mut self, i: usize, slot: Slot<Read<'a>, ViewMut<'a>>) -> Result<()> {
         let Some(wanted) = self.uses.get(i) else {
             return Err(Error::internal(format!(
@@ -309,7 +346,7 @@ impl<'a, 'b> Operands<'a, 'b> {
     }
 
     /// Checks the alignment, which the descriptor promises to the kernel.
-    #[inline]
+    #[inline(always)]
     fn set_address(&mut self, i: usize, address: u64) -> Result<()> {
         // `struct_size` and `alignment` come first in every descriptor.
         let alignment = self.core.desc[1];
@@ -322,7 +359,7 @@ impl<'a, 'b> Operands<'a, 'b> {
     }
 
     /// Fails where something would be read that was not written, nor is by what the stream records.
-    #[inline]
+    #[inline(always)]
     fn check_written(&self, i: usize, buffer: &Buffer, offset: u64, bytes: u64) -> Result<()> {
         match buffer.check_written(offset, bytes) {
             Err(e) if !self.stream.core.has_recorded(buffer.shared(), offset + bytes) => {
@@ -333,7 +370,7 @@ impl<'a, 'b> Operands<'a, 'b> {
     }
 
     /// Device, memory space, dtype and size.
-    #[inline]
+    #[inline(always)]
     fn check(&self, i: usize, buffer: &Buffer, bytes: u64) -> Result<()> {
         let (wanted, core, memory) = (&self.uses[i], self.core, buffer.memory());
         let (reads, writes) = core.member().reaches_primary();
@@ -376,6 +413,7 @@ impl<'a, 'b> Operands<'a, 'b> {
     }
 
     /// Gives in-place operands the memory of the output that they may share.
+    #[inline]
     pub(crate) fn place_in_place(&mut self, in_place: impl Fn(usize) -> u64) -> Result<()> {
         for i in 0..self.uses.len() {
             if !matches!(self.places[i], Place::Shared) {
@@ -424,7 +462,7 @@ impl<'a, 'b> Operands<'a, 'b> {
     }
 
     /// What is written overlaps nothing else, unless it is exactly the same memory and the op allows it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check_overlap(&self, in_place: impl Fn(usize) -> u64) -> Result<()> {
         for (w, written) in self.uses.iter().enumerate().filter(|(_, u)| u.writes && u.bytes != 0) {
             for (i, other) in self.uses.iter().enumerate() {
@@ -485,14 +523,33 @@ impl<'a, 'b> Operands<'a, 'b> {
             // SAFETY: as the caller promises; the recording keeps the buffers.
             return unsafe { self.record(args) };
         }
-        let inline = core.inline;
-        let mut gates = None;
-        if !inline || self.buffers().any(|(b, _)| b.users().maybe_busy()) {
-            gates = Some(Gates::enter(self.buffers().map(|(b, _)| &**b.shared())));
-            self.order(&stream.core, inline)?;
+        if core.inline && !self.buffers().any(|(b, _)| b.users().maybe_busy()) {
+            // SAFETY: as the caller promises; the work is done on return.
+            stream.core.on_lane(core.member, |lane| unsafe { core.handle.launch(lane, args) })?;
+        } else {
+            // SAFETY: as the caller promises.
+            unsafe { self.run_behind(args) }?;
         }
+        for (place, u) in self.places.iter_mut().zip(self.uses) {
+            if let Place::Write(buffer, offset) = place {
+                buffer.mark_written(*offset, u.bytes_written());
+            }
+        }
+        Ok(())
+    }
+
+    /// Launches where other streams, or graphs, may be at work on the buffers, or the launch returns before its work
+    /// is done.
+    ///
+    /// # Safety
+    /// As [`Operands::run`].
+    #[inline(never)]
+    unsafe fn run_behind(&self, args: *const c_void) -> Result<()> {
+        let (core, stream) = (self.core, self.stream);
+        let _gates = Gates::enter(self.buffers().map(|(b, _)| &**b.shared()));
+        self.order(&stream.core, core.inline)?;
         stream.core.on_lane(core.member, |lane| {
-            if !inline {
+            if !core.inline {
                 for (buffer, write) in self.buffers() {
                     buffer.users().note(&stream.core, write);
                 }
@@ -500,14 +557,7 @@ impl<'a, 'b> Operands<'a, 'b> {
             // SAFETY: as the caller promises; the buffers stay alive until the work is done, because it has
             // been noted in them (or is done on return, on an inline lane).
             unsafe { core.handle.launch(lane, args) }
-        })?;
-        drop(gates);
-        for (place, u) in self.places.iter_mut().zip(self.uses) {
-            if let Place::Write(buffer, offset) = place {
-                buffer.mark_written(*offset, u.bytes_written());
-            }
-        }
-        Ok(())
+        })
     }
 
     /// Records the launch into the graph of its stream.
@@ -536,7 +586,6 @@ impl<'a, 'b> Operands<'a, 'b> {
         )
     }
 
-    #[cold]
     fn order(&self, stream: &Arc<StreamCore>, inline: bool) -> Result<()> {
         let own = (!inline).then_some(stream);
         for (buffer, write) in self.buffers() {

@@ -130,7 +130,9 @@ impl Shared {
     /// Notes that a range is now written. A range that leaves a gap before it does not count.
     #[inline]
     pub(crate) fn mark_written(&self, offset: u64, bytes: u64) {
-        if offset <= self.written() {
+        let written = self.written();
+        // Most launches write what was written before, and a locked instruction costs as much as all other checks.
+        if offset <= written && offset + bytes > written {
             self.written.fetch_max(offset + bytes, Ordering::AcqRel);
         }
     }
