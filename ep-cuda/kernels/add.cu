@@ -19,7 +19,7 @@ using DataPack = Pack<Data, pack_size>;
 
 template <class T>
 EP_DEVICE T plus(T a, T b) {
-    if constexpr (is_bool<T>) return b8{u8(a.byte | b.byte)};
+    if constexpr (is_bool<T>) return b8{u8((a.byte | b.byte) != 0)};
     else if constexpr (is_complex<T>) return {a.re + b.re, a.im + b.im};
     else if constexpr (is_int<T>) return T(u64(a) + u64(b));
     else return a + b;

@@ -24,16 +24,28 @@ struct f16 {
 struct bf16 {
     u16 bits;
 };
-struct alignas(8) c64 {
+// Complex numbers are aligned as their parts, in memory that others made.
+struct c64 {
     f32 re, im;
 };
-struct alignas(16) c128 {
+struct c128 {
     f64 re, im;
 };
-// Elements of which only the size matters.
+// Elements of which only the size matters. EP_LOOSE is for those that are aligned as their halves, as complex numbers
+// may be.
+#ifdef EP_LOOSE
+struct bits64 {
+    u32 low, high;
+};
+struct bits128 {
+    u64 low, high;
+};
+#else
+using bits64 = u64;
 struct alignas(16) bits128 {
     u64 low, high;
 };
+#endif
 
 #define EP_DEVICE static __device__ __forceinline__
 #define EP_CAT_(a, b) a##b
@@ -68,7 +80,7 @@ constexpr bool is_int = !is_complex<T> && !is_float<T> && !is_bool<T>;
 
 template <u32 Bytes>
 using BitsOf = Select<Bytes == 1, u8,
-    Select<Bytes == 2, u16, Select<Bytes == 4, u32, Select<Bytes == 8, u64, bits128>>>>;
+    Select<Bytes == 2, u16, Select<Bytes == 4, u32, Select<Bytes == 8, bits64, bits128>>>>;
 
 // The type that elements are computed in.
 template <class T>

@@ -111,6 +111,8 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_reduce(const __grid_
         const i64 length = i64(begin >= args.reduced ? 0 : least(args.per_part, args.reduced - begin));
         const In* const from = src + row * args.reduced + begin;
         const i64 before = i64(reinterpret_cast<u64>(from) / sizeof(In) % EP_PACK);
+        // Complex numbers may be aligned as their parts.
+        const bool in_packs = !is_complex<In> || aligned(reinterpret_cast<u64>(from - before), P::chunk);
         // Sums of their own for each place in a pack: short chains, and small errors.
         A sums[EP_PACK];
 #pragma unroll
@@ -122,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_reduce(const __grid_
 #pragma unroll
             for (int j = 0; j < together; ++j) {
                 const i64 at = (first + j * EP_THREADS) * EP_PACK - before;
-                whole[j] = at >= 0 && at + EP_PACK <= length;
+                whole[j] = in_packs && at >= 0 && at + EP_PACK <= length;
                 if (whole[j]) load(pack[j], from + at);
             }
 #pragma unroll

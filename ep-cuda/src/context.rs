@@ -4,6 +4,7 @@ use crate::device::Properties;
 use crate::driver::{AccessDesc, CuContext, CuDevice, CuEvent, CuResult, Driver, Failed, Location};
 use crate::kernel::Modules;
 use crate::memory::Pool;
+use crate::refusal::Refusals;
 use ep_core::{Code, Error, Result};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,7 @@ pub struct Context {
     events: Mutex<Vec<CuEvent>>,
     modules: Modules,
     pool: Pool,
+    refusals: Refusals,
 }
 
 /// The contexts of one provider instance, so that those of peers are let into each other's memory.
@@ -72,6 +74,7 @@ impl Context {
             events: Mutex::default(),
             modules: Modules::default(),
             pool: Pool::new(limits),
+            refusals: Refusals::default(),
         };
         if properties.memory_pools {
             let raw = {
@@ -111,6 +114,10 @@ impl Context {
 
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.refusals
     }
 
     /// Makes it current on this thread until the result is dropped, which puts back what was current before.
@@ -233,6 +240,7 @@ impl Drop for Context {
                 context.destroy_event(event);
             }
             context.modules.unload(context);
+            context.refusals.close(context);
             crate::memory::close_pool(context);
         });
         // SAFETY: retained once in `retain`; every object in it holds an Arc of this.

@@ -18,6 +18,7 @@ pub mod memory;
 pub mod nvrtc;
 pub mod ops;
 pub mod provider;
+mod refusal;
 pub mod settings;
 pub mod space;
 pub mod stream;

@@ -6,12 +6,16 @@ use crate::stream::CudaStream;
 use ep_core::provider::{Allocator, MemoryKind, MemoryStats, Stream};
 use ep_core::{Error, Result};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
 /// The alignment that the driver gives by itself.
 const DRIVER_ALIGNMENT: u64 = 256;
+
+/// Scratch memory of a stream at least, once it has any.
+const SCRATCH_BYTES: u64 = 1 << 20;
 
 /// What the options say about memory.
 #[derive(Debug, Clone, Copy)]
@@ -138,6 +142,55 @@ pub(crate) fn close_pool(context: &Context) {
     unsafe {
         context.log("destroying a stream", context.driver().cuStreamDestroy(stream));
         context.log("destroying a memory pool", context.driver().cuMemPoolDestroy(pool));
+    }
+}
+
+/// Memory that the work of one stream uses, one piece after the other: it grows in the stream's order. It is not among
+/// what is handed out, so neither statistics nor limits know it.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    address: Cell<u64>,
+    bytes: Cell<u64>,
+}
+
+impl Scratch {
+    /// At least so many bytes, at a multiple of 256.
+    pub(crate) fn reserve(&self, context: &Context, stream: CuStream, bytes: u64) -> Result<u64> {
+        if bytes <= self.bytes.get() {
+            return Ok(self.address.get());
+        }
+        let _current = context.enter()?;
+        self.close(context, stream);
+        let size =
+            usize::try_from(bytes.max(SCRATCH_BYTES)).map_err(|e| Error::out_of_memory(e.to_string()))?;
+        let mut address = 0;
+        // SAFETY: a valid out-pointer; pool and stream are live, the context is current.
+        unsafe {
+            match context.pool().raw {
+                Some(own) => context.driver().cuMemAllocFromPoolAsync(&mut address, size, own.pool, stream),
+                None => context.driver().cuMemAlloc(&mut address, size),
+            }
+        }
+        .map_err(|e| context.error(e).context(format!("{size} bytes of scratch memory")))?;
+        self.address.set(address);
+        self.bytes.set(size as u64);
+        Ok(address)
+    }
+
+    /// Gives it back behind the stream's work. The context is current.
+    pub(crate) fn close(&self, context: &Context, stream: CuStream) {
+        if self.bytes.replace(0) == 0 {
+            return;
+        }
+        let (driver, address) = (context.driver(), self.address.get());
+        // SAFETY: from `reserve`, given back once; without a pool, freeing waits for all work.
+        let freed = unsafe {
+            match context.pool().raw {
+                Some(_) => driver.cuMemFreeAsync(address, stream),
+                None => driver.cuMemFree(address),
+            }
+        };
+        context.log("freeing scratch memory", freed);
     }
 }
 

@@ -3,6 +3,8 @@
 use crate::context::{Context, Fleet};
 use crate::driver::{CuContext, CuStream, Failed, constant};
 use crate::event::{CudaEvent, done};
+use crate::memory::Scratch;
+use crate::refusal::{Refused, Told};
 use crate::space::Place;
 use ep_core::provider::{CopyRequest, Stream};
 use ep_core::{Code, Error, Result};
@@ -25,6 +27,8 @@ pub struct CudaStream {
     owned: bool,
     sync_launches: bool,
     queued: Queued,
+    told: Told,
+    scratch: Scratch,
 }
 
 /// The latest pieces of work, oldest first from `count` on, as a ring. One thread at a time uses a stream.
@@ -89,7 +93,7 @@ impl CudaStream {
                     .map_err(|e| context.error(e))?;
             }
         }
-        Ok(CudaStream { context, fleet, raw, owned: true, sync_launches, queued: Queued::default() })
+        Ok(CudaStream::new(context, fleet, raw, true, sync_launches))
     }
 
     /// A stream that queues onto one that another library made. Handle 0 is the legacy default stream.
@@ -118,7 +122,36 @@ impl CudaStream {
                 )));
             }
         }
-        Ok(CudaStream { context, fleet, raw, owned: false, sync_launches, queued: Queued::default() })
+        Ok(CudaStream::new(context, fleet, raw, false, sync_launches))
+    }
+
+    fn new(
+        context: Arc<Context>,
+        fleet: Arc<Fleet>,
+        raw: CuStream,
+        owned: bool,
+        sync_launches: bool,
+    ) -> CudaStream {
+        let (queued, told, scratch) = (Queued::default(), Told::default(), Scratch::default());
+        CudaStream { context, fleet, raw, owned, sync_launches, queued, told, scratch }
+    }
+
+    /// Where a launch tells of an index that it refuses, and the launch's number. The next wait that finds all work done
+    /// returns it as an error.
+    pub(crate) fn refusals(&self, launch: Refused) -> Result<(u64, u32)> {
+        self.told.add(&self.context, launch)
+    }
+
+    /// Memory of `bytes` bytes that the stream's work uses one piece after the other; none while a graph is recorded,
+    /// which may be replayed beside that work.
+    ///
+    /// # Errors
+    /// The driver's, `OutOfMemory` among them.
+    pub(crate) fn scratch(&self, bytes: u64) -> Result<Option<u64>> {
+        if self.is_capturing()? {
+            return Ok(None);
+        }
+        self.scratch.reserve(&self.context, self.raw, bytes).map(Some)
     }
 
     /// The context.
@@ -180,7 +213,7 @@ impl CudaStream {
         // SAFETY: a live stream.
         unsafe { self.context.driver().cuStreamSynchronize(self.raw) }.map_err(|e| self.failed(e))?;
         self.queued.clear();
-        Ok(())
+        self.told.check()
     }
 
     /// Whether calls are recorded into a graph.
@@ -218,7 +251,11 @@ impl Stream for CudaStream {
     fn query(&self) -> Result<bool> {
         let _current = self.context.enter()?;
         // SAFETY: a live stream.
-        done(&self.context, unsafe { self.context.driver().cuStreamQuery(self.raw) })
+        let done = done(&self.context, unsafe { self.context.driver().cuStreamQuery(self.raw) })?;
+        if done {
+            self.told.check()?;
+        }
+        Ok(done)
     }
 
     unsafe fn copy(&self, copy: CopyRequest<'_>) -> Result<()> {
@@ -293,6 +330,8 @@ impl Drop for CudaStream {
             }
             Err(e) => tracing::error!("work of a stream that ends failed: {e}"),
         }
+        self.told.close(&self.context);
+        self.context.close("freeing scratch memory", |context| self.scratch.close(context, self.raw));
         if !self.owned {
             return;
         }

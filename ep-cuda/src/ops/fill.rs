@@ -1,10 +1,10 @@
 //! `fill` and `tensor_fill`: by size of the element.
 
 use super::source::FILL;
-use super::{scalar, size};
+use super::{SIZES, is_loose, scalar, size, with_loose};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
-use crate::kernel::{Argument, Function, Geometry};
+use crate::kernel::{Argument, Function, Geometry, Lazy};
 use crate::provider::CudaProvider;
 use crate::stream::CudaStream;
 use ep_core::op::Op;
@@ -16,16 +16,14 @@ const THREADS: u32 = 256;
 /// Stores of 16 bytes that a thread makes.
 const UNROLL: u32 = 4;
 
-/// Sizes of elements.
-const SIZES: [u64; 5] = [1, 2, 4, 8, 16];
-
-fn spec(bytes: u64) -> Spec {
-    Spec::new(&FILL).with("EP_SIZE", bytes).with("EP_THREADS", THREADS).with("EP_UNROLL", UNROLL)
+fn spec(bytes: u64, loose: bool) -> Spec {
+    let spec = Spec::new(&FILL).with("EP_SIZE", bytes);
+    with_loose(spec.with("EP_THREADS", THREADS).with("EP_UNROLL", UNROLL), loose)
 }
 
 /// The kernels of both ops.
 pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 2] {
-    [Fill::NAME, TensorFill::NAME].map(|name| (name, SIZES.map(spec).to_vec()))
+    [Fill::NAME, TensorFill::NAME].map(|name| (name, SIZES.map(|size| spec(size, false)).to_vec()))
 }
 
 pub(super) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()> {
@@ -51,12 +49,14 @@ unsafe impl Argument for Args {}
 struct Filler {
     dtype: DType,
     function: Function,
+    loose: Lazy,
 }
 
 impl Filler {
     fn new(device: &CudaDevice, name: &'static str, dtype: DType) -> Result<Filler> {
-        let function = Function::load(&device.loader()?, name, &spec(dtype.bytes_for_bounds()))?;
-        Ok(Filler { dtype, function })
+        let (loader, bytes) = (device.loader()?, dtype.bytes_for_bounds());
+        let function = Function::load(&loader, name, &spec(bytes, false))?;
+        Ok(Filler { dtype, function, loose: Lazy::new(&loader, name, spec(bytes, true)) })
     }
 
     /// # Safety
@@ -69,8 +69,9 @@ impl Filler {
         // The first 16 bytes may begin before the destination.
         let packs = (args.count.saturating_mul(bytes)).saturating_add(args.dst % 16).div_ceil(16);
         let geometry = Geometry::covering(packs, THREADS, UNROLL)?;
+        let function = if is_loose(bytes, args.dst | args.src) { self.loose.get()? } else { &self.function };
         // SAFETY: the operands are valid as the caller promises, and this is the kernel's argument.
-        unsafe { self.function.launch(stream, geometry, &args) }
+        unsafe { function.launch(stream, geometry, &args) }
     }
 }
 

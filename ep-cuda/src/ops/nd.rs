@@ -2,35 +2,119 @@
 
 use super::dtype_name;
 use crate::compiler::Spec;
-use crate::kernel::Geometry;
+use crate::kernel::{Function, Geometry, Lazy, Loader};
 use ep_core::{DType, Result};
+use primitives::broadcast::{MAX_DIMS, Plan};
+use primitives::tensor_iterator::TensorIterator;
 
-const RANK: usize = 8;
+pub(super) const RANK: usize = MAX_DIMS;
 const THREADS: u32 = 256;
-/// Packs of a thread.
-const UNROLL: u32 = 2;
 
 /// `FastDiv` of common.cuh.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct FastDiv {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FastDiv {
     divisor: u64,
     multiplier: u32,
     shift: u32,
 }
 
 impl FastDiv {
-    /// For dividends below 2^31 where the divisor is below 2^32; `divisor` is not 0.
-    fn new(divisor: u64) -> FastDiv {
+    /// For dividends below 2^31 where the divisor is below 2^32; 0 is replaced by 1, as nothing is divided then.
+    pub(super) fn new(divisor: u64) -> FastDiv {
+        let divisor = divisor.max(1);
         let shift = u64::BITS - (divisor - 1).leading_zeros();
         let excess = |d: u64| ((((1u128 << shift) - u128::from(d)) << 32) / u128::from(d) + 1) as u32;
         FastDiv { divisor, multiplier: if divisor < 1 << 32 { excess(divisor) } else { 0 }, shift }
     }
+
+    pub(super) fn divisor(self) -> u64 {
+        self.divisor
+    }
+}
+
+/// How wide a kernel's index is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Index {
+    /// 32 bits: everything counted is below 2^31.
+    Narrow,
+    /// 64 bits.
+    Wide,
+}
+
+impl Index {
+    /// The narrowest for a largest number.
+    pub(super) fn of(largest: u64) -> Index {
+        if largest < 1 << 31 { Index::Narrow } else { Index::Wide }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Index::Narrow => "u32",
+            Index::Wide => "u64",
+        }
+    }
+}
+
+/// Sizes from the innermost dimension outwards, and for each of them the elements from one index to the next in every
+/// operand, of which the destination is the first. No size is 0.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loops<const N: usize> {
+    rank: usize,
+    sizes: [u64; RANK],
+    strides: [[i64; N]; RANK],
+}
+
+impl<const N: usize> Loops<N> {
+    /// From pairs of a size and its strides, at most [`RANK`].
+    pub(super) fn new(dims: impl IntoIterator<Item = (u64, [i64; N])>) -> Loops<N> {
+        let mut loops = Loops { rank: 0, sizes: [1; RANK], strides: [[0; N]; RANK] };
+        for (size, strides) in dims {
+            loops.sizes[loops.rank] = size;
+            loops.strides[loops.rank] = strides;
+            loops.rank += 1;
+        }
+        loops
+    }
+
+    /// `count` neighbours in every operand.
+    pub(super) fn flat(count: u64) -> Loops<N> {
+        Loops::new([(count, [1; N])])
+    }
+
+    /// The `M` sources of a broadcast, and a destination without gaps in front of them: `N` is `M + 1`.
+    pub(super) fn broadcast<const M: usize>(plan: &Plan<M>) -> Loops<N> {
+        let mut step = 1;
+        Loops::new(plan.dims().iter().enumerate().rev().map(|(axis, size)| {
+            let mut strides = [step; N];
+            (0..M).for_each(|source| strides[source + 1] = plan.strides(source)[axis] as i64);
+            step *= *size as i64;
+            (*size as u64, strides)
+        }))
+    }
+
+    /// A walk in bytes over operands with elements of these sizes.
+    pub(super) fn walk(walk: &TensorIterator<N>, bytes: [u64; N]) -> Loops<N> {
+        Loops::new(walk.sizes().iter().zip(walk.strides()).map(|(size, strides)| {
+            let mut elements = [0; N];
+            (0..N).for_each(|k| elements[k] = strides[k] as i64 / bytes[k] as i64);
+            (*size as u64, elements)
+        }))
+    }
+}
+
+/// An operand of a loop.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operand {
+    /// In memory: its first element's address and the bytes of one.
+    Memory(u64, u64),
+    /// One value, by its bits.
+    Value([u64; 2]),
 }
 
 /// `NdArgs` of nd.cuh for `N` operands, the destination first.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Nd<const N: usize> {
     packs: u64,
     inner_size: u64,
@@ -45,24 +129,79 @@ pub(super) struct Nd<const N: usize> {
     scalars: [[u64; 2]; N],
 }
 
-/// How wide the kernel's index is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Index {
-    /// 32 bits: fewer than 2^31 packs and elements.
-    Narrow,
-    /// 64 bits.
-    Wide,
+impl<const N: usize> Nd<N> {
+    /// The arguments of a loop whose threads compute packs of `pack` neighbours, and how wide its index has to be.
+    pub(super) fn new(loops: &Loops<N>, operands: [Operand; N], pack: u64) -> (Nd<N>, Index) {
+        let Loops { rank, sizes, strides } = loops;
+        let (inner, outer) = (sizes[0], 1..*rank);
+        // Packs of the destination are aligned; an element that is not at a multiple of its size has none.
+        let before = match operands[0] {
+            Operand::Memory(address, bytes)
+                if *rank == 1 && strides[0][0] == 1 && address.is_multiple_of(bytes) =>
+            {
+                address / bytes % pack
+            }
+            _ => 0,
+        };
+        let row = (inner + before).div_ceil(pack);
+        let packs = row * sizes[outer.clone()].iter().product::<u64>();
+        let mut nd = Nd {
+            packs,
+            inner_size: inner,
+            rank: *rank as u32,
+            before: before as u32,
+            vector: 0,
+            scalar: 0,
+            dims: [FastDiv::default(); RANK],
+            strides: [[0; RANK]; N],
+            inner: strides[0],
+            address: [0; N],
+            scalars: [[0; 2]; N],
+        };
+        nd.dims[0] = FastDiv::new(row);
+        outer.clone().for_each(|d| nd.dims[d] = FastDiv::new(sizes[d]));
+        let mut reach = 0;
+        for (k, operand) in operands.iter().enumerate() {
+            let far = |d: usize| (sizes[d] - 1).saturating_mul(strides[d][k].unsigned_abs());
+            reach = reach.max((0..*rank).fold(0u64, |sum, d| sum.saturating_add(far(d))));
+            nd.strides[k][0] = strides[0][k] * pack as i64;
+            outer.clone().for_each(|d| nd.strides[k][d] = strides[d][k]);
+            match *operand {
+                Operand::Value(bits) => {
+                    nd.scalar |= 1 << k;
+                    nd.scalars[k] = bits;
+                }
+                Operand::Memory(address, bytes) => {
+                    nd.address[k] = address;
+                    let unit = (pack * bytes).min(16);
+                    let begins = address.wrapping_sub(before * bytes);
+                    let steps =
+                        outer.clone().all(|d| (strides[d][k].unsigned_abs() * bytes).is_multiple_of(unit));
+                    let whole = strides[0][k] == 1 && begins.is_multiple_of(unit) && steps;
+                    nd.vector |= u32::from(whole) << k;
+                }
+            }
+        }
+        (nd, Index::of(packs.max(reach.saturating_add(before))))
+    }
+
+    /// Enough threads for all packs, of which each takes `unroll`.
+    pub(super) fn geometry(&self, unroll: u32) -> Result<Geometry> {
+        Geometry::covering(self.packs, THREADS, unroll)
+    }
 }
 
 /// Elements of a pack: 16 bytes of the largest ones.
-pub(super) fn pack_of(dtypes: &[DType]) -> u64 {
-    dtypes.iter().map(|d| 16 / d.bytes_for_bounds().max(1)).min().unwrap_or(1).max(1)
+pub(super) fn pack_of(bytes: &[u64]) -> u64 {
+    16 / bytes.iter().copied().max().unwrap_or(16).clamp(1, 16)
 }
 
 /// The macros of nd.cuh.
-pub(super) fn specialise(spec: Spec, pack: u64, index: Index) -> Spec {
-    let name = if index == Index::Narrow { "u32" } else { "u64" };
-    spec.with("EP_THREADS", THREADS).with("EP_UNROLL", UNROLL).with("EP_PACK", pack).with("EP_INDEX", name)
+pub(super) fn specialise(spec: Spec, pack: u64, unroll: u32, index: Index) -> Spec {
+    spec.with("EP_THREADS", THREADS)
+        .with("EP_UNROLL", unroll)
+        .with("EP_PACK", pack)
+        .with("EP_INDEX", index.name())
 }
 
 /// The macros for a source and a destination.
@@ -70,47 +209,67 @@ pub(super) fn between(spec: Spec, src: DType, dst: DType) -> Spec {
     spec.with("EP_SRC", dtype_name(src)).with("EP_DST", dtype_name(dst))
 }
 
-impl<const N: usize> Nd<N> {
-    /// `count` neighbours in each operand, given as address and bytes of an element. `count` is not 0.
-    pub(super) fn flat(count: u64, operands: [(u64, u64); N], pack: u64) -> (Nd<N>, Index) {
-        let (first, size) = operands[0];
-        // Packs of the destination are aligned; an element that is not at a multiple of its size has none.
-        let before = if first.is_multiple_of(size) { first / size % pack } else { 0 };
-        let packs = (count + before).div_ceil(pack);
-        let mut vector = 0;
-        for (k, (address, bytes)) in operands.iter().enumerate() {
-            let unit = (pack * bytes).min(16);
-            let whole = address.wrapping_sub(before * bytes).is_multiple_of(unit);
-            vector |= u32::from(whole) << k;
-        }
-        let mut nd = Nd {
-            packs,
-            inner_size: count,
-            rank: 1,
-            before: before as u32,
-            vector,
-            scalar: 0,
-            dims: [FastDiv::default(); RANK],
-            strides: [[0; RANK]; N],
-            inner: [1; N],
-            address: operands.map(|(address, _)| address),
-            scalars: [[0; 2]; N],
-        };
-        nd.dims[0] = FastDiv::new(packs);
-        nd.strides.iter_mut().for_each(|s| s[0] = pack as i64);
-        let narrow = packs.max(count - 1 + before) < 1 << 31;
-        (nd, if narrow { Index::Narrow } else { Index::Wide })
+/// A kernel for indices of each width.
+pub(super) struct ByIndex {
+    narrow: Lazy,
+    wide: Lazy,
+}
+
+impl ByIndex {
+    /// With the specialisation for each width.
+    pub(super) fn new(loader: &Loader, name: &'static str, spec: impl Fn(Index) -> Spec) -> ByIndex {
+        let lazy = |index| Lazy::new(loader, name, spec(index));
+        ByIndex { narrow: lazy(Index::Narrow), wide: lazy(Index::Wide) }
     }
 
-    /// Enough threads for all packs.
-    pub(super) fn geometry(&self) -> Result<Geometry> {
-        Geometry::covering(self.packs, THREADS, UNROLL)
+    /// The one for a width.
+    ///
+    /// # Errors
+    /// Those of [`Lazy::get`].
+    #[inline]
+    pub(super) fn get(&self, index: Index) -> Result<&Function> {
+        match index {
+            Index::Narrow => self.narrow.get(),
+            Index::Wide => self.wide.get(),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// What the kernels compute with a [`FastDiv`] in 32 bits.
+    pub(in super::super) fn divide(by: FastDiv, n: u64) -> (u64, u64) {
+        let high = ((n * u64::from(by.multiplier)) >> 32) as u32;
+        let quotient = u64::from((high + n as u32) >> by.shift);
+        (quotient, n - quotient * by.divisor)
+    }
+
+    /// The offset in each operand of each element, as a thread of nd.cuh finds it.
+    fn emulate<const N: usize>(nd: &Nd<N>, pack: u64) -> Vec<[i64; N]> {
+        let mut found = Vec::new();
+        for p in 0..nd.packs {
+            let (mut rest, mut at, mut innermost) = (p, [0i64; N], 0);
+            for d in 0..nd.rank as usize {
+                let mut index = rest;
+                if d + 1 < nd.rank as usize {
+                    (rest, index) = divide(nd.dims[d], rest);
+                }
+                if d == 0 {
+                    innermost = index;
+                }
+                (0..N).for_each(|k| at[k] += index as i64 * nd.strides[k][d]);
+            }
+            let first = (innermost * pack) as i64 - i64::from(nd.before);
+            for i in 0..pack as i64 {
+                if first + i >= 0 && first + i < nd.inner_size as i64 {
+                    found.push(std::array::from_fn(|k| at[k] + (i - i64::from(nd.before)) * nd.inner[k]));
+                }
+            }
+        }
+        found
+    }
 
     #[test]
     fn layouts_are_those_of_the_header() {
@@ -120,15 +279,11 @@ mod tests {
 
     #[test]
     fn division_by_multiplication_is_exact_below_two_to_the_31() {
-        let divide = |by: FastDiv, n: u64| {
-            let high = ((n * u64::from(by.multiplier)) >> 32) as u32;
-            u64::from((high + n as u32) >> by.shift)
-        };
         for divisor in [1, 2, 3, 5, 7, 64, 641, 6_700_417, (1 << 31) - 1] {
             let by = FastDiv::new(divisor);
             for n in [0, 1, divisor - 1, divisor, divisor + 1, 12_345_678, (1 << 31) - 1] {
                 let n = n.min((1 << 31) - 1);
-                assert_eq!(divide(by, n), n / divisor, "{n} / {divisor}");
+                assert_eq!(divide(by, n), (n / divisor, n % divisor), "{n} / {divisor}");
             }
         }
     }
@@ -136,8 +291,10 @@ mod tests {
     #[test]
     fn packs_are_aligned_with_the_destination() {
         // f32 to f16: four elements of 16 and of 8 bytes.
-        let pack = pack_of(&[DType::F32, DType::F16]);
-        let plan = |dst: u64, src: u64, count| Nd::flat(count, [(dst, 2), (src, 4)], pack);
+        let pack = pack_of(&[4, 2]);
+        let plan = |dst, src, count| {
+            Nd::new(&Loops::flat(count), [Operand::Memory(dst, 2), Operand::Memory(src, 4)], pack)
+        };
         let (nd, index) = plan(0x1000, 0x2000, 10);
         assert_eq!((pack, nd.packs, nd.before, nd.vector, index), (4, 3, 0, 0b11, Index::Narrow));
         let (nd, _) = plan(0x1002, 0x2004, 10);
@@ -146,6 +303,58 @@ mod tests {
         assert_eq!((nd.before, nd.vector), (1, 0b01), "the source begins otherwise");
         assert_eq!(plan(0x1000, 0x2000, 1 << 31).1, Index::Narrow);
         assert_eq!(plan(0x1000, 0x2000, (1 << 31) + 1).1, Index::Wide);
-        assert_eq!(pack_of(&[DType::COMPLEX128, DType::BOOL]), 1);
+        assert_eq!(pack_of(&[16, 1]), 1);
+    }
+
+    #[test]
+    fn threads_reach_every_element_of_a_broadcast_once() {
+        let shapes: [[&[i64]; 2]; 5] = [
+            [&[3, 5, 7], &[7]],
+            [&[3, 5, 7], &[5, 1]],
+            [&[2, 1, 3, 1, 5], &[4, 1, 6, 1]],
+            [&[64], &[]],
+            [&[2, 1, 2, 1, 2, 1, 2, 1], &[1, 2, 1, 2, 1, 2, 1, 3]],
+        ];
+        for [a, b] in shapes {
+            let plan = Plan::new([a, b]).unwrap();
+            for pack in [1, 4, 16] {
+                let dst = Operand::Memory(0x1000 + pack * 4 - 4, 4);
+                let (nd, index) = Nd::<3>::new(&Loops::broadcast(&plan), [dst, dst, dst], pack);
+                let mut found = emulate(&nd, pack);
+                found.sort_unstable();
+                // Rows of the plan, by its own walk.
+                let mut walk = primitives::broadcast::Odometer::at(&plan, 0);
+                let mut expected = Vec::new();
+                for row in 0..plan.count() / plan.inner() {
+                    for i in 0..plan.inner() {
+                        let inner = |n: usize| plan.strides(n)[plan.dims().len() - 1] * i + walk.offsets()[n];
+                        expected.push([row * plan.inner() + i, inner(0), inner(1)].map(|x| x as i64));
+                    }
+                    walk.advance();
+                }
+                assert_eq!((found, index), (expected, Index::Narrow), "{a:?} {b:?} by {pack}");
+            }
+        }
+    }
+
+    #[test]
+    fn walks_with_strides_are_whole_and_values_have_no_memory() {
+        // A transposed source, in bytes of f32, over an f16 destination.
+        let walk = TensorIterator::new(&[3, 4, 8], [&[64, 16, 2], &[4, 12, 48]]).unwrap();
+        let loops = Loops::walk(&walk, [2, 4]);
+        let operands = [Operand::Memory(0x1000, 2), Operand::Memory(0x1000, 4)];
+        let (nd, _) = Nd::new(&loops, operands, 4);
+        let mut found = emulate(&nd, 4);
+        found.sort_unstable();
+        let mut expected = Vec::new();
+        for (a, b, c) in (0..3).flat_map(|a| (0..4).flat_map(move |b| (0..8).map(move |c| (a, b, c)))) {
+            expected.push([a * 32 + b * 8 + c, a + b * 3 + c * 12]);
+        }
+        assert_eq!(found, expected);
+        assert_eq!(nd.vector, 0b01, "only the destination has neighbours side by side");
+        let plan = Plan::new([&[5][..], &[]]).unwrap();
+        let operands = [Operand::Memory(0x1000, 4), Operand::Memory(0x2000, 4), Operand::Value([7, 0])];
+        let (nd, _) = Nd::<3>::new(&Loops::broadcast(&plan), operands, 4);
+        assert_eq!((nd.scalar, nd.scalars[2], nd.strides[2][0], nd.vector), (0b100, [7, 0], 0, 0b011));
     }
 }

@@ -14,24 +14,37 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("indices.cuh", include_str!("../../kernels/indices.cuh")),
 ];
 
-pub(super) static FILL: Source =
-    Source { name: "fill.cu", text: include_str!("../../kernels/fill.cu"), entry: "ep_fill" };
-pub(super) static UNARY: Source =
-    Source { name: "unary.cu", text: include_str!("../../kernels/unary.cu"), entry: "ep_unary" };
+/// A file of `kernels/`, whose kernel is `ep_` and its name.
+const fn source(name: &'static str, entry: &'static str, text: &'static str) -> Source {
+    Source { name, text, entry }
+}
+
+pub(super) static ADD: Source = source("add.cu", "ep_add", include_str!("../../kernels/add.cu"));
+pub(super) static ARANGE: Source = source("arange.cu", "ep_arange", include_str!("../../kernels/arange.cu"));
+pub(super) static ARG_REDUCE: Source =
+    source("arg_reduce.cu", "ep_arg_reduce", include_str!("../../kernels/arg_reduce.cu"));
+pub(super) static BINARY: Source = source("binary.cu", "ep_binary", include_str!("../../kernels/binary.cu"));
+pub(super) static COPY: Source = source("copy.cu", "ep_copy", include_str!("../../kernels/copy.cu"));
+pub(super) static FILL: Source = source("fill.cu", "ep_fill", include_str!("../../kernels/fill.cu"));
+pub(super) static GATHER: Source = source("gather.cu", "ep_gather", include_str!("../../kernels/gather.cu"));
+pub(super) static NORM: Source = source("norm.cu", "ep_norm", include_str!("../../kernels/norm.cu"));
+pub(super) static NORM_WIDE: Source =
+    source("norm_wide.cu", "ep_norm_wide", include_str!("../../kernels/norm_wide.cu"));
+pub(super) static ONE_HOT: Source =
+    source("one_hot.cu", "ep_one_hot", include_str!("../../kernels/one_hot.cu"));
+pub(super) static PAD: Source = source("pad.cu", "ep_pad", include_str!("../../kernels/pad.cu"));
+pub(super) static PERMUTE: Source =
+    source("permute.cu", "ep_permute", include_str!("../../kernels/permute.cu"));
+pub(super) static REDUCE: Source = source("reduce.cu", "ep_reduce", include_str!("../../kernels/reduce.cu"));
 pub(super) static SOFTMAX: Source =
-    Source { name: "softmax.cu", text: include_str!("../../kernels/softmax.cu"), entry: "ep_softmax" };
-pub(super) static SOFTMAX_BACKWARD: Source = Source {
-    name: "softmax_backward.cu",
-    text: include_str!("../../kernels/softmax_backward.cu"),
-    entry: "ep_softmax_backward",
-};
-pub(super) static SOFTMAX_WIDE: Source = Source {
-    name: "softmax_wide.cu",
-    text: include_str!("../../kernels/softmax_wide.cu"),
-    entry: "ep_softmax_wide",
-};
-pub(super) static SOFTMAX_STRIDED: Source = Source {
-    name: "softmax_strided.cu",
-    text: include_str!("../../kernels/softmax_strided.cu"),
-    entry: "ep_softmax_strided",
-};
+    source("softmax.cu", "ep_softmax", include_str!("../../kernels/softmax.cu"));
+pub(super) static SOFTMAX_BACKWARD: Source =
+    source("softmax_backward.cu", "ep_softmax_backward", include_str!("../../kernels/softmax_backward.cu"));
+pub(super) static SOFTMAX_STRIDED: Source =
+    source("softmax_strided.cu", "ep_softmax_strided", include_str!("../../kernels/softmax_strided.cu"));
+pub(super) static SOFTMAX_WIDE: Source =
+    source("softmax_wide.cu", "ep_softmax_wide", include_str!("../../kernels/softmax_wide.cu"));
+pub(super) static TRANSPOSE: Source =
+    source("transpose.cu", "ep_transpose", include_str!("../../kernels/transpose.cu"));
+pub(super) static UNARY: Source = source("unary.cu", "ep_unary", include_str!("../../kernels/unary.cu"));
+pub(super) static WHERE: Source = source("where.cu", "ep_where", include_str!("../../kernels/where.cu"));

@@ -1,0 +1,204 @@
+//! `reduce`: rows by a part of a block, a block, or many of them.
+
+use super::partial::{Sizes, workspace};
+use super::source::REDUCE;
+use super::{choices, dtype_name, pairs, real, same};
+use crate::compiler::Spec;
+use crate::device::CudaDevice;
+use crate::kernel::{Argument, Geometry, Lazy};
+use crate::provider::CudaProvider;
+use crate::stream::CudaStream;
+use ep_core::op::Op;
+use ep_core::primitive::{Reduce, ReduceArgs, ReduceDesc};
+use ep_core::provider::{Factory, Kernel, Registrar};
+use ep_core::{DType, Error, Result};
+
+/// Threads of a block, and the bytes of a row up to which it has that many; the last for any row.
+const THREADS: [(u32, u64); 3] = [(32, 4096), (128, 16384), (256, u64::MAX)];
+const ALL_THREADS: u32 = 256;
+
+/// Ops that are for the same dtypes: the factory's name, the ops, source and destination of each row.
+type Class = (&'static str, Vec<&'static str>, Vec<[DType; 2]>);
+
+fn classes() -> Vec<Class> {
+    let halves = [DType::F16, DType::BF16];
+    // Integers of up to 32 bits, whose sums may need more.
+    let short = [DType::BOOL, DType::I8, DType::U8, DType::I16, DType::U16, DType::I32, DType::U32];
+    let floats = [same(&[DType::FLOAT, DType::COMPLEX].concat()), pairs(&halves, &[DType::F32])].concat();
+    let sums = [same(DType::INT), floats.clone(), pairs(&short, &[DType::I64])].concat();
+    vec![
+        ("reduce.sums", vec!["sum", "prod"], sums),
+        ("reduce.mean", vec!["mean"], floats),
+        ("reduce.extremes", vec!["max", "min"], same(&real())),
+        ("reduce.tests", vec!["any", "all"], pairs(&DType::ALL, &[DType::BOOL])),
+    ]
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+struct Task {
+    op: &'static str,
+    src: DType,
+    dst: DType,
+}
+
+/// What a launch does with rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Whole ones to results.
+    Whole = 0,
+    /// Parts of them to partial results.
+    Parts = 1,
+    /// Partial results to results.
+    Partial = 2,
+}
+
+impl Task {
+    /// Bytes of what is computed with.
+    fn accumulator(self) -> u64 {
+        let sums = ["sum", "prod", "mean"].contains(&self.op);
+        match self.src {
+            _ if self.op == "any" || self.op == "all" => 4,
+            DType::F16 | DType::BF16 => 4,
+            src if sums && (src == DType::BOOL || src.is_int()) => 8,
+            src => src.bytes_for_bounds(),
+        }
+    }
+
+    fn spec(self, stage: Stage, strided: bool, threads: u32) -> Spec {
+        let bytes = if stage == Stage::Partial { self.accumulator() } else { self.src.bytes_for_bounds() };
+        // The destination's dtype does not matter for partial results.
+        let dst = if stage == Stage::Parts { self.src } else { self.dst };
+        Spec::new(&REDUCE)
+            .with("EP_OP", self.op)
+            .with("EP_SRC", dtype_name(self.src))
+            .with("EP_DST", dtype_name(dst))
+            .with("EP_INNER", u32::from(strided))
+            .with("EP_STAGE", stage as u32)
+            .with("EP_THREADS", threads)
+            .with("EP_PACK", 16 / bytes)
+    }
+
+    fn specs(self) -> Vec<Spec> {
+        let whole = THREADS.map(|(threads, _)| self.spec(Stage::Whole, false, threads));
+        let others = [Stage::Parts, Stage::Partial]
+            .into_iter()
+            .flat_map(|stage| [false, true].map(|strided| self.spec(stage, strided, ALL_THREADS)));
+        let strided = self.spec(Stage::Whole, true, ALL_THREADS);
+        whole.into_iter().chain([strided]).chain(others).collect()
+    }
+}
+
+pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 1] {
+    let of_class = |(_, ops, dtypes): Class| {
+        let tasks = ops
+            .into_iter()
+            .flat_map(move |op| dtypes.clone().into_iter().map(move |[src, dst]| Task { op, src, dst }));
+        tasks.flat_map(Task::specs)
+    };
+    [(Reduce::NAME, classes().into_iter().flat_map(of_class).collect())]
+}
+
+pub(super) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()> {
+    let names = choices::<Reduce>();
+    for (name, ops, dtypes) in classes() {
+        let numbers = ops.iter().filter_map(|op| names.iter().position(|n| n == op).map(|i| [i as u32]));
+        let factory = Factory::<Reduce, _, _>::new(name, build);
+        registrar.add(factory.selectors(numbers.collect::<Vec<_>>()).dtypes(dtypes).capturable())?;
+    }
+    Ok(())
+}
+
+fn build(device: &CudaDevice, desc: &ReduceDesc) -> Result<Reducer> {
+    let op = choices::<Reduce>().get(desc.op.0 as usize).copied();
+    let op = op.ok_or_else(|| Error::unsupported(format!("reduce op {} is not known", desc.op.0)))?;
+    let (loader, task) = (device.loader()?, Task { op, src: desc.src, dst: desc.dst });
+    let lazy = |spec| Lazy::new(&loader, Reduce::NAME, spec);
+    let both = |stage| [false, true].map(|strided| lazy(task.spec(stage, strided, ALL_THREADS)));
+    Ok(Reducer {
+        rows: THREADS.map(|(threads, _)| lazy(task.spec(Stage::Whole, false, threads))),
+        columns: lazy(task.spec(Stage::Whole, true, ALL_THREADS)),
+        parts: both(Stage::Parts),
+        partial: both(Stage::Partial),
+        task,
+        sm_count: u64::from(device.properties().sm_count),
+    })
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Args {
+    outer: u64,
+    reduced: u64,
+    inner: u64,
+    parts: u64,
+    per_part: u64,
+    divisor: f64,
+    src: u64,
+    dst: u64,
+}
+
+// SAFETY: as `Args` of reduce.cu.
+unsafe impl Argument for Args {}
+
+struct Reducer {
+    /// By the bytes of a row.
+    rows: [Lazy; THREADS.len()],
+    columns: Lazy,
+    /// For rows and for columns.
+    parts: [Lazy; 2],
+    partial: [Lazy; 2],
+    task: Task,
+    sm_count: u64,
+}
+
+impl Reducer {
+    fn sizes(&self, args: &ReduceArgs) -> Result<Option<Sizes>> {
+        let bytes = self.task.src.bytes_for_bounds().max(self.task.dst.bytes_for_bounds());
+        Sizes::new(args.outer, args.reduced, args.inner, bytes)
+    }
+}
+
+impl Kernel<Reduce, CudaDevice> for Reducer {
+    unsafe fn launch(&self, stream: &CudaStream, args: &ReduceArgs) -> Result<()> {
+        let Some(sizes) = self.sizes(args)? else { return Ok(()) };
+        let Sizes { outer, reduced, inner } = sizes;
+        let strided = usize::from(inner > 1);
+        let divisor = reduced as f64;
+        let parts = sizes.parts(self.sm_count);
+        if parts > 1
+            && let Some(partial) =
+                workspace(stream, args.workspace, args.workspace_bytes, sizes.workspace(parts))?
+        {
+            let per_part = reduced.div_ceil(parts);
+            let first = Args { outer, reduced, inner, parts, per_part, divisor, src: args.src, dst: partial };
+            let then =
+                Args { reduced: parts, parts: 1, per_part: parts, src: partial, dst: args.dst, ..first };
+            // SAFETY: the operands are valid as the caller promises; partial results are the workspace's or the
+            // stream's own memory, of the bytes that were asked for; each is the argument of its kernel.
+            return unsafe {
+                let geometry = |parts| Geometry::linear(sizes.grid(parts), ALL_THREADS);
+                self.parts[strided].get()?.launch(stream, geometry(parts), &first)?;
+                self.partial[strided].get()?.launch(stream, geometry(1), &then)
+            };
+        }
+        let row_bytes = reduced * self.task.src.bytes_for_bounds();
+        let chosen = THREADS.iter().position(|(_, most)| row_bytes <= *most).unwrap_or(THREADS.len() - 1);
+        let (lazy, threads) =
+            if strided == 1 { (&self.columns, ALL_THREADS) } else { (&self.rows[chosen], THREADS[chosen].0) };
+        let per_part = reduced.max(1);
+        let argument =
+            Args { outer, reduced, inner, parts: 1, per_part, divisor, src: args.src, dst: args.dst };
+        // SAFETY: the operands are valid as the caller promises, and this is the kernel's argument.
+        unsafe { lazy.get()?.launch(stream, Geometry::linear(sizes.grid(1), threads), &argument) }
+    }
+
+    fn workspace_size(&self, args: &ReduceArgs) -> Result<u64> {
+        let sizes = self.sizes(args)?;
+        Ok(sizes.map_or(0, |s| s.workspace(s.parts(self.sm_count))))
+    }
+
+    fn describe(&self) -> &str {
+        "a block for each row or 32 columns; few long ones in parts"
+    }
+}
