@@ -8,6 +8,7 @@
 pub mod cache;
 pub mod compiler;
 pub mod context;
+pub mod cublaslt;
 pub mod device;
 pub mod driver;
 mod env;
@@ -18,6 +19,8 @@ pub mod memory;
 pub mod nvrtc;
 pub mod ops;
 pub mod provider;
+mod scratch;
+mod search;
 pub mod settings;
 pub mod space;
 pub mod stream;

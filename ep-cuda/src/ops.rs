@@ -5,6 +5,7 @@
 //! the first of them; after that a launch allocates nothing and looks nothing up.
 
 mod fill;
+mod matmul;
 mod memcpy;
 mod memset;
 mod nd;
@@ -23,13 +24,19 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()
     memcpy::register(registrar)?;
     memset::register(registrar)?;
     fill::register(registrar)?;
+    matmul::register(registrar)?;
     softmax::register(registrar)?;
     unary::register(registrar)
 }
 
 /// The kernels that each op's rows may need on an architecture, under the op's name.
 pub(crate) fn kernels(arch: Arch) -> Vec<(&'static str, Vec<Spec>)> {
-    fill::kernels().into_iter().chain(softmax::kernels(arch)).chain(unary::kernels()).collect()
+    fill::kernels()
+        .into_iter()
+        .chain(matmul::kernels())
+        .chain(softmax::kernels(arch))
+        .chain(unary::kernels())
+        .collect()
 }
 
 /// A dtype's name in the kernels' sources.

@@ -3,6 +3,7 @@
 use crate::context::{Context, Fleet};
 use crate::driver::{CuContext, CuStream, Failed, constant};
 use crate::event::{CudaEvent, done};
+use crate::scratch::Scratch;
 use crate::space::Place;
 use ep_core::provider::{CopyRequest, Stream};
 use ep_core::{Code, Error, Result};
@@ -25,6 +26,7 @@ pub struct CudaStream {
     owned: bool,
     sync_launches: bool,
     queued: Queued,
+    scratch: Scratch,
 }
 
 /// The latest pieces of work, oldest first from `count` on, as a ring. One thread at a time uses a stream.
@@ -89,7 +91,18 @@ impl CudaStream {
                     .map_err(|e| context.error(e))?;
             }
         }
-        Ok(CudaStream { context, fleet, raw, owned: true, sync_launches, queued: Queued::default() })
+        Ok(CudaStream::of(context, fleet, raw, true, sync_launches))
+    }
+
+    fn of(
+        context: Arc<Context>,
+        fleet: Arc<Fleet>,
+        raw: CuStream,
+        owned: bool,
+        sync_launches: bool,
+    ) -> CudaStream {
+        let (queued, scratch) = (Queued::default(), Scratch::default());
+        CudaStream { context, fleet, raw, owned, sync_launches, queued, scratch }
     }
 
     /// A stream that queues onto one that another library made. Handle 0 is the legacy default stream.
@@ -118,7 +131,7 @@ impl CudaStream {
                 )));
             }
         }
-        Ok(CudaStream { context, fleet, raw, owned: false, sync_launches, queued: Queued::default() })
+        Ok(CudaStream::of(context, fleet, raw, false, sync_launches))
     }
 
     /// The context.
@@ -129,6 +142,28 @@ impl CudaStream {
     /// The driver's handle.
     pub fn raw(&self) -> CuStream {
         self.raw
+    }
+
+    /// Memory of the device that the next piece of work may use until the one behind it; see [`Scratch::get`].
+    ///
+    /// # Errors
+    /// `OutOfMemory`; the driver's.
+    pub(crate) fn scratch(&self, bytes: u64) -> Result<u64> {
+        self.scratch.get(self, bytes)
+    }
+
+    /// Queues work of another library with `call`, which runs while the context is current. `name` is for messages.
+    ///
+    /// # Errors
+    /// Those of `call`.
+    pub(crate) fn queue_with(
+        &self,
+        name: &'static str,
+        call: impl FnOnce(&Context) -> Result<()>,
+    ) -> Result<()> {
+        let _current = self.context.enter()?;
+        call(&self.context).map_err(|e| e.context(name))?;
+        self.queued(name)
     }
 
     /// Queues work with `call`, which runs while the context is current. `name` is for messages.
@@ -143,6 +178,12 @@ impl CudaStream {
     ) -> Result<()> {
         let _current = self.context.enter()?;
         call(&self.context).map_err(|e| self.refused(name, e))?;
+        self.queued(name)
+    }
+
+    /// Remembers a piece of work, and waits for it where the options say so. The context is current.
+    #[inline]
+    fn queued(&self, name: &'static str) -> Result<()> {
         self.queued.push(name);
         if self.sync_launches && !self.is_capturing()? {
             return self.drain();
@@ -292,6 +333,12 @@ impl Drop for CudaStream {
                 tracing::debug!("a stream of a lost device ends: {e}")
             }
             Err(e) => tracing::error!("work of a stream that ends failed: {e}"),
+        }
+        if let Err(e) = self.scratch.release(self) {
+            match known && e.code() == Code::DeviceLost {
+                true => tracing::debug!("the scratch memory of a stream of a lost device: {e}"),
+                false => tracing::error!("freeing a stream's scratch memory failed: {e}"),
+            }
         }
         if !self.owned {
             return;
