@@ -2,6 +2,7 @@
 
 use crate::compiler::{Arch, Compiler};
 use crate::context::{Context, Fleet};
+use crate::cublaslt::{CublasLt, Handle};
 use crate::driver::{CuDevice, Driver, constant};
 use crate::event::CudaEvent;
 use crate::kernel::Loader;
@@ -15,6 +16,7 @@ use ep_core::provider::{
 use ep_core::{Error, Result, Scalar};
 use once_cell::sync::OnceCell;
 use std::ffi::{CStr, c_char};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What the driver says of a device.
@@ -102,8 +104,17 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) sync_launches: bool,
     pub(crate) softmax: Option<Strategy>,
+    pub(crate) matmul: Products,
     /// Memory spaces of all devices of the driver with their numbers.
     pub(crate) spaces: Vec<(CuDevice, String)>,
+}
+
+/// What the options say about matrix products, and the library once it is open.
+#[derive(Default)]
+pub(crate) struct Products {
+    pub(crate) tf32: bool,
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) library: OnceCell<Arc<CublasLt>>,
 }
 
 /// A GPU. Its primary context is retained at first use, so listing devices costs none.
@@ -123,13 +134,21 @@ pub struct CudaDevice {
     properties: Properties,
     reached: Vec<String>,
     context: OnceCell<Arc<Context>>,
+    cublaslt: OnceCell<Arc<Handle>>,
 }
 
 impl CudaDevice {
     pub(crate) fn new(shared: Arc<Shared>, ordinal: CuDevice) -> Result<CudaDevice> {
         let properties = Properties::of(&shared.driver, ordinal)?;
         let reached = reached(&shared, ordinal, &properties.uuid)?;
-        Ok(CudaDevice { shared, ordinal, properties, reached, context: OnceCell::new() })
+        Ok(CudaDevice {
+            shared,
+            ordinal,
+            properties,
+            reached,
+            context: OnceCell::new(),
+            cublaslt: OnceCell::new(),
+        })
     }
 
     /// What the driver says of it.
@@ -152,6 +171,24 @@ impl CudaDevice {
     /// The strategy that the options force on softmax.
     pub(crate) fn softmax_strategy(&self) -> Option<Strategy> {
         self.shared.softmax
+    }
+
+    /// Whether matrix products of f32 may lose bits of their factors.
+    pub(crate) fn tf32(&self) -> bool {
+        self.shared.matmul.tf32
+    }
+
+    /// cuBLASLt on this device.
+    ///
+    /// # Errors
+    /// `Unavailable` where there is none; the library's. A later call tries again.
+    pub(crate) fn cublaslt(&self) -> Result<Arc<Handle>> {
+        let handle = self.cublaslt.get_or_try_init(|| {
+            let Products { file, library, .. } = &self.shared.matmul;
+            let library = library.get_or_try_init(|| CublasLt::open(file.as_deref()).map(Arc::new))?;
+            Handle::new(library.clone(), self.context()?.clone()).map(Arc::new)
+        })?;
+        Ok(handle.clone())
     }
 
     /// What loads its kernels.

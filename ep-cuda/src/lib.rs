@@ -8,6 +8,7 @@
 pub mod cache;
 pub mod compiler;
 pub mod context;
+pub mod cublaslt;
 pub mod device;
 pub mod driver;
 mod env;
@@ -19,6 +20,7 @@ pub mod nvrtc;
 pub mod ops;
 pub mod provider;
 mod refusal;
+mod search;
 pub mod settings;
 pub mod space;
 pub mod stream;

@@ -2,9 +2,10 @@
 
 use crate::compiler::Arch;
 use crate::env;
+use crate::search::Wanted;
 use ep_core::{Error, Result};
 use libloading::Library;
-use std::ffi::{CStr, CString, OsString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +14,7 @@ use std::str::FromStr;
 /// The variable that names the library's file, or the folder that holds it.
 pub const LIBRARY_ENV: &str = "EP_CUDA_NVRTC";
 
-/// Major versions, newest first: their names are `libnvrtc.so.MAJOR`.
-const MAJORS: [u32; 2] = [13, 12];
+const WANTED: Wanted = Wanted { name: "nvrtc", majors: &[13, 12], old_package: "cuda_nvrtc" };
 
 /// The compiler's version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,13 +99,9 @@ impl Nvrtc {
     /// `Unavailable` with the places that were searched and how to get it.
     pub fn open(option: Option<&Path>) -> Result<Nvrtc> {
         let named = option.map(Path::to_owned).or_else(|| env::var(LIBRARY_ENV).map(PathBuf::from));
-        let candidates = match &named {
-            Some(path) => named_files(path),
-            None => candidates(&Surroundings::real()),
-        };
         let mut failures = Vec::new();
-        for path in &candidates {
-            match Nvrtc::load(path) {
+        for path in WANTED.files(named.as_deref()) {
+            match Nvrtc::load(&path) {
                 Ok(nvrtc) => return Ok(nvrtc),
                 Err(e) => failures.push(format!("  {}: {e}", path.display())),
             }
@@ -292,84 +288,9 @@ fn open_builtins(nvrtc: &Path) -> Result<Option<Library>> {
     library.map(Some).map_err(|e| Error::unavailable(env::loader_words(&e)))
 }
 
-/// Where to look, as the process sees it.
-struct Surroundings<'a> {
-    variable: &'a dyn Fn(&str) -> Option<OsString>,
-    root: &'a Path,
-}
-
-impl Surroundings<'static> {
-    fn real() -> Self {
-        Surroundings { variable: &|name| env::var(name), root: Path::new("/") }
-    }
-}
-
-fn file_names() -> impl Iterator<Item = String> {
-    MAJORS.into_iter().map(|major| format!("libnvrtc.so.{major}"))
-}
-
-/// The file that a person named, or those in the folder.
-fn named_files(path: &Path) -> Vec<PathBuf> {
-    if !path.is_dir() {
-        return vec![path.to_owned()];
-    }
-    let mut files: Vec<_> = file_names().map(|name| path.join(name)).collect();
-    files.push(path.join("libnvrtc.so"));
-    files
-}
-
-/// Files to try, in order: bare names for the loader, then those that exist in the toolkit and Python's packages.
-fn candidates(around: &Surroundings<'_>) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = file_names().map(PathBuf::from).collect();
-    let mut folders = Vec::new();
-    for name in ["CUDA_HOME", "CUDA_PATH"] {
-        if let Some(root) = (around.variable)(name) {
-            folders.extend(["lib64", "lib"].map(|lib| Path::new(&root).join(lib)));
-        }
-    }
-    let local = around.root.join("usr/local");
-    folders.push(local.join("cuda/lib64"));
-    let mut toolkits = children(&local, "cuda-");
-    toolkits.sort();
-    folders.extend(toolkits.into_iter().rev().map(|t| t.join("lib64")));
-    for packages in python_packages(around) {
-        folders.push(packages.join("nvidia/cu13/lib"));
-        folders.push(packages.join("nvidia/cuda_nvrtc/lib"));
-    }
-    for folder in folders {
-        let inside = file_names().map(|name| folder.join(name)).filter(|file| file.is_file());
-        files.extend(inside.collect::<Vec<_>>());
-    }
-    files
-}
-
-/// Folders of Python packages: of the active environment, the user's, the system's.
-fn python_packages(around: &Surroundings<'_>) -> Vec<PathBuf> {
-    let mut libs = Vec::new();
-    for name in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
-        libs.extend((around.variable)(name).map(|root| Path::new(&root).join("lib")));
-    }
-    libs.extend((around.variable)("HOME").map(|home| Path::new(&home).join(".local/lib")));
-    libs.extend(["usr/local/lib", "usr/lib"].map(|lib| around.root.join(lib)));
-    let mut packages = Vec::new();
-    for lib in libs {
-        for python in children(&lib, "python3") {
-            packages.extend(["site-packages", "dist-packages"].map(|name| python.join(name)));
-        }
-    }
-    packages
-}
-
-fn children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let fits = |p: &PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(prefix));
-    entries.filter_map(|e| Some(e.ok()?.path())).filter(fits).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compiler::tests::Folder;
     use ep_core::Code;
 
     #[test]
@@ -378,31 +299,6 @@ mod tests {
         assert_eq!(v("13.0"), Ok(Version { major: 13, minor: 0 }));
         assert!(v("12.9").unwrap() < v("13.0").unwrap() && v("12.9").unwrap() < v("12.10").unwrap());
         assert!(v("13").is_err() && v("x.y").is_err());
-    }
-
-    #[test]
-    fn the_loader_comes_first_then_toolkits_then_pip() {
-        let folder = Folder::new();
-        let place = |path: &str| {
-            let file = folder.path().join(path);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(&file, b"").unwrap();
-            file
-        };
-        let toolkit = place("usr/local/cuda-12.4/lib64/libnvrtc.so.12");
-        let newer = place("usr/local/cuda-13.0/lib64/libnvrtc.so.13");
-        let home = place("opt/cuda/lib64/libnvrtc.so.13");
-        let pip = place("venv/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
-        let old_pip = place("usr/lib/python3.9/dist-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12");
-        place("usr/lib/python3.9/dist-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.9");
-        let variable = |name: &str| match name {
-            "CUDA_HOME" => Some(folder.path().join("opt/cuda").into()),
-            "VIRTUAL_ENV" => Some(folder.path().join("venv").into()),
-            _ => None,
-        };
-        let found = candidates(&Surroundings { variable: &variable, root: folder.path() });
-        let loader = ["libnvrtc.so.13", "libnvrtc.so.12"].map(PathBuf::from);
-        assert_eq!(found, [&loader[..], &[home, newer, toolkit, pip, old_pip]].concat());
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod copy_nd;
 mod fill;
 mod gather;
 mod indices;
+mod matmul;
 mod memcpy;
 mod memset;
 mod nd;
@@ -56,6 +57,7 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()
     gather::register(registrar)?;
     one_hot::register(registrar)?;
     arange::register(registrar)?;
+    matmul::register(registrar)?;
     softmax::register(registrar)?;
     norm::register(registrar)?;
     reduce::register(registrar)?;
@@ -78,6 +80,7 @@ pub(crate) fn kernels(arch: Arch) -> Vec<(&'static str, Vec<Spec>)> {
     all.extend(gather::kernels());
     all.extend(one_hot::kernels());
     all.extend(arange::kernels());
+    all.extend(matmul::kernels());
     all.extend(softmax::kernels(arch));
     all.extend(norm::kernels(arch));
     all.extend(reduce::kernels());

@@ -2,7 +2,7 @@
 
 use crate::cache::Cache;
 use crate::compiler::{Arch, Compiler};
-use crate::device::{CudaDevice, Properties, Shared};
+use crate::device::{CudaDevice, Products, Properties, Shared};
 use crate::driver::{CuDevice, Driver};
 use crate::ops;
 use crate::settings::Settings;
@@ -11,6 +11,7 @@ use crate::visible;
 use crate::warm;
 use ep_core::provider::{Host, Options, Provider, Registrar, Warm, WarmTarget};
 use ep_core::{Code, Error, Result};
+use once_cell::sync::OnceCell;
 use std::sync::Arc;
 
 /// An instance of the CUDA provider. Its options are [`Settings`].
@@ -109,6 +110,11 @@ impl Devices {
             limits: settings.limits,
             sync_launches: settings.sync_launches,
             softmax: settings.softmax,
+            matmul: Products {
+                tf32: settings.tf32,
+                file: settings.cublaslt.clone(),
+                library: OnceCell::new(),
+            },
             spaces: found.iter().map(|(ordinal, uuid)| (*ordinal, space::device(uuid))).collect(),
         };
         Ok(Devices { shared: Arc::new(shared), order })

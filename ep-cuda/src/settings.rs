@@ -15,8 +15,10 @@ use std::path::PathBuf;
 /// | `cache_bytes` | all | bytes of freed memory that the pool of each device keeps for reuse at most |
 /// | `sync_launches` | `false` | waits for each launch, so that an error names the one that caused it |
 /// | `softmax` | by width | strategy of the softmax family, where it has room: `warp`, `block`, `cluster`, `shared`, `wide` |
+/// | `tf32` | `false` | matrix products of f32 may round their factors to TF32, which is faster |
 /// | `cache` | [`FOLDER_ENV`](crate::cache::FOLDER_ENV), else the user's cache folder | folder of compiled kernels, or `off` |
 /// | `nvrtc` | [`LIBRARY_ENV`](crate::nvrtc::LIBRARY_ENV), else searched for | file of NVRTC, or the folder that holds it |
+/// | `cublaslt` | [`LIBRARY_ENV`](crate::cublaslt::LIBRARY_ENV), else searched for | file of cuBLASLt, or the folder that holds it |
 /// | `driver` | [`LIBRARY_ENV`](crate::driver::LIBRARY_ENV), else `libcuda.so.1` | file of the driver |
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
@@ -28,10 +30,14 @@ pub struct Settings {
     pub sync_launches: bool,
     /// `softmax`
     pub softmax: Option<Strategy>,
+    /// `tf32`
+    pub tf32: bool,
     /// `cache`
     pub cache: Option<String>,
     /// `nvrtc`
     pub nvrtc: Option<PathBuf>,
+    /// `cublaslt`
+    pub cublaslt: Option<PathBuf>,
     /// `driver`
     pub driver: Option<PathBuf>,
 }
@@ -48,8 +54,10 @@ impl Settings {
             "cache_bytes",
             "sync_launches",
             "softmax",
+            "tf32",
             "cache",
             "nvrtc",
+            "cublaslt",
             "driver",
         ])?;
         let text = |name| options.get(name).map(str::to_owned);
@@ -62,8 +70,10 @@ impl Settings {
             },
             sync_launches: options.parse("sync_launches", false)?,
             softmax: softmax.map_err(|e: Error| e.context("option `softmax`"))?,
+            tf32: options.parse("tf32", false)?,
             cache: text("cache"),
             nvrtc: text("nvrtc").map(PathBuf::from),
+            cublaslt: text("cublaslt").map(PathBuf::from),
             driver: text("driver").map(PathBuf::from),
         })
     }

@@ -164,6 +164,20 @@ impl CudaStream {
         self.raw
     }
 
+    /// Queues work of another library with `call`, which runs while the context is current. `name` is for messages.
+    ///
+    /// # Errors
+    /// Those of `call`.
+    pub(crate) fn queue_with(
+        &self,
+        name: &'static str,
+        call: impl FnOnce(&Context) -> Result<()>,
+    ) -> Result<()> {
+        let _current = self.context.enter()?;
+        call(&self.context).map_err(|e| e.context(name))?;
+        self.queued(name)
+    }
+
     /// Queues work with `call`, which runs while the context is current. `name` is for messages.
     ///
     /// # Errors
@@ -176,6 +190,12 @@ impl CudaStream {
     ) -> Result<()> {
         let _current = self.context.enter()?;
         call(&self.context).map_err(|e| self.refused(name, e))?;
+        self.queued(name)
+    }
+
+    /// Remembers a piece of work, and waits for it where the options say so. The context is current.
+    #[inline]
+    fn queued(&self, name: &'static str) -> Result<()> {
         self.queued.push(name);
         if self.sync_launches && !self.is_capturing()? {
             return self.drain();

@@ -7,7 +7,7 @@ use std::fmt::Display;
 
 /// What a call needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Needs {
+pub(crate) enum Needs {
     /// Nothing: `cuInit`, and what tells of errors.
     Nothing,
     /// An initialized driver.
@@ -19,7 +19,12 @@ enum Needs {
 }
 
 /// One call: logged, counted, perhaps failed.
-fn call(name: &str, detail: impl Display, needs: Needs, body: impl FnOnce(&mut World) -> Outcome) -> i32 {
+pub(crate) fn call(
+    name: &str,
+    detail: impl Display,
+    needs: Needs,
+    body: impl FnOnce(&mut World) -> Outcome,
+) -> i32 {
     world(|w| {
         w.calls += 1;
         let number = w.calls;

@@ -1,5 +1,6 @@
 //! The state of the fake: objects, memory, queued work.
 
+use crate::cublaslt::{self, Object, Product};
 use crate::result::ILLEGAL_ADDRESS;
 use std::alloc::Layout;
 use std::cell::Cell;
@@ -48,6 +49,7 @@ pub(crate) enum Work {
     Copy { dst: u64, src: u64, bytes: usize },
     Set { dst: u64, width: usize, value: u32, count: usize },
     Kernel { function: u64, argument: Vec<u8>, grid: [u32; 3], block: [u32; 3] },
+    Product(Box<Product>),
     Record { event: u64, number: u64 },
     Wait { event: u64, number: u64 },
     Free { address: u64 },
@@ -125,6 +127,7 @@ pub(crate) struct World {
     pub(crate) functions: HashMap<u64, Function>,
     pub(crate) graphs: HashMap<u64, Vec<Work>>,
     pub(crate) execs: HashMap<u64, Vec<Work>>,
+    pub(crate) blas: HashMap<u64, Object>,
 }
 
 // SAFETY: the pointers in `blocks` are of memory that only the world uses, under its lock, or that the host owns.
@@ -179,6 +182,7 @@ impl World {
             functions: HashMap::new(),
             graphs: HashMap::new(),
             execs: HashMap::new(),
+            blas: HashMap::new(),
         }
     }
 
@@ -199,6 +203,7 @@ impl World {
             ("modules", self.modules.len()),
             ("graphs", self.graphs.len()),
             ("graph execs", self.execs.len()),
+            ("objects of cuBLASLt", self.blas.len()),
         ];
         counts.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n} {what}")).collect()
     }
@@ -395,6 +400,7 @@ impl World {
                     }
                 }
             }
+            Work::Product(product) => cublaslt::perform(self, &product).map_err(fault)?,
             Work::Record { event, number } => {
                 let clock = self.clock;
                 if let Some(event) = self.events.get_mut(&event) {

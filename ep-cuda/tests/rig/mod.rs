@@ -34,6 +34,7 @@ impl Rig {
         Settings {
             driver: Some(self.fake.path().to_owned()),
             nvrtc: Some(self.fake.path().to_owned()),
+            cublaslt: Some(self.fake.path().to_owned()),
             cache: Some("off".to_owned()),
             ..Settings::default()
         }
@@ -50,7 +51,8 @@ impl Rig {
     /// The config of an instance on the fake, with more options.
     pub fn config(&self, options: &[(&str, &str)]) -> ProviderConfig {
         let mut config = ProviderConfig::new("cuda", "");
-        let own = [("driver", self.fake.option()), ("nvrtc", self.fake.option()), ("cache", "off")];
+        let fake = self.fake.option();
+        let own = [("driver", fake), ("nvrtc", fake), ("cublaslt", fake), ("cache", "off")];
         config.options = own.iter().chain(options).map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         config
     }

@@ -1,0 +1,343 @@
+//! The geometry of matrix products: dimensions of batches as loops with a step for each operand, and which of them are
+//! part of a larger matrix.
+
+use ep_core::op::MAX_DIMS;
+
+/// A dimension of a batch. Steps are in elements; 0 where all of the loop share a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub(super) struct Loop {
+    pub(super) length: u64,
+    pub(super) a: u64,
+    pub(super) b: u64,
+    pub(super) c: u64,
+}
+
+/// Dimensions of a batch at most: those of rank 8, without the matrix.
+pub(super) const MAX_LOOPS: usize = MAX_DIMS - 2;
+
+/// Loops, innermost first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Loops {
+    all: [Loop; MAX_LOOPS],
+    len: usize,
+}
+
+impl Loops {
+    pub(super) fn as_slice(&self) -> &[Loop] {
+        &self.all[..self.len]
+    }
+
+    /// The same with the outermost first and unused places at the end, as the kernel takes it.
+    pub(super) fn outermost_first(&self) -> [Loop; MAX_LOOPS] {
+        let mut reversed = [Loop::default(); MAX_LOOPS];
+        for (to, from) in reversed.iter_mut().zip(self.as_slice().iter().rev()) {
+            *to = *from;
+        }
+        reversed
+    }
+
+    /// How often they go round. Loops over matrices that are there do not overflow.
+    pub(super) fn count(&self) -> u64 {
+        self.as_slice().iter().fold(1, |n, l| n.saturating_mul(l.length))
+    }
+
+    /// Adds a loop around the others, or makes the outermost longer where the new one continues it.
+    fn surround(&mut self, new: Loop) {
+        if let Some(old) = self.all[..self.len].last_mut() {
+            let after = |step: u64| step.wrapping_mul(old.length);
+            if (after(old.a), after(old.b), after(old.c)) == (new.a, new.b, new.c) {
+                old.length = old.length.wrapping_mul(new.length);
+                return;
+            }
+        }
+        self.all[self.len] = new;
+        self.len += 1;
+    }
+
+    /// Takes out the innermost loop that `fits`.
+    pub(super) fn take(&mut self, fits: impl Fn(&Loop) -> bool) -> Option<Loop> {
+        let at = self.as_slice().iter().position(fits)?;
+        let found = self.all[at];
+        self.all.copy_within(at + 1..self.len, at);
+        self.len -= 1;
+        self.all[self.len] = Loop::default();
+        Some(found)
+    }
+
+    /// The steps of a, b and c at each turn, in order.
+    pub(super) fn offsets(&self) -> impl Iterator<Item = [u64; 3]> {
+        let loops = *self;
+        (0..self.count()).map(move |mut index| {
+            let mut at = [0; 3];
+            for l in loops.as_slice() {
+                let turn = index % l.length;
+                index /= l.length;
+                for (at, step) in at.iter_mut().zip([l.a, l.b, l.c]) {
+                    *at += turn * step;
+                }
+            }
+            at
+        })
+    }
+}
+
+/// Where the elements of a factor op(x) are: steps from row to row and from column to column, of which one is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Factor {
+    pub(super) row: u64,
+    pub(super) col: u64,
+}
+
+/// Products of matrices: `outer` are those with results of their own, `inner` those that are summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Problem {
+    pub(super) m: u64,
+    pub(super) n: u64,
+    pub(super) k: u64,
+    pub(super) a: Factor,
+    pub(super) b: Factor,
+    pub(super) outer: Loops,
+    pub(super) inner: Loops,
+}
+
+impl Problem {
+    /// One product of dense matrices. `transposed` says how a and b are stored.
+    pub(super) fn one([m, n, k]: [u64; 3], transposed: [bool; 2]) -> Problem {
+        let factor = |rows, cols, transposed| match transposed {
+            true => Factor { row: 1, col: rows },
+            false => Factor { row: cols, col: 1 },
+        };
+        let (a, b) = (factor(m, k, transposed[0]), factor(k, n, transposed[1]));
+        Problem { m, n, k, a, b, outer: Loops::default(), inner: Loops::default() }
+    }
+
+    /// A batch of them, one behind the other.
+    pub(super) fn batch(self, length: u64) -> Problem {
+        let [a, b, c] = self.sizes();
+        let mut problem = self;
+        problem.outer.surround(Loop { length, a, b, c });
+        problem.folded()
+    }
+
+    /// The products of operands with these shapes as stored; none where they do not fit together.
+    pub(super) fn broadcast(dims: [&[u64]; 3], transposed: [bool; 2]) -> Option<Problem> {
+        let matrix = |dims: &[u64], transposed: bool| match *dims {
+            [.., rows, cols] if dims.len() <= MAX_DIMS => {
+                Some(if transposed { (cols, rows) } else { (rows, cols) })
+            }
+            _ => None,
+        };
+        let [a_dims, b_dims, c_dims] = dims;
+        let ((m, k), (k_of_b, n)) = (matrix(a_dims, transposed[0])?, matrix(b_dims, transposed[1])?);
+        if matrix(c_dims, false)? != (m, n) || k != k_of_b {
+            return None;
+        }
+        let mut problem = Problem::one([m, n, k], transposed);
+        let mut steps = problem.sizes();
+        let rank = dims.map(<[u64]>::len).into_iter().max()? - 2;
+        for i in 0..rank {
+            let lengths = dims.map(|dims| {
+                let batch = dims.len() - 2;
+                if i < batch { dims[batch - 1 - i] } else { 1 }
+            });
+            let all = match lengths {
+                [a, b, _] if a == b || b == 1 => a,
+                [1, b, _] => b,
+                _ => return None,
+            };
+            let [a, b, c] = [0, 1, 2].map(|x| if lengths[x] == 1 { 0 } else { steps[x] });
+            match lengths[2] {
+                own if own != all && own != 1 => return None,
+                _ if all == 1 => {}
+                1 => problem.inner.surround(Loop { length: all, a, b, c: 0 }),
+                _ => problem.outer.surround(Loop { length: all, a, b, c }),
+            }
+            for (step, length) in steps.iter_mut().zip(lengths) {
+                // What no address space holds has an empty operand beside it, and is not stepped through.
+                *step = step.wrapping_mul(length);
+            }
+        }
+        Some(problem.folded())
+    }
+
+    /// Elements of a matrix of each operand.
+    fn sizes(&self) -> [u64; 3] {
+        let Problem { m, n, k, .. } = *self;
+        [m.wrapping_mul(k), k.wrapping_mul(n), m.wrapping_mul(n)]
+    }
+
+    /// Whether there is no result.
+    pub(super) fn is_empty(&self) -> bool {
+        self.m == 0 || self.n == 0 || self.outer.count() == 0
+    }
+
+    /// Whether results are sums of nothing.
+    pub(super) fn sums_nothing(&self) -> bool {
+        self.k == 0 || self.inner.count() == 0
+    }
+
+    /// The same products as fewer and larger ones: a sum over a batch is a longer depth, and a b that all share is
+    /// multiplied by all rows at once, wherever matrices go on where the one before ends.
+    fn folded(mut self) -> Problem {
+        if self.is_empty() || self.sums_nothing() {
+            return self;
+        }
+        let p = &mut self;
+        while let Some(l) = p.inner.take(|l| l.a == p.k * p.a.col && l.b == p.k * p.b.row) {
+            p.k *= l.length;
+        }
+        loop {
+            if let Some(l) = p.outer.take(|l| l.b == 0 && l.a == p.m * p.a.row && l.c == p.m * p.n) {
+                p.m *= l.length;
+            } else if let Some(l) =
+                p.outer.take(|l| p.m == 1 && l.a == 0 && l.b == p.n * p.b.col && l.c == p.n)
+            {
+                p.n *= l.length;
+            } else {
+                return self;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_core::DType;
+    use std::collections::BTreeMap;
+
+    /// Which elements of a and b each element of c is the sum of products of, as lists of pairs of positions.
+    type Terms = BTreeMap<u64, Vec<(u64, u64)>>;
+
+    fn terms(p: &Problem) -> Terms {
+        let mut terms = Terms::new();
+        for [a0, b0, c0] in p.outer.offsets() {
+            for [a1, b1, _] in p.inner.offsets() {
+                for (i, j) in (0..p.m).flat_map(|i| (0..p.n).map(move |j| (i, j))) {
+                    let list = terms.entry(c0 + i * p.n + j).or_default();
+                    list.extend(
+                        (0..p.k).map(|x| {
+                            (a0 + a1 + i * p.a.row + x * p.a.col, b0 + b1 + x * p.b.row + j * p.b.col)
+                        }),
+                    );
+                }
+            }
+        }
+        terms.values_mut().for_each(|list| list.sort_unstable());
+        terms
+    }
+
+    /// The same by NumPy's rules, without loops that are merged or folded.
+    fn expected(dims: [&[u64]; 3], transposed: [bool; 2]) -> Terms {
+        let split = |dims: &'static [u64]| dims.split_at(dims.len() - 2);
+        let [(a, am), (b, bm), (c, cm)] = dims.map(|d| split(d.to_vec().leak()));
+        let rank = [a, b, c].iter().map(|d| d.len()).max().unwrap();
+        let at = |dims: &[u64], i: usize| if i + dims.len() < rank { 1 } else { dims[i + dims.len() - rank] };
+        let all: Vec<u64> = (0..rank).map(|i| at(a, i).max(at(b, i))).collect();
+        let (m, n) = (cm[0], cm[1]);
+        let k = if transposed[0] { am[0] } else { am[1] };
+        let mut terms = Terms::new();
+        for index in 0..all.iter().product() {
+            let place = |dims: &[u64]| {
+                let (mut rest, mut flat, mut scale) = (index, 0, 1);
+                for i in (0..rank).rev() {
+                    flat += (rest % all[i]) % at(dims, i) * scale;
+                    (rest, scale) = (rest / all[i], scale * at(dims, i));
+                }
+                flat
+            };
+            let (a0, b0, c0) = (place(a) * m * k, place(b) * k * n, place(c) * m * n);
+            for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                let left = |x| if transposed[0] { x * am[1] + i } else { i * am[1] + x };
+                let right = |x| if transposed[1] { j * bm[1] + x } else { x * bm[1] + j };
+                let list = terms.entry(c0 + i * n + j).or_default();
+                list.extend((0..k).map(|x| (a0 + left(x), b0 + right(x))));
+            }
+        }
+        terms.values_mut().for_each(|list| list.sort_unstable());
+        terms
+    }
+
+    /// Shapes of a, b and c for sizes m, n and k with batches before them.
+    fn shapes(batches: [&[u64]; 3], [m, n, k]: [u64; 3], transposed: [bool; 2]) -> [Vec<u64>; 3] {
+        let stored = |rows, cols, turned: bool| if turned { [cols, rows] } else { [rows, cols] };
+        let matrices = [stored(m, k, transposed[0]), stored(k, n, transposed[1]), [m, n]];
+        [0, 1, 2].map(|x| [batches[x], &matrices[x]].concat())
+    }
+
+    const BATCHES: [[&[u64]; 3]; 12] = [
+        [&[], &[], &[]],
+        [&[3], &[3], &[3]],
+        [&[2, 3], &[], &[2, 3]],
+        [&[], &[3], &[3]],
+        [&[2, 1], &[1, 3], &[2, 3]],
+        [&[3], &[3], &[]],
+        [&[2, 3], &[2, 3], &[2, 1]],
+        [&[2, 3], &[3], &[1, 3]],
+        [&[2, 1, 2], &[3, 2], &[1, 3, 1]],
+        [&[1, 2, 1, 3, 1, 2], &[1, 2, 1, 3, 1, 2], &[1, 2, 1, 3, 1, 2]],
+        [&[2], &[], &[1, 1]],
+        [&[2, 3, 2], &[1, 3, 1], &[2, 3, 2]],
+    ];
+
+    #[test]
+    fn loops_and_folds_add_up_the_same_products() {
+        for batches in BATCHES {
+            for sizes in [[3, 2, 4], [1, 3, 2], [3, 1, 2], [2, 3, 1], [1, 1, 1]] {
+                for transposed in [[false, false], [true, false], [false, true], [true, true]] {
+                    let dims = shapes(batches, sizes, transposed);
+                    let dims = [&dims[0][..], &dims[1][..], &dims[2][..]];
+                    let problem = Problem::broadcast(dims, transposed).unwrap();
+                    let name = format!("{dims:?} {transposed:?}: {problem:?}");
+                    assert_eq!(terms(&problem), expected(dims, transposed), "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shared_factors_and_dense_sums_become_one_product() {
+        let of = |batches, transposed: [bool; 2]| {
+            let dims = shapes(batches, [3, 2, 4], transposed);
+            Problem::broadcast([&dims[0], &dims[1], &dims[2]], transposed).unwrap()
+        };
+        let one_b = of([&[5, 6], &[], &[5, 6]], [false, false]);
+        assert_eq!((one_b.m, one_b.outer.as_slice().len()), (90, 0));
+        let turned = of([&[5, 6], &[], &[5, 6]], [true, false]);
+        assert_eq!((turned.m, turned.outer.count()), (3, 30), "rows do not go on");
+        let summed = of([&[5], &[5], &[]], [true, false]);
+        assert_eq!((summed.k, summed.inner.count()), (20, 1));
+        let apart = of([&[5], &[5], &[]], [false, false]);
+        assert_eq!((apart.k, apart.inner.count()), (4, 5));
+        let plain = of([&[2, 3], &[2, 3], &[2, 3]], [false, false]);
+        assert_eq!(plain.outer.as_slice(), [Loop { length: 6, a: 12, b: 8, c: 6 }]);
+        let batch = Problem::one([3, 2, 4], [false; 2]).batch(6);
+        assert_eq!(plain, batch);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let refused = |a: &[u64], b: &[u64], c: &[u64]| Problem::broadcast([a, b, c], [false; 2]).is_none();
+        assert!(refused(&[2, 3], &[4, 5], &[2, 5]), "depth");
+        assert!(refused(&[2, 3], &[3, 5], &[5, 2]), "result");
+        assert!(refused(&[2, 2, 3], &[3, 3, 5], &[2, 5]), "batches");
+        assert!(refused(&[2, 2, 3], &[3, 5], &[4, 2, 5]), "a batch of c that nobody has");
+        assert!(refused(&[3], &[3, 5], &[5]), "no matrix");
+        assert!(refused(&[1; 9], &[1; 9], &[1; 9]), "rank");
+        assert!(!refused(&[0, 2, 3], &[0, 3, 5], &[2, 5]), "a sum over nothing");
+    }
+
+    #[test]
+    fn nothing_is_told_from_sums_of_nothing() {
+        let of = |a: &[u64], b: &[u64], c: &[u64]| {
+            let p = Problem::broadcast([a, b, c], [false; 2]).unwrap();
+            (p.is_empty(), p.sums_nothing())
+        };
+        assert_eq!(of(&[2, 0], &[0, 5], &[2, 5]), (false, true));
+        assert_eq!(of(&[0, 2, 3], &[3, 5], &[2, 5]), (false, true));
+        assert_eq!(of(&[0, 2, 3], &[3, 5], &[0, 2, 5]), (true, false));
+        assert_eq!(of(&[u64::MAX >> 1, 4, 2, 0], &[0, 5], &[2, 5]).0, false);
+        assert_eq!(size_of::<Loop>(), 32, "as the kernel's {}", DType::F32);
+    }
+}

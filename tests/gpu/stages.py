@@ -1,0 +1,358 @@
+"""The stages of tests/gpu.sh. Each is a list of parts; a part is a program with a time limit and becomes a record.
+
+The report OUT/STAGE.json is {stage, machine, parts: [{name, status, seconds, ...}]}, written again after every part.
+Parts that it already has are not run again. `status` is ok, failed, or timeout: the part had a whole call's time.
+"""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+UNFINISHED = 75
+# A part is not begun with less than this left.
+LEAST_SECONDS = 15
+KEPT_OUTPUT = 3000
+STRATEGIES = ["warp", "block", "cluster", "shared", "wide"]
+SOFTMAX_OPS = ["softmax", "log_softmax", "softmax_backward", "log_softmax_backward"]
+TOOLS = ["memcheck", "racecheck", "initcheck"]
+# What a sanitized suite runs: for each tool all ops would take an hour.
+SANITIZED_DTYPES = {"memcheck": ["f32", "f16", "u8"], "racecheck": ["f32"], "initcheck": ["f32"]}
+
+
+class Place:
+    """Where the binaries are, and the environment of everything that is started."""
+
+    def __init__(self):
+        self.bin = Path(os.environ.get("EP_BIN_DIR", REPOSITORY / ".gpu/bin")).resolve()
+        archive = Path(os.environ.get("EP_GPU_CACHE", self.bin.parent / "cache.tar.xz"))
+        self.work = Path(os.environ.get("EP_GPU_WORK", self.bin.parent / "work")).resolve()
+        self.work.mkdir(parents=True, exist_ok=True)
+        self.environment = dict(os.environ)
+        self.environment.setdefault("EP_CUDA_CACHE", str(self.unpacked(archive)))
+        for variable, name in [("EP_CUDA_NVRTC", "libnvrtc.so.1[23]"), ("EP_CUDA_CUBLASLT", "libcublasLt.so.1[23]")]:
+            found = self.environment.get(variable) or python_library(name)
+            if found:
+                self.environment[variable] = found
+
+    def unpacked(self, archive):
+        """The folder of the cache, filled from the archive at first use."""
+        folder = self.work / "cache"
+        if archive.is_file() and not folder.is_dir():
+            fresh = self.work / "cache.new"
+            shutil.rmtree(fresh, ignore_errors=True)
+            shutil.unpack_archive(archive, fresh)
+            fresh.rename(folder)
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def ep(self, *arguments, config="cuda.toml"):
+        return [str(self.bin / "ep"), "--config", str(self.config(config)), *arguments]
+
+    def config(self, name):
+        return self.bin / name
+
+    def forced(self, strategy):
+        """A config whose softmax uses one strategy. Libraries are named in full: it lies elsewhere."""
+        file = self.work / f"softmax-{strategy}.toml"
+        library = self.bin / "libep_cuda.so"
+        file.write_text(
+            f'[[provider]]\nname = "cuda"\npath = "{library}"\n[provider.options]\nsoftmax = "{strategy}"\n'
+        )
+        return file
+
+
+def python_library(pattern):
+    """A library in this Python's packages of NVIDIA; the newest version where there are several."""
+    found = []
+    for folder in sys.path:
+        if folder and Path(folder, "nvidia").is_dir():
+            found += [p for p in Path(folder, "nvidia").glob(f"*/lib/{pattern}") if "alt" not in p.name]
+    return str(max(found, key=lambda p: p.name)) if found else None
+
+
+def run(command, seconds, environment, log=None):
+    """Exit code (None: killed at its limit), standard output, the end of standard error. Ends the program's children too."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=errors, env=environment, start_new_session=True, cwd=REPOSITORY
+        )
+        try:
+            code = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, 9)
+                process.wait()
+        output.seek(0)
+        errors.seek(0)
+        return code, output.read(), errors.read()[-KEPT_OUTPUT:]
+
+
+# ---- Parts: functions of (place, seconds) that return a record's fields
+
+
+def conformance(target, *flags):
+    """One call of the kit. Only what did not pass is kept of its cases."""
+
+    def part(place, seconds):
+        report = place.work / "conformance.json"
+        report.unlink(missing_ok=True)
+        config = target(place)
+        jobs = os.environ.get("EP_GPU_JOBS", "8")
+        command = [str(place.bin / "ep"), "conformance", str(config), "--json", str(report), "--jobs", jobs, *flags]
+        code, output, errors = run(command, seconds, place.environment)
+        return kit_record(code, report, output, errors)
+
+    return part
+
+
+def kit_record(code, report, output, errors):
+    record = {"status": "timeout" if code is None else "ok" if code == 0 else "failed", "exit": code}
+    try:
+        result = json.loads(report.read_text())
+        for key in ("passed", "failed", "unsupported"):
+            record[key] = result[key]
+        bad = [c for c in result["cases"] if c["outcome"] == "failed"]
+        record["failures"] = [{k: c.get(k) for k in ("name", "message", "repeat")} for c in bad[:40]]
+    except (OSError, ValueError, KeyError) as error:
+        record["report"] = f"{type(error).__name__}: {error}"
+    if code != 0:
+        record["output"] = (output[-KEPT_OUTPUT:] + errors)[-KEPT_OUTPUT:]
+    return record
+
+
+def sanitizer(tool, op, dtype):
+    def part(place, seconds):
+        program = find_sanitizer()
+        if program is None:
+            return {"status": "failed", "output": "compute-sanitizer is not found; it is part of the CUDA toolkit"}
+        logs = place.work / "sanitizer"
+        shutil.rmtree(logs, ignore_errors=True)
+        logs.mkdir()
+        report = place.work / "sanitized.json"
+        report.unlink(missing_ok=True)
+        # The kit asks for too much memory on purpose, and drivers answer questions with errors: not what is looked for.
+        command = [program, "--tool", tool, "--target-processes", "all", "--log-file", str(logs / "%p.log")]
+        command += ["--report-api-errors", "no"] if tool == "memcheck" else []
+        config = str(place.config("cuda.toml"))
+        command += [str(place.bin / "ep"), "conformance", config, "--json", str(report), "--jobs", "2"]
+        command += ["--quick", "--timeout-s", "240", "--op", op, "--dtype", dtype]
+        code, output, errors = run(command, seconds, place.environment)
+        record = kit_record(code, report, output, errors)
+        found, summaries = sanitizer_findings([p.read_text(errors="replace") for p in sorted(logs.glob("*.log"))])
+        record.update(summaries=summaries, findings=found[:20])
+        if found or (code == 0 and summaries == 0):
+            record["status"] = "failed"
+        return record
+
+    return part
+
+
+def find_sanitizer():
+    places = ["/usr/local/cuda/bin/compute-sanitizer", "/usr/local/cuda/compute-sanitizer/compute-sanitizer"]
+    places += [str(p) for p in Path("/usr/local").glob("cuda-*/bin/compute-sanitizer")]
+    return shutil.which("compute-sanitizer") or next((p for p in places if os.access(p, os.X_OK)), None)
+
+
+def sanitizer_findings(logs):
+    """What the logs of a tool tell of errors, and in how many logs it came to a summary."""
+    found, summaries = [], 0
+    for log in logs:
+        lines = log.splitlines()
+        ends = [line for line in lines if re.search(r"(ERROR|RACECHECK) SUMMARY: ", line)]
+        summaries += bool(ends)
+        if any(not re.search(r"SUMMARY: 0 (errors|hazards)", line) for line in ends):
+            found.append("\n".join(lines[:40])[:KEPT_OUTPUT])
+    return found, summaries
+
+
+def program(*command, keep=KEPT_OUTPUT, lines=False):
+    """A program of ours whose standard output is JSON, one value or one for each line."""
+
+    def part(place, seconds):
+        arguments = command[0](place) if callable(command[0]) else list(command)
+        code, output, errors = run(arguments, seconds, place.environment)
+        record = {"status": "timeout" if code is None else "ok" if code == 0 else "failed", "exit": code}
+        try:
+            record["result"] = json_lines(output) if lines else json.loads(output)
+        except ValueError:
+            record["output"] = output[-keep:]
+            if lines or code == 0:
+                record["status"] = record["status"] if record["status"] == "timeout" else "failed"
+        if code != 0:
+            record["errors"] = errors
+        return record
+
+    return part
+
+
+def json_lines(text):
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+# ---- Stages: lists of (name, part)
+
+
+def ops(place):
+    """The ops that the device has, as `ep query` lists them."""
+    code, output, errors = run(place.ep("query", "--json"), 120, place.environment)
+    if code != 0:
+        raise RuntimeError(f"`ep query` ended with {code}: {errors}")
+    return sorted({row["op"] for row in json.loads(output) if row["device"].startswith("cuda")})
+
+
+def kit(place):
+    device, quick = ["--device", "cuda:0"], ["--quick"] if os.environ.get("EP_GPU_QUICK") else []
+    own = lambda p: p.config("cuda.toml")
+    parts = [
+        ("abi", conformance(own, "--case", "abi/*", "--allow-empty")),
+        ("objects", conformance(own, "--case", "objects/cuda:0/*", "--allow-empty")),
+    ]
+    parts += [(op, conformance(own, *device, "--op", op, *quick)) for op in ops(place)]
+    for strategy in STRATEGIES:
+        forced = lambda p, strategy=strategy: p.forced(strategy)
+        for op in SOFTMAX_OPS:
+            parts.append((f"{op} {strategy}", conformance(forced, *device, "--op", op, "--quick")))
+    return parts
+
+
+def sanitize(place):
+    return [
+        (f"{tool} {op} {dtype}", sanitizer(tool, op, dtype))
+        for tool in TOOLS
+        for dtype in SANITIZED_DTYPES[tool]
+        for op in ops(place)
+    ]
+
+
+def benchmark(group):
+    return program(
+        lambda p: [str(p.bin / "ep-gpu-bench"), "--config", str(p.config("cuda.toml")), "--json", "--group", group],
+        lines=True,
+    )
+
+
+def peers(group, compiled):
+    script = str(REPOSITORY / "benches/peers/gpu_torch.py")
+    flags = ["--compiled"] if compiled else []
+    return program(lambda p: [sys.executable, script, "--group", group, *flags], lines=True)
+
+
+def bench_ours(place):
+    listing = run([str(place.bin / "ep-gpu-bench"), "--groups"], 60, place.environment)
+    if listing[0] != 0:
+        raise RuntimeError(f"`ep-gpu-bench --groups` ended with {listing[0]}: {listing[2]}")
+    parts = [(group, benchmark(group)) for group in listing[1].split()]
+    return parts + [("first result", program(lambda p: [sys.executable, str(REPOSITORY / "tests/gpu/first_result.py"), str(p.bin)]))]
+
+
+def bench_peers(place):
+    script = str(REPOSITORY / "benches/peers/gpu_torch.py")
+    listing = run([sys.executable, script, "--groups"], 120, place.environment)
+    if listing[0] != 0:
+        raise RuntimeError(f"gpu_torch.py --groups ended with {listing[0]}: {listing[2]}")
+    groups = listing[1].split()
+    return [(g, peers(g, False)) for g in groups] + [(f"{g} compiled", peers(g, True)) for g in groups]
+
+
+def demo(place):
+    widths = ["32", "1024", "8192", "65536", "262144", "300000"]
+    explain = lambda width: program(
+        lambda p: p.ep("explain", "--device", "cuda:0", "--json", "--op", "softmax", "--dtype", "src=f32",
+                       "--dtype", "dst=f32", "--limit", f"cols={width}")
+    )
+    example = str(REPOSITORY / "examples/pytorch/softmax.py")
+    return [
+        ("list", program(lambda p: p.ep("list", "--json", config="ep.toml"))),
+        ("digits", program(lambda p: p.ep("demo", "--json", config="ep.toml"))),
+        *((f"explain softmax {width}", explain(width)) for width in widths),
+        ("pytorch", program(lambda p: [sys.executable, example, str(p.bin / "libep_cuda.so"), "--json"])),
+    ]
+
+
+STAGES = {"kit": kit, "sanitize": sanitize, "bench-ours": bench_ours, "bench-peers": bench_peers, "demo": demo}
+
+
+# ---- Running
+
+
+def machine():
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.sm,clocks.mem", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"nvidia-smi: {error}"
+
+
+def write(file, report):
+    """Whole or not at all: a call may end at any time."""
+    beside = file.with_suffix(".new")
+    beside.write_text(json.dumps(report, indent=1))
+    beside.replace(file)
+
+
+def load(file, stage):
+    try:
+        report = json.loads(file.read_text())
+    except (OSError, ValueError):
+        report = {}
+    if report.get("stage") != stage:
+        report = {"stage": stage, "machine": machine(), "parts": []}
+    return report
+
+
+def perform(stage, parts, file, place, seconds, clock=time.monotonic):
+    """Runs what is not done; the exit code."""
+    begin = clock()
+    report = load(file, stage)
+    # Also where nothing is left, so that there is a report.
+    write(file, report)
+    done, ran_here = {p["name"] for p in report["parts"]}, 0
+    for name, part in parts:
+        if name in done:
+            continue
+        left = seconds - (clock() - begin)
+        if left < LEAST_SECONDS:
+            print(f"{stage}: {len(report['parts'])} of {len(parts)} parts done; call again for the rest")
+            return UNFINISHED
+        started = clock()
+        try:
+            record = part(place, left)
+        except Exception as error:
+            record = {"status": "failed", "output": f"{type(error).__name__}: {error}"}
+        if record["status"] == "timeout" and ran_here:
+            # It began late in this call: the next one gives it a whole call's time.
+            print(f"{stage}: {name} did not fit into the rest of the time; call again for the rest")
+            return UNFINISHED
+        record = {"name": name, "seconds": round(clock() - started, 1), **record}
+        report["parts"].append(record)
+        ran_here += 1
+        write(file, report)
+        brief = ", ".join(f"{k} {record[k]}" for k in ("passed", "failed", "unsupported") if k in record)
+        print(f"{record['status']:8} {name} ({record['seconds']} s) {brief}", flush=True)
+    bad = [p["name"] for p in report["parts"] if p["status"] != "ok"]
+    print(f"{stage}: {len(parts)} parts, {len(bad)} not well{': ' if bad else ''}{', '.join(bad)}")
+    return 1 if bad else 0
+
+
+def main():
+    stage, out = sys.argv[1], Path(sys.argv[2]).resolve()
+    if stage not in STAGES:
+        sys.exit(f"error: no stage `{stage}`; there are {', '.join(STAGES)}")
+    place = Place()
+    if not (place.bin / "ep").is_file():
+        sys.exit(f"error: no `ep` in {place.bin}; run tests/gpu-pack.sh, or set EP_BIN_DIR")
+    out.mkdir(parents=True, exist_ok=True)
+    seconds = float(os.environ.get("EP_GPU_SECONDS", "450"))
+    sys.exit(perform(stage, STAGES[stage](place), out / f"{stage}.json", place, seconds))
+
+
+if __name__ == "__main__":
+    main()
