@@ -6,6 +6,8 @@ use crate::failure::{Exit, Failure};
 use crate::output::Out;
 use clap::Args;
 use ep_conformance::expect::Expectations;
+use ep_conformance::onnx::not_run;
+use ep_conformance::onnx::suite::Suite;
 use ep_conformance::plan::{Filter, Setup, Unit};
 use ep_conformance::protocol::Listing;
 use ep_conformance::report::{html, junit};
@@ -24,6 +26,7 @@ Examples:
   ep conformance ep.toml --html report.html       each provider of a config, with its options
   ep conformance libmine.so --case 'abi/*'        only the checks of the binary contract
   ep conformance libmine.so --require support.csv what it has to have
+  ep conformance libmine.so --onnx suite          ONNX's own node tests
 
 docs/conformance.md explains the checks and the reports.";
 
@@ -60,7 +63,8 @@ pub struct Conformance {
     /// Writes JUnit's XML
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Writes JSON: {passed, failed, unsupported, expected_failures, stale, cases: [{name, outcome, message, repeat}]}
+    /// Writes JSON: {passed, failed, unsupported, not_mapped, expected_failures, stale, cases: [{name, outcome,
+    /// message, repeat}]}
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Writes a page with the matrix of ops and dtypes
@@ -75,6 +79,15 @@ pub struct Conformance {
     /// What the provider has to claim: a table as --support or `ep support` writes it
     #[arg(long, value_name = "FILE.csv")]
     require: Option<PathBuf>,
+    /// Runs ONNX's own node tests instead of everything else: a folder that tests/conformance/onnx/generate.py wrote
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["dtype", "quick", "perf", "support", "require"])]
+    onnx: Option<PathBuf>,
+    /// How many of ONNX's tests have to pass
+    #[arg(long, value_name = "N", requires = "onnx")]
+    onnx_min: Option<usize>,
+    /// Which of ONNX's tests are not run: in each line the name of one, and why
+    #[arg(long, value_name = "FILE", requires = "onnx", conflicts_with_all = ["case", "op", "device"])]
+    onnx_not_run: Option<PathBuf>,
     /// Succeeds although no primitive was launched
     #[arg(long)]
     allow_empty: bool,
@@ -95,6 +108,8 @@ impl Conformance {
             None => Expectations::default(),
         };
         let required = self.require.as_deref().map(Requirements::from_file).transpose()?;
+        let not_run = self.onnx_not_run.as_deref().map(Expectations::from_file).transpose()?;
+        self.onnx.as_deref().map(Suite::read).transpose()?;
         if !self.target.is_file() {
             return Err(Failure::new(
                 Exit::NoProvider,
@@ -125,9 +140,20 @@ impl Conformance {
             let missing = missing(&required, &listings)?;
             summary.add_missing(missing, |_| self.repeat_requirements());
         }
+        if let Some(list) = not_run {
+            let wrong = not_run::differences(&list, &summary);
+            summary.add_stale(wrong, |name| self.repeat(&format!("onnx/*/{name}")));
+        }
         self.write_reports(&listings, &summary)?;
         show::summary(out, &listings, &summary)?;
-        self.judge(&summary)
+        self.judge(&summary)?;
+        match self.onnx_min {
+            Some(least) if summary.passed < least => Err(Failure::new(
+                Exit::NotConforming,
+                format!("{} of ONNX's tests passed, {least} have to", summary.passed),
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn filter(&self) -> Filter {
@@ -147,6 +173,7 @@ impl Conformance {
             seed: self.seed,
             quick: self.quick,
             perf: self.perf,
+            onnx: self.onnx.clone(),
             filter: self.filter(),
         }
     }
@@ -176,6 +203,9 @@ impl Conformance {
         let mut line = format!("ep conformance {}", quoted(&self.target.to_string_lossy()));
         if self.seed != 1 {
             line.push_str(&format!(" --seed {}", self.seed));
+        }
+        if let Some(suite) = &self.onnx {
+            line.push_str(&format!(" --onnx {}", quoted(&suite.to_string_lossy())));
         }
         line.push_str(&format!(" --case {}", quoted(case)));
         line

@@ -74,10 +74,12 @@ pub fn summary(out: &mut Out, listings: &[Listing], summary: &Summary) -> Result
         (summary.passed, "passed"),
         (summary.failed, "failed"),
         (summary.unsupported, "unsupported"),
+        (summary.not_mapped, "not mapped"),
         (summary.expected_failures, "expected failures"),
         (summary.stale, "stale"),
     ];
-    let text: Vec<_> = counts.iter().map(|(n, what)| format!("{} {what}", thousands(*n as u64))).collect();
+    let shown = counts.iter().filter(|(n, what)| *n > 0 || *what != "not mapped");
+    let text: Vec<_> = shown.map(|(n, what)| format!("{} {what}", thousands(*n as u64))).collect();
     let style = if summary.failed + summary.stale == 0 { Style::Good } else { Style::Bad };
     out.line(out.paint(style, &text.join(", ")))
 }
@@ -88,9 +90,9 @@ fn number(n: usize, style: Style) -> Cell {
 
 /// A line for each part of the kit.
 fn groups(out: &mut Out, summary: &Summary) -> Result<(), Failure> {
-    let head = ["", "passed", "failed", "unsupported", "expected"];
+    let head = ["", "passed", "failed", "unsupported", "not mapped", "expected"];
     let mut rows = vec![head.map(|h| Cell::styled(Style::Dim, h).right()).to_vec()];
-    for group in [Group::Load, Group::Abi, Group::Objects, Group::Primitives, Group::Require] {
+    for group in [Group::Load, Group::Abi, Group::Objects, Group::Primitives, Group::Onnx, Group::Require] {
         let of = |outcome: Outcome| {
             let fits = |c: &&ep_conformance::summary::CaseReport| {
                 c.outcome == outcome && summary.unit(c).is_some_and(|u| u.group == group)
@@ -99,12 +101,14 @@ fn groups(out: &mut Out, summary: &Summary) -> Result<(), Failure> {
         };
         let (passed, failed) = (of(Outcome::Passed), of(Outcome::Failed) + of(Outcome::Stale));
         let (unsupported, expected) = (of(Outcome::Unsupported), of(Outcome::ExpectedFailure));
-        if passed + failed + unsupported + expected > 0 {
+        let not_mapped = of(Outcome::NotMapped);
+        if passed + failed + unsupported + not_mapped + expected > 0 {
             rows.push(vec![
                 Cell::from(group.to_string()),
                 number(passed, Style::Good),
                 number(failed, Style::Bad),
                 number(unsupported, Style::Plain),
+                number(not_mapped, Style::Plain),
                 number(expected, Style::Plain),
             ]);
         }

@@ -17,6 +17,7 @@ pub mod geometry;
 mod keys;
 pub mod memory;
 mod objects;
+pub mod onnx;
 pub mod plan;
 pub mod predicates;
 pub mod protocol;

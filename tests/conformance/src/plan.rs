@@ -20,6 +20,8 @@ pub struct Setup {
     pub quick: bool,
     /// Measures large cases that pass.
     pub perf: bool,
+    /// A suite of ONNX's node tests, which are run instead of everything else.
+    pub onnx: Option<PathBuf>,
     /// Only cases that match.
     pub filter: Filter,
 }
@@ -49,6 +51,8 @@ pub enum Group {
     Objects,
     /// What it computes.
     Primitives,
+    /// ONNX's node tests.
+    Onnx,
     /// What it has to have.
     Require,
 }
@@ -60,6 +64,7 @@ impl fmt::Display for Group {
             Group::Abi => "abi",
             Group::Objects => "objects",
             Group::Primitives => "primitives",
+            Group::Onnx => "onnx",
             Group::Require => "require",
         })
     }
@@ -179,6 +184,7 @@ mod tests {
             seed: 1,
             quick: false,
             perf: false,
+            onnx: None,
             filter: Filter::default(),
         }
     }

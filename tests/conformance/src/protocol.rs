@@ -63,6 +63,8 @@ pub enum End {
     Failed,
     /// The provider does not offer it.
     Unsupported,
+    /// The kit cannot put it to the provider.
+    NotMapped,
 }
 
 /// A [`Speed`] on its way.

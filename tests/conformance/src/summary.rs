@@ -16,6 +16,8 @@ pub enum Outcome {
     Failed,
     /// The provider does not offer it.
     Unsupported,
+    /// The kit cannot put it to the provider: an ONNX test that the primitives do not express.
+    NotMapped,
     /// It fails, as a line of the list says.
     ExpectedFailure,
     /// A line of the list says that it fails, and it does not.
@@ -56,6 +58,8 @@ pub struct Summary {
     pub failed: usize,
     /// Cases of what the provider does not offer.
     pub unsupported: usize,
+    /// Cases that the kit cannot put to the provider.
+    pub not_mapped: usize,
     /// Cases that failed as expected.
     pub expected_failures: usize,
     /// Expectations that do not hold.
@@ -96,6 +100,7 @@ impl Summary {
                     End::Passed => (Outcome::Passed, ran.message),
                     End::Failed => (Outcome::Failed, ran.message),
                     End::Unsupported => (Outcome::Unsupported, ran.message),
+                    End::NotMapped => (Outcome::NotMapped, ran.message),
                 };
                 if let Some(at) = expectations.of(&ran.name) {
                     let line = &expectations.0[at];
@@ -139,19 +144,16 @@ impl Summary {
                 Line::Unmatched if whole => format!("it names no case ({})", line.reason),
                 Line::Unmatched => continue,
             };
-            summary.cases.push(CaseReport {
-                name: line.pattern.clone(),
-                outcome: Outcome::Stale,
-                message,
-                repeat: repeat(&line.pattern),
-                median_us: None,
-                gbps: None,
-                gflops: None,
-                unit: None,
-            });
+            summary.cases.push(stale(&line.pattern, message, &repeat));
         }
         summary.count();
         summary
+    }
+
+    /// Adds lines of a list that do not hold: name and message.
+    pub fn add_stale(&mut self, lines: Vec<(String, String)>, repeat: impl Fn(&str) -> String) {
+        self.cases.extend(lines.into_iter().map(|(name, message)| stale(&name, message, &repeat)));
+        self.count();
     }
 
     /// Adds failed cases that were not run: what a provider has to have and does not.
@@ -177,6 +179,7 @@ impl Summary {
         (self.passed, self.failed, self.unsupported) =
             (of(Outcome::Passed), of(Outcome::Failed), of(Outcome::Unsupported));
         (self.expected_failures, self.stale) = (of(Outcome::ExpectedFailure), of(Outcome::Stale));
+        self.not_mapped = of(Outcome::NotMapped);
     }
 
     /// The unit of a case.
@@ -187,8 +190,12 @@ impl Summary {
     /// Cases that launched, or were to launch, a primitive.
     pub fn launched(&self) -> usize {
         let launches = |c: &&CaseReport| {
-            self.unit(c).is_some_and(|u| u.group == Group::Primitives && !u.name.ends_with("/refusals"))
-                && c.outcome != Outcome::Unsupported
+            let of_launches = |u: &Unit| match u.group {
+                Group::Primitives => !u.name.ends_with("/refusals"),
+                group => group == Group::Onnx,
+            };
+            self.unit(c).is_some_and(of_launches)
+                && !matches!(c.outcome, Outcome::Unsupported | Outcome::NotMapped)
         };
         self.cases.iter().filter(launches).count()
     }
@@ -200,6 +207,20 @@ impl Summary {
             (0, _) => Verdict::Conforms,
             _ => Verdict::Fails,
         }
+    }
+}
+
+/// A line that does not hold.
+fn stale(name: &str, message: String, repeat: impl Fn(&str) -> String) -> CaseReport {
+    CaseReport {
+        name: name.to_owned(),
+        outcome: Outcome::Stale,
+        message,
+        repeat: repeat(name),
+        median_us: None,
+        gbps: None,
+        gflops: None,
+        unit: None,
     }
 }
 

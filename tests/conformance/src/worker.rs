@@ -4,6 +4,9 @@ use crate::abi::{self, Subject};
 use crate::case::Key;
 use crate::keys::{self, Ended};
 use crate::objects;
+use crate::onnx;
+use crate::onnx::machine::Machine;
+use crate::onnx::suite::Suite;
 use crate::plan::{Group, Setup, Unit};
 use crate::protocol::{Command, DeviceLine, End, Listing, Reply, receive, send};
 use crate::refusals;
@@ -88,6 +91,7 @@ pub fn work(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         runtime.get_or_try_init(|| builder.provider_with(settings.clone()).build())
     };
     let mut devices: HashMap<String, OnDevice<'_>> = HashMap::new();
+    let suite = setup.onnx.as_deref().map(Suite::read).transpose()?;
     let subject = once_cell::unsync::OnceCell::new();
     while let Some(command) = receive(&mut input)? {
         match command {
@@ -99,7 +103,7 @@ pub fn work(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
                         units: abi::units(&setup),
                         ..Listing::default()
                     },
-                    |runtime| listing(&setup, runtime),
+                    |runtime| listing(&setup, suite.as_ref(), runtime),
                 );
                 send(&mut output, &Reply::Listing(listing))?;
             }
@@ -119,7 +123,10 @@ pub fn work(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
                                 e.insert(OnDevice::new(&setup, runtime, device)?)
                             }
                         };
-                        on.unit(&setup, group, rest, &unit, &mut reporter)
+                        match suite.as_ref().filter(|_| group == "onnx") {
+                            Some(suite) => on.onnx(suite, rest, &unit, &mut reporter),
+                            None => on.unit(&setup, group, rest, &unit, &mut reporter),
+                        }
                     });
                     if let Err(e) = ended {
                         send(&mut output, &Reply::Error(e.to_string()))?;
@@ -136,7 +143,7 @@ pub fn work(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
 /// The unit of an op's refusals.
 const REFUSALS: &str = "refusals";
 
-fn listing(setup: &Setup, runtime: &Runtime) -> Listing {
+fn listing(setup: &Setup, suite: Option<&Suite>, runtime: &Runtime) -> Listing {
     let mut listing = Listing { units: abi::units(setup), ..Listing::default() };
     if let Some(entry) = runtime.report().entries.first() {
         match entry.status {
@@ -151,6 +158,10 @@ fn listing(setup: &Setup, runtime: &Runtime) -> Listing {
         let (info, name) = (device.info(), device.name());
         let space = info.memory_space.clone();
         listing.devices.push(DeviceLine { name: name.to_owned(), product: info.name.clone(), space });
+        if let Some(suite) = suite {
+            listing.units.extend(onnx::run::units(suite, setup, name).into_iter().filter(|u| setup.filter.lets(u)));
+            continue;
+        }
         let objects = objects::names().map(|check| Unit::of_device(setup, Group::Objects, name, check));
         let mut units: Vec<_> = objects.collect();
         let mut op = String::new();
@@ -196,6 +207,8 @@ struct OnDevice<'r> {
     device: &'r Device,
     /// Made when first needed: a device whose streams fail still has checks to run.
     rig: Option<Rig<'r>>,
+    /// Likewise, for ONNX's tests.
+    machine: Option<Machine<'r>>,
     /// Claimed keys by the end of their unit's name.
     keys: HashMap<String, Key>,
 }
@@ -206,7 +219,22 @@ impl<'r> OnDevice<'r> {
         let all = crate::predicates::advertised(runtime, device).into_keys();
         let start = Unit::of_device(setup, Group::Primitives, name, "").name.len();
         let keys = all.map(|k| (Unit::of_key(setup, name, &k).name.split_off(start), k)).collect();
-        Ok(OnDevice { runtime, device, rig: None, keys })
+        Ok(OnDevice { runtime, device, rig: None, machine: None, keys })
+    }
+
+    /// A case of ONNX.
+    fn onnx<W: Write>(
+        &mut self,
+        suite: &Suite,
+        name: &str,
+        unit: &str,
+        reporter: &mut Reporter<'_, W>,
+    ) -> Result<()> {
+        let machine = match &mut self.machine {
+            Some(machine) => machine,
+            empty => empty.insert(Machine::new(self.runtime, self.device)?),
+        };
+        reporter.case(0, unit, || onnx::run::run(machine, suite, name))
     }
 
     fn unit<W: Write>(

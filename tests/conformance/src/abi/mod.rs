@@ -56,7 +56,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// The units of all checks that pass the filter.
 pub fn units(setup: &Setup) -> Vec<Unit> {
     let all = names().map(|name| Unit::check(setup, Group::Abi, name));
-    all.filter(|u| setup.filter.lets(u)).collect()
+    all.filter(|u| setup.onnx.is_none() && setup.filter.lets(u)).collect()
 }
 
 /// Runs a check.

@@ -40,6 +40,7 @@ pub fn html(title: &str, facts: &[String], summary: &Summary) -> String {
     list(&mut out, "Failures", summary, &[Outcome::Failed, Outcome::Stale]);
     list(&mut out, "Expected failures", summary, &[Outcome::ExpectedFailure]);
     list(&mut out, "Not offered", summary, &[Outcome::Unsupported]);
+    list(&mut out, "Not mapped", summary, &[Outcome::NotMapped]);
     measured(&mut out, summary);
     out.push_str("</html>\n");
     out

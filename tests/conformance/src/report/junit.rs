@@ -19,7 +19,7 @@ pub fn junit(summary: &Summary) -> String {
         out,
         "<testsuites name=\"conformance\" tests=\"{}\" failures=\"{failures}\" skipped=\"{}\">",
         summary.cases.len(),
-        summary.unsupported + summary.expected_failures
+        summary.unsupported + summary.not_mapped + summary.expected_failures
     );
     for (suite, cases) in suites {
         let count = |outcomes: &[Outcome]| {
@@ -30,7 +30,7 @@ pub fn junit(summary: &Summary) -> String {
             "  <testsuite name=\"{suite}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\">",
             cases.len(),
             count(&[Outcome::Failed, Outcome::Stale]),
-            count(&[Outcome::Unsupported, Outcome::ExpectedFailure])
+            count(&[Outcome::Unsupported, Outcome::NotMapped, Outcome::ExpectedFailure])
         );
         for i in &cases {
             let case = &summary.cases[*i];
@@ -44,7 +44,7 @@ pub fn junit(summary: &Summary) -> String {
                     "{start}><failure message=\"{message}\">{message}\nrepeat: {}</failure></testcase>",
                     escaped(&case.repeat)
                 ),
-                Outcome::Unsupported | Outcome::ExpectedFailure => {
+                Outcome::Unsupported | Outcome::NotMapped | Outcome::ExpectedFailure => {
                     writeln!(out, "{start}><skipped message=\"{message}\"/></testcase>")
                 }
             };

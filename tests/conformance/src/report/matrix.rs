@@ -23,7 +23,7 @@ impl Cell {
             Outcome::Passed => &mut self.passed,
             Outcome::Failed | Outcome::Stale => &mut self.failed,
             Outcome::ExpectedFailure => &mut self.expected,
-            Outcome::Unsupported => &mut self.unsupported,
+            Outcome::Unsupported | Outcome::NotMapped => &mut self.unsupported,
         } += 1;
     }
 }
