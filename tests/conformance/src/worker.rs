@@ -159,7 +159,9 @@ fn listing(setup: &Setup, suite: Option<&Suite>, runtime: &Runtime) -> Listing {
         let space = info.memory_space.clone();
         listing.devices.push(DeviceLine { name: name.to_owned(), product: info.name.clone(), space });
         if let Some(suite) = suite {
-            listing.units.extend(onnx::run::units(suite, setup, name).into_iter().filter(|u| setup.filter.lets(u)));
+            listing
+                .units
+                .extend(onnx::run::units(suite, setup, name).into_iter().filter(|u| setup.filter.lets(u)));
             continue;
         }
         let objects = objects::names().map(|check| Unit::of_device(setup, Group::Objects, name, check));

@@ -36,7 +36,9 @@ pub fn difference(case: &Case, name: &str, wanted: (&[i64], &Data), found: &Valu
 fn close(found: Number, wanted: Number, relative: f64, absolute: f64) -> bool {
     match (found, wanted) {
         (Number::Real(f), Number::Real(w)) => {
-            f == w || (f.is_nan() && w.is_nan()) || (f - w).abs() <= absolute + relative * w.abs() && w.is_finite()
+            f == w
+                || (f.is_nan() && w.is_nan())
+                || (f - w).abs() <= absolute + relative * w.abs() && w.is_finite()
         }
         _ => found == wanted,
     }

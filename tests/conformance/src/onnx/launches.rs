@@ -237,7 +237,9 @@ impl Machine<'_> {
 
     /// Values behind each other along an axis.
     pub fn concat(&mut self, values: &[&Value], axis: usize) -> Mapped<Value> {
-        let Some(first) = values.first() else { return Err(Error::invalid("nothing to put together").into()) };
+        let Some(first) = values.first() else {
+            return Err(Error::invalid("nothing to put together").into());
+        };
         let mut shape = first.shape.clone();
         shape[axis] = values.iter().map(|v| v.shape[axis]).sum();
         let mut made: Option<Value> = None;
@@ -299,7 +301,14 @@ impl Machine<'_> {
     }
 
     /// `on` at the index of each row and `off` elsewhere, along a new last axis; an index outside gives only `off`.
-    pub fn one_hot(&mut self, indices: &Value, depth: i64, dtype: DType, on: Scalar, off: Scalar) -> Mapped<Value> {
+    pub fn one_hot(
+        &mut self,
+        indices: &Value,
+        depth: i64,
+        dtype: DType,
+        on: Scalar,
+        off: Scalar,
+    ) -> Mapped<Value> {
         let mut shape = indices.shape.clone();
         shape.push(depth);
         Launch::new("one_hot")

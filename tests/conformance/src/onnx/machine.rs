@@ -273,11 +273,7 @@ impl<'v> Launch<'v> {
     ///
     /// # Errors
     /// As [`Launch::make`].
-    pub fn make_all(
-        self,
-        on: &mut Machine<'_>,
-        outputs: &[(&str, DType, &[i64])],
-    ) -> Mapped<Vec<Value>> {
+    pub fn make_all(self, on: &mut Machine<'_>, outputs: &[(&str, DType, &[i64])]) -> Mapped<Vec<Value>> {
         let mut made = Vec::new();
         for (_, dtype, shape) in outputs {
             made.push(on.poisoned(*dtype, shape)?);

@@ -20,7 +20,9 @@ pub fn differences(list: &Expectations, summary: &Summary) -> Vec<(String, Strin
     let mut wrong = Vec::new();
     for line in &list.0 {
         match outcomes.get(&*line.pattern) {
-            None => wrong.push((line.pattern.clone(), "it is listed as not run, and is no case of the suite")),
+            None => {
+                wrong.push((line.pattern.clone(), "it is listed as not run, and is no case of the suite"))
+            }
             Some(found) if !found.iter().any(left_out) => {
                 wrong.push((line.pattern.clone(), "it is listed as not run, and runs; take it off the list"));
             }

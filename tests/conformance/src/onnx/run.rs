@@ -12,10 +12,8 @@ use std::collections::HashMap;
 
 /// The cases as units of a device, each of one case.
 pub fn units(suite: &Suite, setup: &Setup, device: &str) -> Vec<Unit> {
-    let unit = |case: &Case| Unit {
-        op: case.op.clone(),
-        ..Unit::of_device(setup, Group::Onnx, device, &case.name)
-    };
+    let unit =
+        |case: &Case| Unit { op: case.op.clone(), ..Unit::of_device(setup, Group::Onnx, device, &case.name) };
     suite.cases.iter().map(unit).collect()
 }
 
@@ -58,7 +56,9 @@ fn judge(on: &mut Machine<'_>, suite: &Suite, case: &Case) -> Mapped<Option<Stri
         }
         let operator = Operator { node, inputs, opset: case.opset, suite };
         let outputs = operator.compute(on)?;
-        values.extend(node.outputs.iter().map(String::as_str).zip(outputs).filter(|(name, _)| !name.is_empty()));
+        values.extend(
+            node.outputs.iter().map(String::as_str).zip(outputs).filter(|(name, _)| !name.is_empty()),
+        );
     }
     if on.take_launches() == 0 {
         return not_mapped(format!("{}: nothing to launch", case.op));

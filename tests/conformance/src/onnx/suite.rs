@@ -135,8 +135,9 @@ impl Suite {
     }
 
     fn parse(index: &[u8], blob: Vec<u8>) -> Result<Suite> {
-        let index: Index = serde_json::from_slice(index)
-            .map_err(|e| Error::invalid(format!("{INDEX} is no suite ({e}); make it again with generate.py")))?;
+        let index: Index = serde_json::from_slice(index).map_err(|e| {
+            Error::invalid(format!("{INDEX} is no suite ({e}); make it again with generate.py"))
+        })?;
         if index.format != FORMAT {
             return Err(Error::invalid(format!(
                 "{INDEX} has format {}, and {FORMAT} is read; make it again with the generate.py of this checkout",
@@ -210,7 +211,8 @@ mod tests {
     fn what_does_not_fit_is_told() {
         let short = Suite::parse(INDEX.as_bytes(), vec![0; 5]).unwrap_err();
         assert!(short.message().contains("a: ") && short.message().contains("which has 5"), "{short}");
-        let format = Suite::parse(INDEX.replace("1, \"onnx", "2, \"onnx").as_bytes(), vec![0; 6]).unwrap_err();
+        let format =
+            Suite::parse(INDEX.replace("1, \"onnx", "2, \"onnx").as_bytes(), vec![0; 6]).unwrap_err();
         assert!(format.message().contains("format 2"), "{format}");
         let dtype = Suite::parse(INDEX.replace("i16", "i17").as_bytes(), vec![0; 6]).unwrap_err();
         assert!(dtype.message().contains("i17"), "{dtype}");

@@ -32,16 +32,32 @@ pub(super) const RULES: Family = &[
     ("Where", Launches(|on, o| one(on.choose(o.input(0)?, o.input(1)?, o.input(2)?)))),
 ];
 
-/// `2^y` in the dtype of the operands wraps to 0 where all bits are shifted out, and division by it gives 0 then.
+/// By a power of two, in two steps: `2^(bits - 1)` is no number of a signed dtype. A shift by fewer than no bits or by
+/// all of them leaves what fills the bits: the sign to the right, 0 to the left.
 fn shift(on: &mut Machine<'_>, o: &Operator<'_>) -> Mapped<Vec<Value>> {
     let (x, by) = (o.input(0)?, o.input(1)?);
-    let two = on.fill(x.dtype, &[], 2)?;
-    let power = on.binary("pow", &two, by)?;
-    match o.text("direction", "") {
-        "LEFT" => one(on.binary("mul", x, &power)),
-        "RIGHT" => one(on.binary("floor_div", x, &power)),
-        other => o.not_mapped(&format!("direction `{other}`")),
+    let op = match o.text("direction", "") {
+        "LEFT" => "mul",
+        "RIGHT" => "floor_div",
+        other => return o.not_mapped(&format!("direction `{other}`")),
+    };
+    let bits = 8 * x.dtype.bytes_for_bounds() as i64;
+    let [zero, two, all] = [0, 2, -1].map(|v| on.fill(x.dtype, &[], v));
+    let (zero, two, all) = (zero?, two?, all?);
+    let not_below = on.compare("greater_equal", by, &zero)?;
+    let not_above = on.compare_scalar("less_than", by, bits)?;
+    let inside = on.compare("logical_and", &not_below, &not_above)?;
+    let by = on.choose(&inside, by, &zero)?;
+    let half = on.binary("floor_div", &by, &two)?;
+    let rest = on.binary("sub", &by, &half)?;
+    let mut shifted = x.clone();
+    for part in [half, rest] {
+        let power = on.binary("pow", &two, &part)?;
+        shifted = on.binary(op, &shifted, &power)?;
     }
+    let negative = on.compare("less_than", x, &zero)?;
+    let sign = on.choose(&negative, &all, &zero)?;
+    one(on.choose(&inside, &shifted, if op == "mul" { &zero } else { &sign }))
 }
 
 fn fold(on: &mut Machine<'_>, o: &Operator<'_>, op: &str) -> Mapped<Value> {

@@ -8,8 +8,11 @@ mod movers;
 mod norms;
 mod products;
 mod quantize;
+mod reasons;
 mod reduce;
 mod unary;
+
+pub use reasons::no_rule;
 
 use super::launches::scalar;
 use super::machine::{Machine, Mapped, Value, not_mapped};
@@ -182,11 +185,6 @@ impl Operator<'_> {
     fn not_mapped<T>(&self, what: &str) -> Mapped<T> {
         not_mapped(format!("{}: {what}", self.node.op))
     }
-}
-
-/// Why an operator without a rule is not run.
-pub fn no_rule(op: &str) -> String {
-    format!("{op}: no primitive, and no few of them, compute it")
 }
 
 fn number(text: &str) -> Mapped<f64> {

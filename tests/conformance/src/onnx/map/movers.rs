@@ -126,7 +126,8 @@ fn tile(on: &mut Machine<'_>, o: &Operator<'_>) -> Mapped<Vec<Value>> {
     if 2 * x.rank() > 8 {
         return o.not_mapped("more than 4 dimensions");
     }
-    let interleave = |a: &[i64], b: &[i64]| -> Vec<i64> { a.iter().zip(b).flat_map(|(a, b)| [*a, *b]).collect() };
+    let interleave =
+        |a: &[i64], b: &[i64]| -> Vec<i64> { a.iter().zip(b).flat_map(|(a, b)| [*a, *b]).collect() };
     let dims = interleave(&repeats, &x.shape);
     let steps = interleave(&vec![0; x.rank()], &strides(&x.shape));
     let shape: Vec<i64> = repeats.iter().zip(&x.shape).map(|(r, d)| r * d).collect();
