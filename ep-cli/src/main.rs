@@ -120,7 +120,7 @@ enum Command {
     Explain(explain::Explain),
     Support(support::Support),
     Bench(bench::Bench),
-    Conformance(conformance::Conformance),
+    Conformance(Box<conformance::Conformance>),
     /// Runs a provider for `ep conformance`, which starts it
     #[command(hide = true)]
     ConformanceWorker,

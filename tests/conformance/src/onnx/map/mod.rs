@@ -11,6 +11,7 @@ mod quantize;
 mod reasons;
 mod reduce;
 mod unary;
+mod windows;
 
 pub use reasons::no_rule;
 
@@ -37,7 +38,7 @@ pub enum Rule {
 /// Operators and their rules.
 type Family = &'static [(&'static str, Rule)];
 
-const FAMILIES: [Family; 10] = [
+const FAMILIES: [Family; 11] = [
     unary::RULES,
     binary::RULES,
     movers::RULES,
@@ -48,6 +49,7 @@ const FAMILIES: [Family; 10] = [
     products::RULES,
     quantize::RULES,
     loss::RULES,
+    windows::RULES,
 ];
 
 /// The rule of an operator.

@@ -185,7 +185,14 @@ fn split(on: &mut Machine<'_>, o: &Operator<'_>) -> Mapped<Vec<Value>> {
     Ok(outputs)
 }
 
-fn padded(on: &mut Machine<'_>, x: &Value, before: &[i64], after: &[i64], value: Scalar) -> Mapped<Value> {
+/// A value with another around it.
+pub(super) fn padded(
+    on: &mut Machine<'_>,
+    x: &Value,
+    before: &[i64],
+    after: &[i64],
+    value: Scalar,
+) -> Mapped<Value> {
     let shape: Vec<i64> = (0..x.rank()).map(|i| x.shape[i] + before[i] + after[i]).collect();
     Launch::new("constant_pad")
         .dtype("data", x.dtype)

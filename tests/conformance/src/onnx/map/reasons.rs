@@ -1,30 +1,16 @@
 //! Why operators have no rule.
 
 const REASONS: &[(&str, &[&str])] = &[
-    (
-        "slides a window over neighbours, which no primitive does",
-        &[
-            "AveragePool",
-            "CausalConvWithState",
-            "Col2Im",
-            "Conv",
-            "ConvInteger",
-            "ConvTranspose",
-            "DeformConv",
-            "LRN",
-            "LpPool",
-            "MaxPool",
-            "MaxUnpool",
-            "QLinearConv",
-            "RoiAlign",
-        ],
-    ),
+    ("adds up windows that overlap, which no primitive does", &["Col2Im", "ConvTranspose"]),
+    ("takes windows at places that depend on the content", &["DeformConv", "MaxUnpool", "RoiAlign"]),
+    ("rounds a product of integers in a way of its own", &["QLinearConv"]),
     ("interpolates, which no primitive does", &["AffineGrid", "GridSample", "Resize", "Upsample"]),
     (
         "has an expanded form of simpler operators, which is run",
         &[
             "Attention",
             "BlackmanWindow",
+            "CausalConvWithState",
             "DynamicQuantizeLinear",
             "HammingWindow",
             "HannWindow",

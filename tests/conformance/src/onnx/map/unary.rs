@@ -121,7 +121,7 @@ fn selu(on: &mut Machine<'_>, o: &Operator<'_>) -> Mapped<Vec<Value>> {
     }
     let alpha = o.float("alpha", 1.673_263_192_176_818_8)?;
     let elu = on.unary_with("elu", x, x.dtype, [alpha, 0.0])?;
-    one(on.binary_scalar("mul", &elu, o.float("gamma", 1.050_700_992_345_809_9)?))
+    one(on.binary_scalar("mul", &elu, o.float("gamma", 1.050_700_992_345_81)?))
 }
 
 /// `x - bias` above lambda, `x + bias` below its negative, else 0.
