@@ -235,7 +235,8 @@ impl<'r> Rig<'r> {
             return Err(Error::unsupported(format!("{case}: too large for this memory")));
         }
         let mut memory = Edged { arena, edge };
-        Trial { case, expected, primitive: &primitive, stream: &self.stream }.judge(&mut memory)
+        Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded: None }
+            .judge(&mut memory)
     }
 
     /// Launches a case on memory of the device with guard zones around each operand, compares everything, and does
@@ -248,12 +249,36 @@ impl<'r> Rig<'r> {
             Built::Primitive(primitive) | Built::Aligned(primitive) => primitive,
             Built::Refused(e) => return Ok(Outcome::Unsupported(e.to_string())),
         };
-        let trial = Trial { case, expected, primitive: &primitive, stream: &self.stream };
+        let trial = Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded: None };
         let outcome = trial.judge(&mut self.memory)?;
         if outcome == Outcome::Pass && expected.schema.deterministic {
             return trial.repeat(&mut self.memory);
         }
         Ok(outcome)
+    }
+
+    /// Records a case so many times into a graph, launches that twice, and compares everything. `None` where that shows
+    /// nothing: its launches cannot be recorded, are refused, or change what they read.
+    ///
+    /// # Errors
+    /// As [`Rig::run_on_device`].
+    pub fn run_recorded(
+        &mut self,
+        case: &Case,
+        expected: &Expected,
+        times: usize,
+    ) -> Result<Option<Outcome>> {
+        let (Built::Primitive(primitive) | Built::Aligned(primitive)) = self.build(case, &expected.schema)?
+        else {
+            return Ok(None);
+        };
+        let changes = case.in_place.is_some() || expected.uses.iter().any(|u| u.reads && u.writes);
+        if changes || !primitive.capturable() || !matches!(expected.after, Some(Ok(_))) {
+            return Ok(None);
+        }
+        let recorded = Some(times);
+        let trial = Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded };
+        trial.judge(&mut self.memory).map(Some)
     }
 
     /// Measures a case that passes.
@@ -265,7 +290,7 @@ impl<'r> Rig<'r> {
         else {
             return Ok(None);
         };
-        Trial { case, expected, primitive: &primitive, stream: &self.stream }
+        Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded: None }
             .measure(&mut self.memory)
             .map(Some)
     }
@@ -292,6 +317,8 @@ struct Trial<'a> {
     expected: &'a Expected,
     primitive: &'a DynPrimitive,
     stream: &'a Stream,
+    /// How often it is recorded into a graph; `None`: launched directly.
+    recorded: Option<usize>,
 }
 
 impl Trial<'_> {
@@ -348,8 +375,15 @@ impl Trial<'_> {
             };
         }
         // SAFETY: every address covers as many bytes of its memory as the schema says, apart but where the op allows
-        // the same memory; the stream is awaited before the memory is looked at.
-        let launched = unsafe { self.primitive.launch_raw(self.stream, &args) };
+        // the same memory; the stream is awaited before the memory is looked at, and a graph is launched before.
+        let once = |stream: &Stream| unsafe { self.primitive.launch_raw(stream, &args) };
+        let launched = match self.recorded {
+            None => once(self.stream),
+            Some(times) => self
+                .stream
+                .capture(|stream| (0..times).try_for_each(|_| once(stream)))
+                .and_then(|graph| graph.launch(self.stream).and_then(|()| graph.launch(self.stream))),
+        };
         let done = self.stream.sync();
         Ok(launched.and(done))
     }

@@ -144,13 +144,3 @@ pub(super) fn foreign_streams(bench: &Bench<'_>) -> Result<Verdict> {
     own.sync()?;
     Ok(Verdict::Pass)
 }
-
-pub(super) fn graph_capture(bench: &Bench<'_>) -> Result<Verdict> {
-    let capturable = bench
-        .runtime
-        .with_registry(|r| r.ops().flat_map(|op| &op.factories).filter(|f| f.handle.capturable).count());
-    // This version of the contract has no table for `ep.graph` (docs/abi.md, rule 10).
-    Verdict::unsupported(format!(
-        "this ABI has no interface for graphs; {capturable} factories say that their launches can be captured"
-    ))
-}
