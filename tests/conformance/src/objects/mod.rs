@@ -35,7 +35,7 @@ impl Bench<'_> {
 type Check = fn(&Bench<'_>) -> Result<Verdict>;
 
 /// The checks and their names, by the files that they are in.
-const CHECKS: [(&str, Check); 23] = [
+const CHECKS: [(&str, Check); 24] = [
     ("streams", order::streams),
     ("events", order::events),
     ("event-recorded-twice", order::recorded_twice),
@@ -53,6 +53,7 @@ const CHECKS: [(&str, Check); 23] = [
     ("allocation-on-threads", memory::allocation_on_threads),
     ("one-primitive-on-many-streams", lifetimes::one_primitive_on_many_streams),
     ("destruction-in-odd-orders", lifetimes::odd_orders),
+    ("cases-of-the-vendor", lifetimes::cases_of_the_vendor),
     ("foreign-streams", lifetimes::foreign_streams),
     ("graph-of-copies", graph::copies),
     ("graph-of-launches", graph::launches),
