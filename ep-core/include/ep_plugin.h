@@ -93,7 +93,7 @@ EP_STATIC_ASSERT(sizeof(void *) == 8, "the contract is defined for 64-bit target
 /** The ABI version that this header describes, and a hash over the whole contract. */
 #define EP_ABI_MAJOR UINT32_C(0)
 #define EP_ABI_MINOR UINT32_C(1)
-#define EP_ABI_FINGERPRINT UINT64_C(0x559ccee643f934f9)
+#define EP_ABI_FINGERPRINT UINT64_C(0x302090c99b4c4d00)
 
 /* ============================================================================================= Objects */
 
@@ -126,6 +126,7 @@ typedef struct EpAttribute EpAttribute;
 typedef struct EpTableInfo EpTableInfo;
 typedef struct EpField EpField;
 typedef struct EpOperand EpOperand;
+typedef struct EpCaseOperand EpCaseOperand;
 typedef struct EpProviderOptions EpProviderOptions;
 typedef struct EpDeviceInfo EpDeviceInfo;
 typedef struct EpStreamOptions EpStreamOptions;
@@ -133,6 +134,7 @@ typedef struct EpAllocRequest EpAllocRequest;
 typedef struct EpMemoryStats EpMemoryStats;
 typedef struct EpCopy EpCopy;
 typedef struct EpDtypeInfo EpDtypeInfo;
+typedef struct EpConformanceCase EpConformanceCase;
 typedef struct EpOpSchema EpOpSchema;
 typedef struct EpFactoryInfo EpFactoryInfo;
 typedef struct EpPrimitiveTable EpPrimitiveTable;
@@ -148,6 +150,7 @@ typedef struct EpTimingInterface EpTimingInterface;
 typedef struct EpForeignStreamInterface EpForeignStreamInterface;
 typedef struct EpWarmInterface EpWarmInterface;
 typedef struct EpGraphInterface EpGraphInterface;
+typedef struct EpConformanceInterface EpConformanceInterface;
 typedef struct EpPlugin EpPlugin;
 
 /** One chunk `begin..end` of a parallel loop. */
@@ -920,6 +923,52 @@ struct EpInterface {
   const EpTableInfo *info;
 };
 
+/**
+ * What a buffer of a conformance case holds.
+ * Frozen.
+ */
+struct EpCaseOperand {
+  /** Its content before the launch; null: of no importance, and the kit chooses. */
+  const void *before;
+  /** What a launch has to leave there; null: what it held before. */
+  const void *after;
+  /** Bytes of each; 0: the operand is left out, or has no elements. */
+  uint64_t bytes;
+};
+
+/**
+ * A launch with a known result. The caller sets `struct_size` to its capacity, which stays as it is;
+ * pointers stay valid until `EpConformanceInterface.release`.
+ * Growable. Filled by the callee, as far as the caller's `struct_size` reaches.
+ */
+struct EpConformanceCase {
+  /** Bytes of this struct as its maker knows it. */
+  uint64_t struct_size;
+  /** What it is there for: a few words, lower case. */
+  EpStr name;
+  /** The descriptor: the op's struct. */
+  const void *desc;
+  /** The arguments: the op's struct. Addresses in it are not looked at. */
+  const void *args;
+  /** One for each buffer of the launch, in the order of the op's operands, those of a list one by one. */
+  const EpCaseOperand *operands;
+  /** Length of `operands`. */
+  uint64_t num_operands;
+  /**
+   * How far an element may be from the result, beside `relative`: the bound is their sum. Elements of a
+   * vendor's dtype, integers and bools are compared bit for bit.
+   */
+  double absolute;
+  /** The same, as a part of the result's size. */
+  double relative;
+  /** 0: the launch succeeds. Else it is refused with this code (EP_CODE_*), and `after` is not looked at. */
+  int32_t refusal;
+  /** Zero. */
+  uint32_t reserved;
+  /** The provider's, for `release`. */
+  void *owner;
+};
+
 /** The name of EpTimingInterface for `get_interface`. */
 #define EP_TIMING_INTERFACE "ep.timing"
 
@@ -1015,6 +1064,31 @@ struct EpGraphInterface {
   const EpStatus *(*update)(EpGraph *graph, EpStream *stream, uint32_t *rebuilt);
   /** Frees the graph. Launches that were queued are done nevertheless. */
   void (*destroy)(EpGraph *graph);
+};
+
+/** The name of EpConformanceInterface for `get_interface`. */
+#define EP_CONFORMANCE_INTERFACE "ep.conformance"
+
+/**
+ * Provider interface `ep.conformance`, version 1: launches with known results, by which the conformance kit
+ * judges ops and dtypes that it has no reference of. Any thread. Nothing but the kit asks for it.
+ * Growable. A table: constant while the other side may use it.
+ */
+struct EpConformanceInterface {
+  /** Bytes of this struct as its maker knows it. */
+  uint64_t struct_size;
+  /** Name and fingerprints of the whole interface. */
+  const EpTableInfo *info;
+  /** How many cases there are of `op`; 0 for one that is unknown. */
+  const EpStatus *(*count)(EpProvider *provider, EpStr op, uint64_t *out);
+  /**
+   * Case `index`, below the count. Content that is drawn follows `seed`, so that the same seed gives the
+   * same case.
+   */
+  const EpStatus *(*get)(EpProvider *provider, EpStr op, uint64_t index, uint64_t seed,
+      EpConformanceCase *out);
+  /** Frees what a case of `get` points to; nothing where it is static. */
+  void (*release)(EpProvider *provider, const EpConformanceCase *got);
 };
 
 /* ===================================================================================== The entry point */
@@ -3127,6 +3201,15 @@ EP_UNUSED_ static const EpStr EpDtypeInfo_fields_[] = {
 EP_UNUSED_ static const uint64_t EpDtypeInfo_prefixes_[] = {
     UINT64_C(0xdf2752d8d281837d), UINT64_C(0xd77a9635cf2e0a5f), UINT64_C(0x02d6df1cd9c32f79),
     UINT64_C(0x8353b4ef013ce560)};
+EP_UNUSED_ static const EpStr EpConformanceCase_fields_[] = {
+    EP_STR("struct_size"), EP_STR("name"), EP_STR("desc"), EP_STR("args"), EP_STR("operands"),
+    EP_STR("num_operands"), EP_STR("absolute"), EP_STR("relative"), EP_STR("refusal"),
+    EP_STR("reserved"), EP_STR("owner")};
+EP_UNUSED_ static const uint64_t EpConformanceCase_prefixes_[] = {
+    UINT64_C(0xdf2752d8d281837d), UINT64_C(0xd77a9635cf2e0a5f), UINT64_C(0x1da6c3dc6dfbf3d7),
+    UINT64_C(0x1c1800c50eff78fa), UINT64_C(0x1e1cf1d3247b1e0a), UINT64_C(0xed597e4a3b471bb2),
+    UINT64_C(0xd78830281d2b5de0), UINT64_C(0xcea903cdc9def284), UINT64_C(0xb4de3445a77aeb13),
+    UINT64_C(0x9637c1005edfc918), UINT64_C(0x1c78838625e64e6f)};
 EP_UNUSED_ static const EpStr EpOpSchema_fields_[] = {
     EP_STR("struct_size"), EP_STR("name"), EP_STR("version"), EP_STR("flags"), EP_STR("summary"),
     EP_STR("contract"), EP_STR("desc_size"), EP_STR("desc_fields"), EP_STR("num_desc_fields"),
@@ -3230,6 +3313,11 @@ EP_UNUSED_ static const uint64_t EpGraphInterface_prefixes_[] = {
     UINT64_C(0xdf2752d8d281837d), UINT64_C(0xcd8810c558e95d77), UINT64_C(0x9454bf805dbdfae0),
     UINT64_C(0x5d5e649598f52b07), UINT64_C(0x276178faa01c0a6b), UINT64_C(0xf8e4160578d29df0),
     UINT64_C(0xadc4327fa28f51cb)};
+EP_UNUSED_ static const EpStr EpConformanceInterface_fields_[] = {
+    EP_STR("struct_size"), EP_STR("info"), EP_STR("count"), EP_STR("get"), EP_STR("release")};
+EP_UNUSED_ static const uint64_t EpConformanceInterface_prefixes_[] = {
+    UINT64_C(0xdf2752d8d281837d), UINT64_C(0xcd8810c558e95d77), UINT64_C(0xd581c8c77f538bb6),
+    UINT64_C(0x78fac724861334cc), UINT64_C(0x734a872f5fcea0f9)};
 EP_UNUSED_ static const EpStr EpPlugin_fields_[] = {
     EP_STR("struct_size"), EP_STR("abi_major"), EP_STR("abi_minor"), EP_STR("name"), EP_STR("version"),
     EP_STR("vendor"), EP_STR("flags"), EP_STR("infos"), EP_STR("num_infos"), EP_STR("provider"),
@@ -3250,6 +3338,7 @@ EP_UNUSED_ static const EpTableInfo EP_ABI_INFOS[] = {
     {EP_STR("EpMemoryStats"), EpMemoryStats_fields_, EpMemoryStats_prefixes_, 6},
     {EP_STR("EpCopy"), EpCopy_fields_, EpCopy_prefixes_, 6},
     {EP_STR("EpDtypeInfo"), EpDtypeInfo_fields_, EpDtypeInfo_prefixes_, 4},
+    {EP_STR("EpConformanceCase"), EpConformanceCase_fields_, EpConformanceCase_prefixes_, 11},
     {EP_STR("EpOpSchema"), EpOpSchema_fields_, EpOpSchema_prefixes_, 16},
     {EP_STR("EpFactoryInfo"), EpFactoryInfo_fields_, EpFactoryInfo_prefixes_, 20},
     {EP_STR("EpPrimitiveTable"), EpPrimitiveTable_fields_, EpPrimitiveTable_prefixes_, 5},
@@ -3265,19 +3354,20 @@ EP_UNUSED_ static const EpTableInfo EP_ABI_INFOS[] = {
     {EP_STR("EpForeignStreamInterface"), EpForeignStreamInterface_fields_, EpForeignStreamInterface_prefixes_, 4},
     {EP_STR("EpWarmInterface"), EpWarmInterface_fields_, EpWarmInterface_prefixes_, 4},
     {EP_STR("EpGraphInterface"), EpGraphInterface_fields_, EpGraphInterface_prefixes_, 7},
+    {EP_STR("EpConformanceInterface"), EpConformanceInterface_fields_, EpConformanceInterface_prefixes_, 5},
     {EP_STR("EpPlugin"), EpPlugin_fields_, EpPlugin_prefixes_, 15}};
-#define EP_ABI_NUM_INFOS UINT64_C(23)
+#define EP_ABI_NUM_INFOS UINT64_C(25)
 
 /** The place of each struct in EP_ABI_INFOS. */
 enum {
     EP_INFO_EpProviderOptions = 0, EP_INFO_EpDeviceInfo = 1, EP_INFO_EpStreamOptions = 2,
     EP_INFO_EpAllocRequest = 3, EP_INFO_EpMemoryStats = 4, EP_INFO_EpCopy = 5, EP_INFO_EpDtypeInfo = 6,
-    EP_INFO_EpOpSchema = 7, EP_INFO_EpFactoryInfo = 8, EP_INFO_EpPrimitiveTable = 9,
-    EP_INFO_EpEventTable = 10, EP_INFO_EpAllocatorTable = 11, EP_INFO_EpStreamTable = 12,
-    EP_INFO_EpDeviceTable = 13, EP_INFO_EpRegistrar = 14, EP_INFO_EpProviderTable = 15,
-    EP_INFO_EpHostServices = 16, EP_INFO_EpInterface = 17, EP_INFO_EpTimingInterface = 18,
-    EP_INFO_EpForeignStreamInterface = 19, EP_INFO_EpWarmInterface = 20, EP_INFO_EpGraphInterface = 21,
-    EP_INFO_EpPlugin = 22};
+    EP_INFO_EpConformanceCase = 7, EP_INFO_EpOpSchema = 8, EP_INFO_EpFactoryInfo = 9,
+    EP_INFO_EpPrimitiveTable = 10, EP_INFO_EpEventTable = 11, EP_INFO_EpAllocatorTable = 12,
+    EP_INFO_EpStreamTable = 13, EP_INFO_EpDeviceTable = 14, EP_INFO_EpRegistrar = 15,
+    EP_INFO_EpProviderTable = 16, EP_INFO_EpHostServices = 17, EP_INFO_EpInterface = 18,
+    EP_INFO_EpTimingInterface = 19, EP_INFO_EpForeignStreamInterface = 20, EP_INFO_EpWarmInterface = 21,
+    EP_INFO_EpGraphInterface = 22, EP_INFO_EpConformanceInterface = 23, EP_INFO_EpPlugin = 24};
 
 /** The entry of one struct: `EP_INFO(EpTimingInterface)` for `info` of that interface. */
 #define EP_INFO(type) (&EP_ABI_INFOS[EP_INFO_##type])
@@ -3513,6 +3603,22 @@ EP_STATIC_ASSERT(sizeof(EpRegistrar) == 32, "EpRegistrar: size");
 EP_LAYOUT_(EpInterface, struct_size, 0, 8);
 EP_LAYOUT_(EpInterface, info, 8, 8);
 EP_STATIC_ASSERT(sizeof(EpInterface) == 16, "EpInterface: size");
+EP_LAYOUT_(EpCaseOperand, before, 0, 8);
+EP_LAYOUT_(EpCaseOperand, after, 8, 8);
+EP_LAYOUT_(EpCaseOperand, bytes, 16, 8);
+EP_STATIC_ASSERT(sizeof(EpCaseOperand) == 24, "EpCaseOperand: size");
+EP_LAYOUT_(EpConformanceCase, struct_size, 0, 8);
+EP_LAYOUT_(EpConformanceCase, name, 8, 16);
+EP_LAYOUT_(EpConformanceCase, desc, 24, 8);
+EP_LAYOUT_(EpConformanceCase, args, 32, 8);
+EP_LAYOUT_(EpConformanceCase, operands, 40, 8);
+EP_LAYOUT_(EpConformanceCase, num_operands, 48, 8);
+EP_LAYOUT_(EpConformanceCase, absolute, 56, 8);
+EP_LAYOUT_(EpConformanceCase, relative, 64, 8);
+EP_LAYOUT_(EpConformanceCase, refusal, 72, 4);
+EP_LAYOUT_(EpConformanceCase, reserved, 76, 4);
+EP_LAYOUT_(EpConformanceCase, owner, 80, 8);
+EP_STATIC_ASSERT(sizeof(EpConformanceCase) == 88, "EpConformanceCase: size");
 EP_LAYOUT_(EpTimingInterface, struct_size, 0, 8);
 EP_LAYOUT_(EpTimingInterface, info, 8, 8);
 EP_LAYOUT_(EpTimingInterface, elapsed, 16, 8);
@@ -3535,6 +3641,12 @@ EP_LAYOUT_(EpGraphInterface, launch, 32, 8);
 EP_LAYOUT_(EpGraphInterface, update, 40, 8);
 EP_LAYOUT_(EpGraphInterface, destroy, 48, 8);
 EP_STATIC_ASSERT(sizeof(EpGraphInterface) == 56, "EpGraphInterface: size");
+EP_LAYOUT_(EpConformanceInterface, struct_size, 0, 8);
+EP_LAYOUT_(EpConformanceInterface, info, 8, 8);
+EP_LAYOUT_(EpConformanceInterface, count, 16, 8);
+EP_LAYOUT_(EpConformanceInterface, get, 24, 8);
+EP_LAYOUT_(EpConformanceInterface, release, 32, 8);
+EP_STATIC_ASSERT(sizeof(EpConformanceInterface) == 40, "EpConformanceInterface: size");
 EP_LAYOUT_(EpAddDesc, struct_size, 0, 8);
 EP_LAYOUT_(EpAddDesc, alignment, 8, 8);
 EP_LAYOUT_(EpAddDesc, data, 16, 4);

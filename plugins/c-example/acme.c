@@ -1,6 +1,7 @@
 /*
  * A provider with an op and a dtype of its own, neither of which the core has heard of: `acme.conv2d`, with two
- * kernels of which a predicate chooses, and `acme.fp8`, which Fill, Cast and Memcpy take.
+ * kernels of which a predicate chooses, and `acme.fp8`, which Fill, Cast and Memcpy take. acme_cases.h says what they
+ * have to compute.
  */
 #include "provider.h"
 
@@ -231,11 +232,16 @@ static EpFactoryContext FROM_F32 = {"cast.f32_fp8", ep_cast_schema, NULL, TABLE(
 static EpFactoryContext TO_F32 = {"cast.fp8_f32", ep_cast_schema, NULL, TABLE(fp8_to_f32), NULL, 0, 0};
 static EpFactoryContext MEMCPY = {"memcpy", ep_memcpy_schema, AUTO, TABLE(copy_bytes), NULL, 0, 0};
 
-static const EpStatus *register_all(EpProvider *provider, const EpRegistrar *registrar) {
+/* The id of `acme.fp8` in this process. */
+static const EpStatus *intern_fp8(EpProvider *provider, uint32_t *id) {
   const EpHostServices *host = provider->host;
   const EpDtypeInfo fp8 = {.struct_size = sizeof fp8, .name = EP_STR("acme.fp8"), .bits = 8, .alignment = 1};
+  return host->intern_dtype(host->context, &fp8, id);
+}
+
+static const EpStatus *register_all(EpProvider *provider, const EpRegistrar *registrar) {
   uint32_t id = EP_DTYPE_INVALID;
-  const EpStatus *error = host->intern_dtype(host->context, &fp8, &id);
+  const EpStatus *error = intern_fp8(provider, &id);
   const uint32_t f32[] = {EP_DTYPE_F32}, from[] = {EP_DTYPE_F32, id}, to[] = {id, EP_DTYPE_F32};
   if (error == NULL) error = add_kernel(registrar, &GENERAL, f32);
   if (error == NULL) error = add_kernel(registrar, &POINTWISE, f32);
@@ -246,8 +252,10 @@ static const EpStatus *register_all(EpProvider *provider, const EpRegistrar *reg
   return error;
 }
 
+#include "acme_cases.h"
+
 static const EpProviderTable PROVIDER = {sizeof PROVIDER, provider_destroy, device_count, device_open, register_all,
-                                         NULL};
+                                         get_interface};
 static const EpPlugin PLUGIN = {
   .struct_size = sizeof PLUGIN, .abi_major = EP_ABI_MAJOR, .abi_minor = EP_ABI_MINOR, .name = EP_STR("acme"),
   .version = EP_STR("1.2.0"), .vendor = EP_STR("Acme"), .flags = EP_PLUGIN_FORK_SAFE, .infos = EP_ABI_INFOS,

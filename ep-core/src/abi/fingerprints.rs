@@ -14,6 +14,7 @@ pub static INFOS: &[EpTableInfo] = &[
     EPMEMORYSTATS,
     EPCOPY,
     EPDTYPEINFO,
+    EPCONFORMANCECASE,
     EPOPSCHEMA,
     EPFACTORYINFO,
     EPPRIMITIVETABLE,
@@ -29,6 +30,7 @@ pub static INFOS: &[EpTableInfo] = &[
     EPFOREIGNSTREAMINTERFACE,
     EPWARMINTERFACE,
     EPGRAPHINTERFACE,
+    EPCONFORMANCEINTERFACE,
     EPPLUGIN,
 ];
 
@@ -176,6 +178,43 @@ const EPDTYPEINFO: EpTableInfo = {
         fields: &raw const FIELDS as *const EpStr,
         prefixes: &raw const PREFIXES as *const u64,
         count: 4,
+    }
+};
+
+/// [`EpConformanceCase`](super::types::EpConformanceCase) as this side sees it.
+pub static EPCONFORMANCECASE_INFO: EpTableInfo = EPCONFORMANCECASE;
+const EPCONFORMANCECASE: EpTableInfo = {
+    static FIELDS: [EpStr; 11] = [
+        text("struct_size"),
+        text("name"),
+        text("desc"),
+        text("args"),
+        text("operands"),
+        text("num_operands"),
+        text("absolute"),
+        text("relative"),
+        text("refusal"),
+        text("reserved"),
+        text("owner"),
+    ];
+    static PREFIXES: [u64; 11] = [
+        0xdf2752d8d281837d,
+        0xd77a9635cf2e0a5f,
+        0x1da6c3dc6dfbf3d7,
+        0x1c1800c50eff78fa,
+        0x1e1cf1d3247b1e0a,
+        0xed597e4a3b471bb2,
+        0xd78830281d2b5de0,
+        0xcea903cdc9def284,
+        0xb4de3445a77aeb13,
+        0x9637c1005edfc918,
+        0x1c78838625e64e6f,
+    ];
+    EpTableInfo {
+        name: text("EpConformanceCase"),
+        fields: &raw const FIELDS as *const EpStr,
+        prefixes: &raw const PREFIXES as *const u64,
+        count: 11,
     }
 };
 
@@ -556,6 +595,21 @@ const EPGRAPHINTERFACE: EpTableInfo = {
         fields: &raw const FIELDS as *const EpStr,
         prefixes: &raw const PREFIXES as *const u64,
         count: 7,
+    }
+};
+
+/// [`EpConformanceInterface`](super::types::EpConformanceInterface) as this side sees it.
+pub static EPCONFORMANCEINTERFACE_INFO: EpTableInfo = EPCONFORMANCEINTERFACE;
+const EPCONFORMANCEINTERFACE: EpTableInfo = {
+    static FIELDS: [EpStr; 5] =
+        [text("struct_size"), text("info"), text("count"), text("get"), text("release")];
+    static PREFIXES: [u64; 5] =
+        [0xdf2752d8d281837d, 0xcd8810c558e95d77, 0xd581c8c77f538bb6, 0x78fac724861334cc, 0x734a872f5fcea0f9];
+    EpTableInfo {
+        name: text("EpConformanceInterface"),
+        fields: &raw const FIELDS as *const EpStr,
+        prefixes: &raw const PREFIXES as *const u64,
+        count: 5,
     }
 };
 

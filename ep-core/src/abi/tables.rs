@@ -619,3 +619,42 @@ impl GraphInterface {
         })
     }
 }
+
+/// [`EpConformanceInterface`] with every function callable.
+#[derive(Clone, Copy, Debug)]
+pub struct ConformanceInterface {
+    /// Name and fingerprints of the whole interface.
+    pub info: *const EpTableInfo,
+    /// How many cases there are of `op`; 0 for one that is unknown.
+    pub count: unsafe extern "C" fn(provider: *mut EpProvider, op: EpStr, out: *mut u64) -> *const EpStatus,
+    /// Case `index`, below the count. Content that is drawn follows `seed`, so that the same seed gives the same case.
+    pub get: unsafe extern "C" fn(
+        provider: *mut EpProvider,
+        op: EpStr,
+        index: u64,
+        seed: u64,
+        out: *mut EpConformanceCase,
+    ) -> *const EpStatus,
+    /// Frees what a case of `get` points to; nothing where it is static.
+    pub release: unsafe extern "C" fn(provider: *mut EpProvider, got: *const EpConformanceCase),
+}
+
+impl ConformanceInterface {
+    /// Copies and checks a table of the other side.
+    ///
+    /// # Errors
+    /// `AbiMismatch` when `table` is null, misaligned, too short, or lacks a required function.
+    ///
+    /// # Safety
+    /// `table` is null or points to a live `EpConformanceInterface` of at least its `struct_size` bytes.
+    pub unsafe fn load(table: *const EpConformanceInterface) -> Result<ConformanceInterface> {
+        // SAFETY: as the caller promises.
+        let t = unsafe { read_table(table) }?;
+        Ok(ConformanceInterface {
+            info: t.info,
+            count: t.count.ok_or_else(|| missing_entry("EpConformanceInterface.count"))?,
+            get: t.get.ok_or_else(|| missing_entry("EpConformanceInterface.get"))?,
+            release: t.release.ok_or_else(|| missing_entry("EpConformanceInterface.release"))?,
+        })
+    }
+}

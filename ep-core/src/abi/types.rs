@@ -10,7 +10,7 @@ pub const ABI_MAJOR: u32 = 0;
 /// The ABI's minor version. Before 1.0 both sides need the same.
 pub const ABI_MINOR: u32 = 1;
 /// A hash over the whole contract.
-pub const ABI_FINGERPRINT: u64 = 0x559ccee643f934f9;
+pub const ABI_FINGERPRINT: u64 = 0x302090c99b4c4d00;
 /// "No field" where an index is asked for.
 pub const EP_NO_INDEX: u32 = u32::MAX;
 
@@ -641,6 +641,38 @@ impl EpOperand {
         unsafe { std::mem::zeroed() };
 }
 
+/// What a buffer of a conformance case holds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
+pub struct EpCaseOperand {
+    /// Its content before the launch; null: of no importance, and the kit chooses.
+    pub before: *const c_void,
+    /// What a launch has to leave there; null: what it held before.
+    pub after: *const c_void,
+    /// Bytes of each; 0: the operand is left out, or has no elements.
+    pub bytes: u64,
+}
+
+const _: () = {
+    assert!(offset_of!(EpCaseOperand, before) == 0);
+    assert!(offset_of!(EpCaseOperand, after) == 8);
+    assert!(offset_of!(EpCaseOperand, bytes) == 16);
+    assert!(size_of::<EpCaseOperand>() == 24);
+};
+
+// SAFETY: plain data; the pointers in it are only read by code that says why it may.
+unsafe impl Send for EpCaseOperand {}
+// SAFETY: as above.
+unsafe impl Sync for EpCaseOperand {}
+
+impl EpCaseOperand {
+    /// All zero.
+    pub const ZERO: Self =
+        // SAFETY: integers, nullable pointers and nullable functions may all be zero.
+        unsafe { std::mem::zeroed() };
+}
+
 /// What the host tells a provider instance at creation. Valid during the call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -982,6 +1014,70 @@ impl EpDtypeInfo {
 // SAFETY: `repr(C)`, `struct_size` first, all-zero is valid, checked by the assertions above.
 unsafe impl super::Growable for EpDtypeInfo {
     const NAME: &'static str = "EpDtypeInfo";
+}
+
+/// A launch with a known result. The caller sets `struct_size` to its capacity, which stays as it is; pointers stay valid until `EpConformanceInterface.release`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
+pub struct EpConformanceCase {
+    /// Bytes of this struct as its maker knows it.
+    pub struct_size: u64,
+    /// What it is there for: a few words, lower case.
+    pub name: EpStr,
+    /// The descriptor: the op's struct.
+    pub desc: *const c_void,
+    /// The arguments: the op's struct. Addresses in it are not looked at.
+    pub args: *const c_void,
+    /// One for each buffer of the launch, in the order of the op's operands, those of a list one by one.
+    pub operands: *const EpCaseOperand,
+    /// Length of `operands`.
+    pub num_operands: u64,
+    /// How far an element may be from the result, beside `relative`: the bound is their sum. Elements of a vendor's dtype, integers and bools are compared bit for bit.
+    pub absolute: f64,
+    /// The same, as a part of the result's size.
+    pub relative: f64,
+    /// 0: the launch succeeds. Else it is refused with this code (EP_CODE_*), and `after` is not looked at.
+    pub refusal: i32,
+    /// Zero.
+    pub reserved: u32,
+    /// The provider's, for `release`.
+    pub owner: *mut c_void,
+}
+
+const _: () = {
+    assert!(offset_of!(EpConformanceCase, struct_size) == 0);
+    assert!(offset_of!(EpConformanceCase, name) == 8);
+    assert!(offset_of!(EpConformanceCase, desc) == 24);
+    assert!(offset_of!(EpConformanceCase, args) == 32);
+    assert!(offset_of!(EpConformanceCase, operands) == 40);
+    assert!(offset_of!(EpConformanceCase, num_operands) == 48);
+    assert!(offset_of!(EpConformanceCase, absolute) == 56);
+    assert!(offset_of!(EpConformanceCase, relative) == 64);
+    assert!(offset_of!(EpConformanceCase, refusal) == 72);
+    assert!(offset_of!(EpConformanceCase, reserved) == 76);
+    assert!(offset_of!(EpConformanceCase, owner) == 80);
+    assert!(size_of::<EpConformanceCase>() == 88);
+};
+
+// SAFETY: plain data; the pointers in it are only read by code that says why it may.
+unsafe impl Send for EpConformanceCase {}
+// SAFETY: as above.
+unsafe impl Sync for EpConformanceCase {}
+
+impl EpConformanceCase {
+    /// `struct_size` set, everything else zero.
+    pub const EMPTY: Self = {
+        // SAFETY: integers, nullable pointers and nullable functions may all be zero.
+        let mut empty: Self = unsafe { std::mem::zeroed() };
+        empty.struct_size = size_of::<Self>() as u64;
+        empty
+    };
+}
+
+// SAFETY: `repr(C)`, `struct_size` first, all-zero is valid, checked by the assertions above.
+unsafe impl super::Growable for EpConformanceCase {
+    const NAME: &'static str = "EpConformanceCase";
 }
 
 /// An op as data. Core ops have theirs in `ep_plugin.h`; a vendor op is registered with its own.
@@ -1952,6 +2048,66 @@ impl EpGraphInterface {
     pub const INTERFACE: &'static str = "ep.graph";
 }
 
+/// Provider interface `ep.conformance`, version 1: launches with known results, by which the conformance kit judges ops and dtypes that it has no reference of. Any thread. Nothing but the kit asks for it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
+pub struct EpConformanceInterface {
+    /// Bytes of this struct as its maker knows it.
+    pub struct_size: u64,
+    /// Name and fingerprints of the whole interface.
+    pub info: *const EpTableInfo,
+    /// How many cases there are of `op`; 0 for one that is unknown.
+    pub count:
+        Option<unsafe extern "C" fn(provider: *mut EpProvider, op: EpStr, out: *mut u64) -> *const EpStatus>,
+    /// Case `index`, below the count. Content that is drawn follows `seed`, so that the same seed gives the same case.
+    pub get: Option<
+        unsafe extern "C" fn(
+            provider: *mut EpProvider,
+            op: EpStr,
+            index: u64,
+            seed: u64,
+            out: *mut EpConformanceCase,
+        ) -> *const EpStatus,
+    >,
+    /// Frees what a case of `get` points to; nothing where it is static.
+    pub release: Option<unsafe extern "C" fn(provider: *mut EpProvider, got: *const EpConformanceCase)>,
+}
+
+const _: () = {
+    assert!(offset_of!(EpConformanceInterface, struct_size) == 0);
+    assert!(offset_of!(EpConformanceInterface, info) == 8);
+    assert!(offset_of!(EpConformanceInterface, count) == 16);
+    assert!(offset_of!(EpConformanceInterface, get) == 24);
+    assert!(offset_of!(EpConformanceInterface, release) == 32);
+    assert!(size_of::<EpConformanceInterface>() == 40);
+};
+
+// SAFETY: plain data; the pointers in it are only read by code that says why it may.
+unsafe impl Send for EpConformanceInterface {}
+// SAFETY: as above.
+unsafe impl Sync for EpConformanceInterface {}
+
+impl EpConformanceInterface {
+    /// `struct_size` set, everything else zero.
+    pub const EMPTY: Self = {
+        // SAFETY: integers, nullable pointers and nullable functions may all be zero.
+        let mut empty: Self = unsafe { std::mem::zeroed() };
+        empty.struct_size = size_of::<Self>() as u64;
+        empty
+    };
+}
+
+// SAFETY: `repr(C)`, `struct_size` first, all-zero is valid, checked by the assertions above.
+unsafe impl super::Growable for EpConformanceInterface {
+    const NAME: &'static str = "EpConformanceInterface";
+}
+
+impl EpConformanceInterface {
+    /// The name that `get_interface` knows it by.
+    pub const INTERFACE: &'static str = "ep.conformance";
+}
+
 /// What a plugin is. Static: valid as long as the library is mapped. The fields up to `version` are the same in every version of the ABI, so that two sides can always tell each other who they are.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -2047,6 +2203,7 @@ pub(super) struct EveryTable {
     memory_stats: EpMemoryStats,
     copy: EpCopy,
     dtype_info: EpDtypeInfo,
+    conformance_case: EpConformanceCase,
     op_schema: EpOpSchema,
     factory_info: EpFactoryInfo,
     primitive_table: EpPrimitiveTable,
@@ -2062,5 +2219,6 @@ pub(super) struct EveryTable {
     foreign_stream_interface: EpForeignStreamInterface,
     warm_interface: EpWarmInterface,
     graph_interface: EpGraphInterface,
+    conformance_interface: EpConformanceInterface,
     plugin: EpPlugin,
 }

@@ -5,6 +5,7 @@
 //! were copied and completed once, when the plugin was loaded. These are the raw half; `ep-registry` builds
 //! the safe one on them.
 
+mod conformance;
 mod graph;
 mod objects;
 mod plugin;
@@ -12,6 +13,7 @@ mod primitive;
 mod provider;
 mod services;
 
+pub use conformance::{KnownLaunch, KnownOperand};
 pub use graph::GraphHandle;
 pub use objects::{AllocatorHandle, DeviceHandle, EventHandle, StreamHandle};
 pub use plugin::Plugin;

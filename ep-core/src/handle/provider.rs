@@ -79,31 +79,39 @@ impl ProviderHandle {
             )));
         }
         let mut provider = ProviderHandle { plugin, raw, warm: None, _services: services };
-        provider.warm = provider.find_warm()?;
+        // SAFETY: a table of the plugin that fits our description.
+        provider.warm = provider.optional("ep.warm", &EPWARMINTERFACE_INFO, |table| unsafe {
+            WarmInterface::load(table.cast())
+        })?;
         Ok(Arc::new(provider))
     }
 
-    fn find_warm(&self) -> Result<Option<WarmInterface>> {
+    pub(super) fn raw(&self) -> *mut EpProvider {
+        self.raw
+    }
+
+    /// An optional interface of the instance by name, version 1; `None` when it is absent, or bad, which costs that
+    /// interface only.
+    pub(super) fn optional<T>(
+        &self,
+        name: &str,
+        expected: &EpTableInfo,
+        load: impl FnOnce(*const EpInterface) -> Result<T>,
+    ) -> Result<Option<T>> {
         let table = &self.plugin.provider;
         if !table.has_get_interface {
             return Ok(None);
         }
         let mut out = std::ptr::null();
-        // SAFETY: a live instance, static text and a valid out-pointer; a non-null result is a static table of the
-        // plugin that begins as `EpInterface` says; our description is generated.
+        // SAFETY: a live instance, a text that outlives the call and a valid out-pointer; a non-null result is a static
+        // table of the plugin that begins as `EpInterface` says; descriptions are generated.
         unsafe {
-            take((table.get_interface)(self.raw, EpStr::new("ep.warm"), 1, &mut out))?;
-            if out.is_null() || !super::objects::fits("ep.warm", out, &EPWARMINTERFACE_INFO, self)? {
+            take((table.get_interface)(self.raw, EpStr::new(name), 1, &mut out))?;
+            if out.is_null() || !super::objects::fits(name, out, expected, self)? {
                 return Ok(None);
             }
-            match WarmInterface::load(out.cast()) {
-                Ok(warm) => Ok(Some(warm)),
-                Err(e) => {
-                    tracing::warn!("{self:?}: interface ep.warm is not used: {e}");
-                    Ok(None)
-                }
-            }
         }
+        Ok(load(out).inspect_err(|e| tracing::warn!("{self:?}: interface {name} is not used: {e}")).ok())
     }
 
     /// Whether kernels can be prepared before their first use.

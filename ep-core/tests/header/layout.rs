@@ -104,6 +104,15 @@ pub const LAYOUTS: &[Layout] = &[
         ],
     ),
     (
+        "EpCaseOperand",
+        size_of::<abi::EpCaseOperand>(),
+        &[
+            ("before", offset_of!(abi::EpCaseOperand, before)),
+            ("after", offset_of!(abi::EpCaseOperand, after)),
+            ("bytes", offset_of!(abi::EpCaseOperand, bytes)),
+        ],
+    ),
+    (
         "EpProviderOptions",
         size_of::<abi::EpProviderOptions>(),
         &[
@@ -185,6 +194,23 @@ pub const LAYOUTS: &[Layout] = &[
             ("name", offset_of!(abi::EpDtypeInfo, name)),
             ("bits", offset_of!(abi::EpDtypeInfo, bits)),
             ("alignment", offset_of!(abi::EpDtypeInfo, alignment)),
+        ],
+    ),
+    (
+        "EpConformanceCase",
+        size_of::<abi::EpConformanceCase>(),
+        &[
+            ("struct_size", offset_of!(abi::EpConformanceCase, struct_size)),
+            ("name", offset_of!(abi::EpConformanceCase, name)),
+            ("desc", offset_of!(abi::EpConformanceCase, desc)),
+            ("args", offset_of!(abi::EpConformanceCase, args)),
+            ("operands", offset_of!(abi::EpConformanceCase, operands)),
+            ("num_operands", offset_of!(abi::EpConformanceCase, num_operands)),
+            ("absolute", offset_of!(abi::EpConformanceCase, absolute)),
+            ("relative", offset_of!(abi::EpConformanceCase, relative)),
+            ("refusal", offset_of!(abi::EpConformanceCase, refusal)),
+            ("reserved", offset_of!(abi::EpConformanceCase, reserved)),
+            ("owner", offset_of!(abi::EpConformanceCase, owner)),
         ],
     ),
     (
@@ -382,6 +408,17 @@ pub const LAYOUTS: &[Layout] = &[
             ("launch", offset_of!(abi::EpGraphInterface, launch)),
             ("update", offset_of!(abi::EpGraphInterface, update)),
             ("destroy", offset_of!(abi::EpGraphInterface, destroy)),
+        ],
+    ),
+    (
+        "EpConformanceInterface",
+        size_of::<abi::EpConformanceInterface>(),
+        &[
+            ("struct_size", offset_of!(abi::EpConformanceInterface, struct_size)),
+            ("info", offset_of!(abi::EpConformanceInterface, info)),
+            ("count", offset_of!(abi::EpConformanceInterface, count)),
+            ("get", offset_of!(abi::EpConformanceInterface, get)),
+            ("release", offset_of!(abi::EpConformanceInterface, release)),
         ],
     ),
     (

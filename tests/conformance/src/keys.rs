@@ -7,7 +7,8 @@ use crate::protocol::{End, Measured};
 use crate::rig::{Outcome, Rig};
 use crate::shapes::cases;
 use crate::traits::{Trait, traits};
-use crate::vendor::generated;
+use crate::vendor::{self, generated};
+use ep_core::handle::KnownLaunch;
 use ep_core::{Code, Error, Result};
 use ep_registry::Runtime;
 
@@ -16,6 +17,9 @@ pub type Ended = (End, String, Option<Measured>);
 
 /// What stands in a report where nothing could be compared.
 const NO_REFERENCE: &str = "no reference: memory, guard zones and determinism only";
+
+/// A case of a key, and its result where the vendor knows it.
+pub type Listed = (String, Case, Option<KnownLaunch>);
 
 /// The cases of a key, with their names.
 ///
@@ -27,14 +31,15 @@ pub fn cases_of(
     key: &Key,
     unit: &str,
     setup: &Setup,
-) -> Result<Vec<(String, Case)>> {
+) -> Result<Vec<Listed>> {
     let seed = setup.seed.wrapping_add(hash(unit));
     let mut all = cases(key, seed);
     if all.is_empty() {
         all = generated(key, &*runtime.schema(&key.op)?, &rig.advertised(key), seed);
     }
-    let named = all.into_iter().enumerate().map(|(i, c)| (format!("{unit}/{i:02}-{}", slug(c.name)), c));
-    let mut named: Vec<_> = named.collect();
+    let name = |i: usize, case: &Case| format!("{unit}/{i:02}-{}", slug(case.name));
+    let mut named: Vec<Listed> =
+        all.into_iter().enumerate().map(|(i, case)| (name(i, &case), case, None)).collect();
     if setup.quick && setup.filter.case.is_none() {
         // Other cases for each key, so that an op's keys together have all of them.
         let (count, first) = (named.len(), hash(unit) as usize);
@@ -45,6 +50,11 @@ pub fn cases_of(
             chosen.contains(&(at - 1))
         });
     }
+    // A vendor's own are few, and the only ones of their kind: all of them are run.
+    let of_vendor = vendor::known(runtime, rig.device(), &key.op, setup.seed)?;
+    for (case, known) in of_vendor.into_iter().filter(|(case, _)| case.key == *key) {
+        named.push((name(named.len(), &case), case, Some(known)));
+    }
     Ok(named)
 }
 
@@ -54,8 +64,8 @@ fn hash(text: &str) -> u64 {
 }
 
 /// Runs a case on every kind of memory that the device has.
-pub fn run(runtime: &Runtime, rig: &mut Rig<'_>, case: &Case, setup: &Setup) -> Ended {
-    judge(runtime, rig, case, setup).unwrap_or_else(|e| (End::Failed, describe(&e), None))
+pub fn run(runtime: &Runtime, rig: &mut Rig<'_>, (_, case, known): &Listed, setup: &Setup) -> Ended {
+    judge(runtime, rig, case, known.as_ref(), setup).unwrap_or_else(|e| (End::Failed, describe(&e), None))
 }
 
 /// What an error means for a case that should work.
@@ -66,8 +76,17 @@ fn describe(e: &Error) -> String {
     }
 }
 
-fn judge(runtime: &Runtime, rig: &mut Rig<'_>, case: &Case, setup: &Setup) -> Result<Ended> {
-    let expected = rig.expect(case)?;
+fn judge(
+    runtime: &Runtime,
+    rig: &mut Rig<'_>,
+    case: &Case,
+    known: Option<&KnownLaunch>,
+    setup: &Setup,
+) -> Result<Ended> {
+    let expected = match known {
+        Some(known) => rig.known(case, known)?,
+        None => rig.expect(case)?,
+    };
     match rig.run_on_device(case, &expected)? {
         Outcome::Pass => {}
         Outcome::Fail(why) => {
@@ -85,7 +104,8 @@ fn judge(runtime: &Runtime, rig: &mut Rig<'_>, case: &Case, setup: &Setup) -> Re
     let large =
         || -> Result<bool> { Ok(traits(case, &*runtime.schema(&case.key.op)?).contains(&Trait::Large)) };
     let speed = if setup.perf && large()? { rig.measure(case, &expected)?.map(Measured::from) } else { None };
-    let message = if case.key.has_reference() { String::new() } else { NO_REFERENCE.to_owned() };
+    let judged = known.is_some() || case.key.has_reference();
+    let message = if judged { String::new() } else { NO_REFERENCE.to_owned() };
     Ok((End::Passed, message, speed))
 }
 

@@ -4,8 +4,9 @@ use crate::case::{Case, Key};
 use crate::geometry::uses;
 use crate::memory::{Arena, DeviceMemory, Edge, Edged, Memory};
 use crate::predicates::{Advertised, Attempt, attempts};
-use crate::tolerance::{largest, tolerance};
+use crate::tolerance::{Tolerance, largest, tolerance};
 use crate::values::{Random, content, poison};
+use ep_core::handle::KnownLaunch;
 use ep_core::op::OperandUse;
 use ep_core::provider::inline::HOST_SPACE;
 use ep_core::schema::Schema;
@@ -43,6 +44,8 @@ pub struct Expected {
     /// `None`: there is no reference.
     after: Option<Result<Outcomes>>,
     largest: f64,
+    /// The vendor's bound, absolute and relative, in place of the kit's.
+    bound: Option<(f64, f64)>,
 }
 
 /// What a launch leaves in the operands that it writes, by name.
@@ -100,6 +103,11 @@ impl<'r> Rig<'r> {
             advertised: crate::predicates::advertised(runtime, device),
             latest: None,
         })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &'r Device {
+        self.device
     }
 
     /// What the provider claims.
@@ -183,7 +191,7 @@ impl<'r> Rig<'r> {
             });
         }
         if !case.key.has_reference() {
-            return Ok(Expected { schema, uses, before, after: None, largest: 0.0 });
+            return Ok(Expected { schema, uses, before, after: None, largest: 0.0, bound: None });
         }
         let mut launch = Launch::new(&case.key.op);
         for (name, value) in &case.key.selectors {
@@ -210,7 +218,45 @@ impl<'r> Rig<'r> {
             counts.then(|| before[i].view().iter())
         };
         let largest = largest(uses.iter().enumerate().filter_map(read).flatten());
-        Ok(Expected { schema, uses, before, after: Some(after), largest })
+        Ok(Expected { schema, uses, before, after: Some(after), largest, bound: None })
+    }
+
+    /// What a vendor says of a launch of its own.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where its operands are not those of the op's schema.
+    pub fn known(&self, case: &Case, known: &KnownLaunch) -> Result<Expected> {
+        let schema = self.runtime.schema(&case.key.op)?;
+        let uses = uses(case, &schema)?;
+        if known.operands.len() != uses.len() {
+            return Err(Error::invalid(format!(
+                "the case has {} operands, and the op {}",
+                known.operands.len(),
+                uses.len()
+            )));
+        }
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for (i, (o, u)) in known.operands.iter().zip(&uses).enumerate() {
+            let name = &schema.operands[schema.operand_of(i)].name;
+            if o.bytes != u.bytes {
+                return Err(Error::invalid(format!(
+                    "operand `{name}` has {} bytes in the case, and {} by the schema",
+                    o.bytes, u.bytes
+                )));
+            }
+            let dtype = u.dtype.unwrap_or(DType::U8);
+            let unset = || poison(dtype, u.bytes as usize);
+            let first = Data { dtype, bytes: o.before.clone().unwrap_or_else(unset) };
+            if u.writes {
+                let bytes = o.after.clone().unwrap_or_else(|| first.bytes.clone());
+                after.push((name.clone(), Data { dtype, bytes }));
+            }
+            before.push(first);
+        }
+        let after =
+            known.refusal.map_or(Ok(after), |code| Err(Error::new(code, "the vendor's case says so")));
+        let bound = Some((known.absolute, known.relative));
+        Ok(Expected { schema, uses, before, after: Some(after), largest: 0.0, bound })
     }
 
     /// Launches a case with its operands at an edge of their memory, and compares everything.
@@ -235,7 +281,8 @@ impl<'r> Rig<'r> {
             return Err(Error::unsupported(format!("{case}: too large for this memory")));
         }
         let mut memory = Edged { arena, edge };
-        Trial { case, expected, primitive: &primitive, stream: &self.stream }.judge(&mut memory)
+        Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded: None }
+            .judge(&mut memory)
     }
 
     /// Launches a case on memory of the device with guard zones around each operand, compares everything, and does
@@ -248,12 +295,36 @@ impl<'r> Rig<'r> {
             Built::Primitive(primitive) | Built::Aligned(primitive) => primitive,
             Built::Refused(e) => return Ok(Outcome::Unsupported(e.to_string())),
         };
-        let trial = Trial { case, expected, primitive: &primitive, stream: &self.stream };
+        let trial = Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded: None };
         let outcome = trial.judge(&mut self.memory)?;
         if outcome == Outcome::Pass && expected.schema.deterministic {
             return trial.repeat(&mut self.memory);
         }
         Ok(outcome)
+    }
+
+    /// Records a case so many times into a graph, launches that twice, and compares everything. `None` where that shows
+    /// nothing: its launches cannot be recorded, are refused, or change what they read.
+    ///
+    /// # Errors
+    /// As [`Rig::run_on_device`].
+    pub fn run_recorded(
+        &mut self,
+        case: &Case,
+        expected: &Expected,
+        times: usize,
+    ) -> Result<Option<Outcome>> {
+        let (Built::Primitive(primitive) | Built::Aligned(primitive)) = self.build(case, &expected.schema)?
+        else {
+            return Ok(None);
+        };
+        let changes = case.in_place.is_some() || expected.uses.iter().any(|u| u.reads && u.writes);
+        if changes || !primitive.capturable() || !matches!(expected.after, Some(Ok(_))) {
+            return Ok(None);
+        }
+        let recorded = Some(times);
+        let trial = Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded };
+        trial.judge(&mut self.memory).map(Some)
     }
 
     /// Measures a case that passes.
@@ -265,7 +336,7 @@ impl<'r> Rig<'r> {
         else {
             return Ok(None);
         };
-        Trial { case, expected, primitive: &primitive, stream: &self.stream }
+        Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded: None }
             .measure(&mut self.memory)
             .map(Some)
     }
@@ -283,7 +354,7 @@ fn repeated(small: Expected, uses: Vec<OperandUse>) -> Expected {
     let after = small.after.map(|after| {
         after.map(|outputs| outputs.iter().map(|(n, d)| (n.clone(), repeat(d, bytes(n)))).collect())
     });
-    Expected { schema: small.schema, uses, before, after, largest: small.largest }
+    Expected { schema: small.schema, uses, before, after, largest: small.largest, bound: None }
 }
 
 /// One launch in the making.
@@ -292,6 +363,8 @@ struct Trial<'a> {
     expected: &'a Expected,
     primitive: &'a DynPrimitive,
     stream: &'a Stream,
+    /// How often it is recorded into a graph; `None`: launched directly.
+    recorded: Option<usize>,
 }
 
 impl Trial<'_> {
@@ -348,8 +421,15 @@ impl Trial<'_> {
             };
         }
         // SAFETY: every address covers as many bytes of its memory as the schema says, apart but where the op allows
-        // the same memory; the stream is awaited before the memory is looked at.
-        let launched = unsafe { self.primitive.launch_raw(self.stream, &args) };
+        // the same memory; the stream is awaited before the memory is looked at, and a graph is launched before.
+        let once = |stream: &Stream| unsafe { self.primitive.launch_raw(stream, &args) };
+        let launched = match self.recorded {
+            None => once(self.stream),
+            Some(times) => self
+                .stream
+                .capture(|stream| (0..times).try_for_each(|_| once(stream)))
+                .and_then(|graph| graph.launch(self.stream).and_then(|()| graph.launch(self.stream))),
+        };
         let done = self.stream.sync();
         Ok(launched.and(done))
     }
@@ -396,7 +476,7 @@ impl Trial<'_> {
                 _ if self.case.in_place.is_some_and(|(_, source)| source == name) => continue,
                 _ => before,
             };
-            let found = difference(self.case, name, wanted, &now, self.expected.largest, u.writes);
+            let found = difference(self.case, name, wanted, &now, self.expected, u.writes);
             if let Some((at, wrong)) = found {
                 return Ok(Outcome::Fail(wrong + &self.sources(at, wanted.bytes.len() / element(u).max(1))));
             }
@@ -504,17 +584,24 @@ fn difference(
     operand: &str,
     wanted: &Data,
     found: &[u8],
-    largest: f64,
+    expected: &Expected,
     written: bool,
 ) -> Option<(usize, String)> {
     if found == wanted.bytes {
         return None;
     }
     if !DType::ALL.contains(&wanted.dtype) {
-        return Some((0, format!("`{operand}`, which is only read, has changed")));
+        let at = wanted.bytes.iter().zip(found).position(|(w, f)| w != f).unwrap_or(0);
+        let what = match written {
+            false => format!("`{operand}`, which is only read, has changed at byte {at}"),
+            true => {
+                format!("byte {at} of `{operand}` is {:#04x}, expected {:#04x}", found[at], wanted.bytes[at])
+            }
+        };
+        return Some((at / wanted.dtype.bytes_for_bounds().max(1) as usize, what));
     }
     let found = primitives::reference::View::new(wanted.dtype, found);
-    let tolerance = tolerance(case, wanted.dtype, largest);
+    let general = tolerance(case, wanted.dtype, expected.largest);
     for i in 0..wanted.view().len().max(found.len()) {
         if i >= found.len() || i >= wanted.view().len() {
             let (found, wanted) = (found.len(), wanted.view().len());
@@ -527,6 +614,10 @@ fn difference(
         if !written {
             return Some((i, format!("`{operand}`[{i}], which is only read, was {w:?} and is {f:?}")));
         }
+        let tolerance = expected.bound.map_or(general, |(absolute, relative)| Tolerance {
+            ulp: 0.0,
+            absolute: absolute + relative * w.re().hypot(w.im()),
+        });
         if !tolerance.accepts(wanted.dtype, w, f) {
             return Some((i, format!("`{operand}`[{i}] is {f:?}, expected {w:?} within {tolerance:?}")));
         }

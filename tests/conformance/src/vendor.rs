@@ -1,16 +1,47 @@
-//! Cases for ops that the kit knows by their schema only.
+//! Cases for ops that the kit knows by their schema only, and those that a vendor brings.
 //!
-//! What sizes and shapes have to do with each other, nobody but the vendor knows: the arguments are uniform, so that
+//! Of the former: what sizes and shapes have to do with each other, nobody but the vendor knows: the arguments are uniform, so that
 //! most relations hold, and what the provider refuses counts as unsupported, not as wrong.
 
 use crate::case::{Case, Content, Key};
 use crate::predicates::Advertised;
 use crate::traits::in_place_pairs;
 use crate::values::Random;
-use ep_core::Scalar;
+use ep_core::handle::KnownLaunch;
 use ep_core::schema::{ArgKind, DescKind, Schema};
+use ep_core::{Error, Result, Scalar};
+use ep_registry::{Device, Runtime};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
+
+/// The launches with known results that a provider brings for an op, with the keys that they are of.
+///
+/// # Errors
+/// The provider's; `InvalidArgument` for a case that does not fit the op's schema.
+pub fn known(runtime: &Runtime, device: &Device, op: &str, seed: u64) -> Result<Vec<(Case, KnownLaunch)>> {
+    let provider = device.members()[0].handle().provider();
+    let Some(count) = provider.known_launches(op)?.filter(|count| *count > 0) else { return Ok(Vec::new()) };
+    if count > MOST_KNOWN {
+        return Err(Error::invalid(format!("{count} cases of `{op}`; at most {MOST_KNOWN} are possible")));
+    }
+    let schema = runtime.schema(op)?;
+    let one = |index| {
+        let known = provider.known_launch(&schema, index, seed)?;
+        let key = Key { op: op.to_owned(), selectors: known.selectors.clone(), dtypes: known.dtypes.clone() };
+        let mut case = Case::new(&key, keep(&format!("vendor {}", known.name)));
+        case.attrs.extend(known.attrs.iter().map(|(n, v)| (keep(n), *v)));
+        case.sizes.extend(known.sizes.iter().map(|(n, v)| (keep(n), *v)));
+        case.lists.extend(known.lists.iter().map(|(n, v)| (keep(n), v.clone())));
+        case.scalars.extend(known.scalars.iter().map(|(n, v)| (keep(n), *v)));
+        case.arity = known.arity;
+        case.set_seed(seed);
+        Ok((case, known))
+    };
+    (0..count).map(one).collect()
+}
+
+/// Cases of one op that a provider can bring.
+const MOST_KNOWN: u64 = 1000;
 
 /// Sizes of the uniform launches.
 const SIZES: [(&str, i64); 7] =

@@ -270,8 +270,8 @@ impl<'r> OnDevice<'r> {
             };
         }
         let rig = self.rig.as_mut().ok_or_else(|| Error::internal("the rig was just made"))?;
-        for (i, (name, case)) in keys::cases_of(runtime, rig, &key, unit, setup)?.iter().enumerate() {
-            reporter.case(i, name, || keys::run(runtime, rig, case, setup))?;
+        for (i, listed) in keys::cases_of(runtime, rig, &key, unit, setup)?.iter().enumerate() {
+            reporter.case(i, &listed.0, || keys::run(runtime, rig, listed, setup))?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Objects used from many threads, and destroyed in odd orders.
+//! Objects used from many threads, and destroyed in odd orders; cases that nothing would run.
 
 use super::Bench;
 use super::block::{Block, move_bytes, noise, upload};
@@ -8,6 +8,7 @@ use crate::values::Random;
 use crate::verdict::{Verdict, wrong};
 use ep_core::provider::{MemoryKind, StreamOptions};
 use ep_core::{Code, Error, Result};
+use std::collections::BTreeSet;
 
 /// Ops that are tried in this order: cheap to compute, with operands that are read.
 const OPS: [&str; 8] = [
@@ -108,6 +109,24 @@ pub(super) fn odd_orders(bench: &Bench<'_>) -> Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
+/// Cases of a vendor are run with the combination that they are of; here those that are of none are found.
+pub(super) fn cases_of_the_vendor(bench: &Bench<'_>) -> Result<Verdict> {
+    let claimed = crate::predicates::advertised(bench.runtime, bench.device);
+    let mut found = 0;
+    for op in claimed.keys().map(|key| &key.op).collect::<BTreeSet<_>>() {
+        for (case, _) in crate::vendor::known(bench.runtime, bench.device, op, bench.seed)? {
+            if !claimed.contains_key(&case.key) {
+                return wrong(format!("a case for {}, which the provider does not claim: {case}", case.key));
+            }
+            found += 1;
+        }
+    }
+    match found {
+        0 => Verdict::unsupported("the provider brings no cases of its own (ep.conformance)"),
+        _ => Ok(Verdict::Pass),
+    }
+}
+
 pub(super) fn foreign_streams(bench: &Bench<'_>) -> Result<Verdict> {
     let handle = bench.handle();
     if !handle.has_foreign_streams() {
@@ -143,14 +162,4 @@ pub(super) fn foreign_streams(bench: &Bench<'_>) -> Result<Verdict> {
     drop(adopted);
     own.sync()?;
     Ok(Verdict::Pass)
-}
-
-pub(super) fn graph_capture(bench: &Bench<'_>) -> Result<Verdict> {
-    let capturable = bench
-        .runtime
-        .with_registry(|r| r.ops().flat_map(|op| &op.factories).filter(|f| f.handle.capturable).count());
-    // This version of the contract has no table for `ep.graph` (docs/abi.md, rule 10).
-    Verdict::unsupported(format!(
-        "this ABI has no interface for graphs; {capturable} factories say that their launches can be captured"
-    ))
 }

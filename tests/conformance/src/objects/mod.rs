@@ -1,6 +1,7 @@
 //! Streams, events and memory, checked on the handles of a device.
 
 mod block;
+mod graph;
 mod lifetimes;
 mod memory;
 mod order;
@@ -34,7 +35,7 @@ impl Bench<'_> {
 type Check = fn(&Bench<'_>) -> Result<Verdict>;
 
 /// The checks and their names, by the files that they are in.
-const CHECKS: [(&str, Check); 19] = [
+const CHECKS: [(&str, Check); 24] = [
     ("streams", order::streams),
     ("events", order::events),
     ("event-recorded-twice", order::recorded_twice),
@@ -52,8 +53,13 @@ const CHECKS: [(&str, Check); 19] = [
     ("allocation-on-threads", memory::allocation_on_threads),
     ("one-primitive-on-many-streams", lifetimes::one_primitive_on_many_streams),
     ("destruction-in-odd-orders", lifetimes::odd_orders),
+    ("cases-of-the-vendor", lifetimes::cases_of_the_vendor),
     ("foreign-streams", lifetimes::foreign_streams),
-    ("graph-capture", lifetimes::graph_capture),
+    ("graph-of-copies", graph::copies),
+    ("graph-of-launches", graph::launches),
+    ("graph-updated", graph::update),
+    ("graph-refusals", graph::refusals),
+    ("graph-destroyed-in-odd-orders", graph::odd_orders),
 ];
 
 /// The names of the checks.
