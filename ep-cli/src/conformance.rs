@@ -157,7 +157,7 @@ impl Conformance {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let jobs = self.jobs.map_or(cpus.min(2), |n| n as usize);
         let command = vec![own.into_os_string(), "conformance-worker".into()];
-        Ok(Launcher { command, jobs, timeout: Duration::from_secs(self.timeout_s) })
+        Ok(Launcher { command, jobs, timeout: Duration::from_secs(self.timeout_s), stop_at_failure: false })
     }
 
     /// A device that no provider has is a mistake on the command line, not an empty run.

@@ -3,11 +3,12 @@
 //!
 //! A defect replaces functions in the plugin's tables, or takes over what launches and streams do.
 
+mod calls;
 mod defects;
 mod registrations;
 mod tables;
 
-use defects::{Defect, Effect};
+use defects::Defect;
 use ep_core::provider::{Host, Options, Provider, Registrar};
 use ep_core::{Error, Result};
 use ep_sim::{Call, DeviceMemory, Hooks, Place, Shortcuts, SimDevice, SimProvider, Write};
@@ -22,7 +23,7 @@ static ACTIVE: OnceLock<&'static Defect> = OnceLock::new();
 fn activate(id: &str) {
     let Some(defect) = defects::find(id) else { return };
     let active = ACTIVE.get_or_init(|| defect);
-    if let Effect::Tables(replace) = active.effect {
+    if let Some(replace) = active.tables {
         tables::patch(replace);
     }
 }
@@ -40,7 +41,9 @@ impl Provider for Faulty {
         options.only(&[&ep_sim::OPTIONS[..], &[OPTION]].concat())?;
         if let Some(id) = options.get(OPTION) {
             let defect = defects::find(id).ok_or_else(|| {
-                Error::invalid(format!("option `{OPTION}` is `{id}`; tests/mutation/defects.toml has the names"))
+                Error::invalid(format!(
+                    "option `{OPTION}` is `{id}`; tests/mutation/defects.toml has the names"
+                ))
             })?;
             let active = ACTIVE.get().map_or(defect.id, |active| active.id);
             if active != defect.id {
@@ -71,10 +74,7 @@ struct Defective(&'static Defect);
 
 impl Hooks for Defective {
     fn compute(&self, call: &mut Call, memory: &DeviceMemory<'_>) -> Result<Vec<Write>> {
-        match self.0.effect {
-            Effect::Launch(ops, compute) if ops.contains(&call.op) => compute(call, memory),
-            _ => call.reference(),
-        }
+        if self.0.ops.contains(&call.op) { (self.0.compute)(call, memory) } else { call.reference() }
     }
 
     fn place(&self, _: u64, alignment: u64) -> Place {
@@ -82,9 +82,6 @@ impl Hooks for Defective {
     }
 
     fn shortcuts(&self) -> Shortcuts {
-        match self.0.effect {
-            Effect::Streams(shortcuts) => shortcuts,
-            _ => Shortcuts::default(),
-        }
+        self.0.shortcuts
     }
 }

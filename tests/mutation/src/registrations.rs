@@ -1,7 +1,7 @@
 //! Factories and primitives as the host sees them: each call finds its way to the honest function by way of what the
 //! registration was made of.
 
-use crate::tables::{current, honest};
+use crate::tables::{current, sdk};
 use ep_core::abi::*;
 use ep_core::schema::{Schema, core_schema};
 use std::ffi::c_void;
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn register_all(
     provider: *mut EpProvider,
     registrar: *const EpRegistrar,
 ) -> *const EpStatus {
-    let Some(register) = honest().provider.register_all else { unreachable!("the SDK has it") };
+    let Some(register) = sdk().provider.register_all else { unreachable!("the SDK has it") };
     // SAFETY: the host's registrar.
     let theirs = match unsafe { RegistrarTable::load(registrar) } {
         Ok(theirs) => theirs,

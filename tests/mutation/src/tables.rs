@@ -3,7 +3,7 @@
 //!
 //! A host copies the tables before the first instance, and so before the option that names a defect, exists.
 
-use crate::registrations::{Maker, Registration};
+use crate::registrations::{Maker, Registration, register_all};
 use crate::{Faulty, activate};
 use ep_core::abi::*;
 use ep_core::provider::{QueryFn, query};
@@ -45,8 +45,7 @@ pub type Create = unsafe extern "C" fn(
 ) -> *const EpStatus;
 
 /// Makes a primitive.
-pub type Build =
-    unsafe fn(&Maker, *mut EpDevice, *const c_void, *mut *mut EpPrimitive) -> *const EpStatus;
+pub type Build = unsafe fn(&Maker, *mut EpDevice, *const c_void, *mut *mut EpPrimitive) -> *const EpStatus;
 
 /// Launches a primitive.
 pub type Launch = unsafe fn(&Maker, *mut EpPrimitive, *mut EpStream, *const c_void) -> *const EpStatus;
@@ -57,8 +56,8 @@ unsafe impl Send for Tables {}
 unsafe impl Sync for Tables {}
 
 /// What the SDK makes.
-pub fn honest() -> &'static Tables {
-    static HONEST: LazyLock<Tables> = LazyLock::new(|| {
+pub fn sdk() -> &'static Tables {
+    static SDK: LazyLock<Tables> = LazyLock::new(|| {
         let mut plugin = std::ptr::null();
         // SAFETY: an out-pointer of ours. The query of this version's SDK succeeds, and its tables are static.
         unsafe {
@@ -78,6 +77,16 @@ pub fn honest() -> &'static Tables {
                 launch: Maker::launch,
             }
         }
+    });
+    &SDK
+}
+
+/// The same with registrations by way of makers.
+pub fn honest() -> &'static Tables {
+    static HONEST: LazyLock<Tables> = LazyLock::new(|| {
+        let mut tables = sdk().clone();
+        tables.provider.register_all = Some(register_all);
+        tables
     });
     &HONEST
 }
