@@ -70,7 +70,7 @@ enum Part {
 /// The device that is looked at; a second one is there for what needs two.
 const DEVICE: &str = "sim:0";
 /// How long a case may take, in seconds.
-const TIMEOUT: u64 = 30;
+const TIMEOUT: u64 = 120;
 
 /// Runs the conformance kit on a provider with a defect on request
 #[derive(Parser)]

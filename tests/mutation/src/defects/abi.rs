@@ -32,6 +32,19 @@ pub fn has<F>(entry: Option<F>) -> F {
     entry.unwrap_or_else(|| unreachable!("the SDK has it"))
 }
 
+/// A copy of a struct of any version, as one of this version; `None` where the SDK refuses it.
+///
+/// # Safety
+/// `value` is null or readable for the size that it names.
+pub unsafe fn copied<T: Growable>(value: *const T) -> Option<T> {
+    // SAFETY: as the caller promises.
+    let mut own = unsafe { read_struct(value) }.ok()?;
+    // A longer one has been read, so what is behind this version's fields says nothing.
+    // SAFETY: growable structs begin with their size.
+    unsafe { (&raw mut own).cast::<u64>().write(size_of::<T>() as u64) };
+    Some(own)
+}
+
 unsafe extern "C" fn info_past_capacity(device: *mut EpDevice, out: *mut EpDeviceInfo) -> *const EpStatus {
     let mut own = EpDeviceInfo::EMPTY;
     // SAFETY: the host's call, with room of our own.

@@ -1,6 +1,6 @@
 //! Allocators and copies.
 
-use super::abi::has;
+use super::abi::{copied, has};
 use super::objects::lock;
 use super::{Defect, NONE, tables};
 use crate::calls::*;
@@ -59,7 +59,7 @@ unsafe fn alloc_skewed(
     skew: impl Fn(&EpAllocRequest) -> u64,
 ) -> *const EpStatus {
     // SAFETY: the host's request; one that cannot be read is refused by the SDK.
-    SKEW.set(unsafe { read_struct(request) }.map_or(0, |r| skew(&r)));
+    SKEW.set(unsafe { copied(request) }.map_or(0, |r| skew(&r)));
     // SAFETY: as the caller promises.
     let status = unsafe { (has(honest().allocator.alloc))(allocator, request, out) };
     SKEW.set(0);
@@ -101,8 +101,8 @@ unsafe extern "C" fn alloc_overflowing(
 ) -> *const EpStatus {
     // SAFETY: the host's call; requests that cannot be read are left to the SDK.
     unsafe {
-        match read_struct(request) {
-            Ok(mut own) if wraps(own.bytes) => {
+        match copied(request) {
+            Some(mut own) if wraps(own.bytes) => {
                 own.bytes = LEAST;
                 (has(honest().allocator.alloc))(allocator, &own, out)
             }
@@ -226,12 +226,12 @@ unsafe fn copy_changed(
 ) -> *const EpStatus {
     // SAFETY: the host's call; a copy that cannot be read is left to the SDK.
     unsafe {
-        match read_struct(copy) {
-            Ok(mut own) => {
+        match copied(copy) {
+            Some(mut own) => {
                 change(&mut own);
                 (has(honest().stream.copy))(stream, &own)
             }
-            Err(_) => (has(honest().stream.copy))(stream, copy),
+            None => (has(honest().stream.copy))(stream, copy),
         }
     }
 }

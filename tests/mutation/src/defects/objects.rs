@@ -1,6 +1,6 @@
 //! Devices, streams and events.
 
-use super::abi::has;
+use super::abi::{copied, has};
 use super::{Defect, streams, tables};
 use crate::tables::honest;
 use ep_core::abi::*;
@@ -88,12 +88,12 @@ unsafe extern "C" fn stream_flags_cut(
 ) -> *const EpStatus {
     // SAFETY: the host's call; options that cannot be read are left to the SDK.
     unsafe {
-        match read_struct(options) {
-            Ok(mut own) => {
+        match copied(options) {
+            Some(mut own) => {
                 own.flags &= 0xffff_ffff;
                 (has(honest().device.stream_create))(device, &own, out)
             }
-            Err(_) => (has(honest().device.stream_create))(device, options, out),
+            None => (has(honest().device.stream_create))(device, options, out),
         }
     }
 }
