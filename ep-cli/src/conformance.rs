@@ -6,7 +6,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::Out;
 use clap::Args;
 use ep_conformance::expect::Expectations;
-use ep_conformance::plan::{Filter, Setup, Unit};
+use ep_conformance::plan::{Filter, SAMPLE, Setup, Unit};
 use ep_conformance::protocol::Listing;
 use ep_conformance::report::{html, junit};
 use ep_conformance::runner::{self, Launcher};
@@ -146,6 +146,7 @@ impl Conformance {
             prefix,
             seed: self.seed,
             quick: self.quick,
+            sample: SAMPLE,
             perf: self.perf,
             filter: self.filter(),
         }

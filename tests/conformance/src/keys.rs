@@ -8,8 +8,10 @@ use crate::rig::{Outcome, Rig};
 use crate::shapes::cases;
 use crate::traits::{Trait, traits};
 use crate::vendor::generated;
+use ep_core::schema::Schema;
 use ep_core::{Code, Error, Result};
 use ep_registry::Runtime;
+use std::collections::BTreeSet;
 
 /// How a case ended, why, and how fast it is where that was measured.
 pub type Ended = (End, String, Option<Measured>);
@@ -36,9 +38,8 @@ pub fn cases_of(
     let named = all.into_iter().enumerate().map(|(i, c)| (format!("{unit}/{i:02}-{}", slug(c.name)), c));
     let mut named: Vec<_> = named.collect();
     if setup.quick && setup.filter.case.is_none() {
-        // Other cases for each key, so that an op's keys together have all of them.
-        let (count, first) = (named.len(), hash(unit) as usize);
-        let chosen = [first % count, (first + 1 + count / 2) % count];
+        let wanted = setup.sample / rig.claims(&key.op).max(1);
+        let chosen = sample(&named, wanted, seed as usize, &*runtime.schema(&key.op)?);
         let mut at = 0;
         named.retain(|_| {
             at += 1;
@@ -46,6 +47,26 @@ pub fn cases_of(
         });
     }
     Ok(named)
+}
+
+/// Which cases of a key a sample has: two of all, others for each key, so that an op's keys together have all of them;
+/// one for each way to be in place; and what is wanted more of those that are not large.
+fn sample(cases: &[(String, Case)], wanted: usize, first: usize, schema: &Schema) -> BTreeSet<usize> {
+    let count = cases.len();
+    let mut chosen = BTreeSet::from([first % count, (first + 1 + count / 2) % count]);
+    let pairs: BTreeSet<_> = cases.iter().filter_map(|(_, c)| c.in_place).collect();
+    chosen.extend(pairs.into_iter().filter_map(|p| cases.iter().position(|(_, c)| c.in_place == Some(p))));
+    let small = (0..count).map(|i| (first + i) % count).filter(|i| {
+        let large = traits(&cases[*i].1, schema).contains(&Trait::Large);
+        !large
+    });
+    for i in small {
+        if chosen.len() >= wanted {
+            break;
+        }
+        chosen.insert(i);
+    }
+    chosen
 }
 
 /// FNV-1a: the same in every process.

@@ -18,11 +18,16 @@ pub struct Setup {
     pub seed: u64,
     /// A sample of the cases.
     pub quick: bool,
+    /// How many cases of an op the sample has, if two of each combination are fewer.
+    pub sample: usize,
     /// Measures large cases that pass.
     pub perf: bool,
     /// Only cases that match.
     pub filter: Filter,
 }
+
+/// The usual size of the sample of an op.
+pub const SAMPLE: usize = 300;
 
 /// Which units and cases to run; what is not set lets everything through.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -178,6 +183,7 @@ mod tests {
             prefix: String::new(),
             seed: 1,
             quick: false,
+            sample: SAMPLE,
             perf: false,
             filter: Filter::default(),
         }

@@ -69,6 +69,8 @@ enum Part {
 
 /// The device that is looked at; a second one is there for what needs two.
 const DEVICE: &str = "sim:0";
+/// Cases of an op, or two of each combination where that is more.
+const SAMPLE: usize = 1500;
 /// How long a case may take, in seconds.
 const TIMEOUT: u64 = 120;
 
@@ -272,6 +274,7 @@ impl Check {
             prefix: String::new(),
             seed,
             quick: !self.whole,
+            sample: SAMPLE,
             perf: false,
             filter,
         }
