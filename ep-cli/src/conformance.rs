@@ -8,7 +8,7 @@ use clap::Args;
 use ep_conformance::expect::Expectations;
 use ep_conformance::onnx::not_run;
 use ep_conformance::onnx::suite::Suite;
-use ep_conformance::plan::{Filter, Setup, Unit};
+use ep_conformance::plan::{Filter, SAMPLE, Setup, Unit};
 use ep_conformance::protocol::Listing;
 use ep_conformance::report::{html, junit};
 use ep_conformance::runner::{self, Launcher};
@@ -172,6 +172,7 @@ impl Conformance {
             prefix,
             seed: self.seed,
             quick: self.quick,
+            sample: SAMPLE,
             perf: self.perf,
             onnx: self.onnx.clone(),
             filter: self.filter(),
@@ -184,7 +185,7 @@ impl Conformance {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let jobs = self.jobs.map_or(cpus.min(2), |n| n as usize);
         let command = vec![own.into_os_string(), "conformance-worker".into()];
-        Ok(Launcher { command, jobs, timeout: Duration::from_secs(self.timeout_s) })
+        Ok(Launcher { command, jobs, timeout: Duration::from_secs(self.timeout_s), stop_at_failure: false })
     }
 
     /// A device that no provider has is a mistake on the command line, not an empty run.

@@ -1,12 +1,13 @@
 //! All ops, by way of their references.
 //!
 //! A launch is copied into a [`Launched`]: every value of its arguments by the names of the op's schema, and a claim
-//! on each buffer. When its turn comes, what it reads is copied out of the memory, the reference computes, and what
-//! it writes is copied back. Nothing here knows any single op.
+//! on each buffer. When its turn comes, what it reads is copied out of the memory, the reference computes, or hooks do,
+//! and what is to be written is copied back. Nothing here knows any single op.
 
+use crate::hooks::{Call, DeviceMemory, Operand, Write};
 use crate::memory::Claim;
 use crate::queue::Pace;
-use crate::{SimDevice, SimProvider, SimStream};
+use crate::{Instance, KIND, SimDevice, SimStream};
 use ep_core::hob::{FactKind, Facts, Value};
 use ep_core::op::{Growable, Op, OperandUse};
 use ep_core::primitive::{
@@ -15,57 +16,60 @@ use ep_core::primitive::{
     LogSoftmaxBackward, Matmul, Memcpy, Memset, OneHot, Permute, Reduce, RmsNorm, ScatterAdd, Softmax,
     SoftmaxBackward, StridedCopy, TensorFill, Where,
 };
-use ep_core::provider::{Factory, Kernel, Registrar};
+use ep_core::provider::{Factory, Kernel, Provider, Registrar};
 use ep_core::schema::{ArgKind, ArgsFacts, DescFacts, DescKind, Schema, core_schemas};
-use ep_core::{Code, DType, Error, Result, Scalar};
-use primitives::reference::{Launch, View};
+use ep_core::{Code, DType, Error, Result};
+use primitives::reference::Launch;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-type Register = fn(&mut Registrar<'_, SimProvider>) -> Result<()>;
+type Register<P> = fn(&mut Registrar<'_, P>) -> Result<()>;
 
-/// Every op of the contract.
-const OPS: [Register; 30] = [
-    add::<Add>,
-    add::<Arange>,
-    add::<ArgReduce>,
-    add::<BatchGather>,
-    add::<BatchMatmul>,
-    add::<BroadcastElementwiseBinary>,
-    add::<BroadcastElementwiseUnary>,
-    add::<BroadcastMatmul>,
-    add::<Cast>,
-    add::<ConstantPad>,
-    add::<CopyNd>,
-    add::<ElementwiseUnary>,
-    add::<Fill>,
-    add::<Gather>,
-    add::<LayerNorm>,
-    add::<LogSoftmax>,
-    add::<LogSoftmaxBackward>,
-    add::<Matmul>,
-    add::<Memcpy>,
-    add::<Memset>,
-    add::<OneHot>,
-    add::<Permute>,
-    add::<Reduce>,
-    add::<RmsNorm>,
-    add::<ScatterAdd>,
-    add::<Softmax>,
-    add::<SoftmaxBackward>,
-    add::<StridedCopy>,
-    add::<TensorFill>,
-    add::<Where>,
-];
-
-pub(crate) fn register(registrar: &mut Registrar<'_, SimProvider>) -> Result<()> {
-    OPS.iter().try_for_each(|register| register(registrar))
+/// Registers every op of the contract for these devices, with a provider of them.
+///
+/// # Errors
+/// The host's.
+pub fn register<P: Provider<Device = SimDevice>>(registrar: &mut Registrar<'_, P>) -> Result<()> {
+    registrar.device_kind(KIND);
+    let all: [Register<P>; 30] = [
+        add::<Add, P>,
+        add::<Arange, P>,
+        add::<ArgReduce, P>,
+        add::<BatchGather, P>,
+        add::<BatchMatmul, P>,
+        add::<BroadcastElementwiseBinary, P>,
+        add::<BroadcastElementwiseUnary, P>,
+        add::<BroadcastMatmul, P>,
+        add::<Cast, P>,
+        add::<ConstantPad, P>,
+        add::<CopyNd, P>,
+        add::<ElementwiseUnary, P>,
+        add::<Fill, P>,
+        add::<Gather, P>,
+        add::<LayerNorm, P>,
+        add::<LogSoftmax, P>,
+        add::<LogSoftmaxBackward, P>,
+        add::<Matmul, P>,
+        add::<Memcpy, P>,
+        add::<Memset, P>,
+        add::<OneHot, P>,
+        add::<Permute, P>,
+        add::<Reduce, P>,
+        add::<RmsNorm, P>,
+        add::<ScatterAdd, P>,
+        add::<Softmax, P>,
+        add::<SoftmaxBackward, P>,
+        add::<StridedCopy, P>,
+        add::<TensorFill, P>,
+        add::<Where, P>,
+    ];
+    all.iter().try_for_each(|register| register(registrar))
 }
 
 /// Registers an op with a factory for each group of its rows.
 ///
 /// A launch keeps nothing of its arguments but copies and depends on nothing else, so it could be recorded.
-fn add<O: Op>(registrar: &mut Registrar<'_, SimProvider>) -> Result<()> {
+fn add<O: Op, P: Provider<Device = SimDevice>>(registrar: &mut Registrar<'_, P>) -> Result<()> {
     let groups = ROWS.get(O::NAME).map_or(&[][..], Vec::as_slice);
     groups.iter().enumerate().try_for_each(|(i, group)| {
         let factory = Factory::<O, SimDevice, _>::new(format!("{}.{i}", O::NAME), |_, desc: &O::Desc| {
@@ -144,9 +148,11 @@ impl<O: Op> Kernel<O, SimDevice> for Reference<O> {
         // SAFETY: the arguments have been checked, and their dims are readable during the launch.
         let (uses, facts) =
             unsafe { (O::uses(&self.desc, args), ArgsFacts::new(O::schema(), bytes_of(args))) };
-        let (launched, claims) =
+        let (instance, device) = stream.place();
+        let (mut launched, claims) =
             Launched::new(O::schema(), bytes_of(&self.desc), &facts, uses.as_ref(), stream)?;
-        stream.launch(O::NAME, claims, move |claims, pace| launched.compute(claims, pace))
+        launched.call.primitive = std::ptr::from_ref(self).addr();
+        stream.launch(O::NAME, claims, move |claims, pace| launched.compute(&instance, device, claims, pace))
     }
 
     fn describe(&self) -> &str {
@@ -161,25 +167,10 @@ fn bytes_of<T: Growable>(value: &T) -> &[u8] {
 
 /// A launch, with copies of all that it needs but its memory.
 struct Launched {
-    schema: &'static Schema,
-    selectors: Vec<(&'static str, &'static str)>,
-    dtypes: Vec<(&'static str, DType)>,
-    attrs: Vec<(&'static str, f64)>,
-    sizes: Vec<(&'static str, i64)>,
-    lists: Vec<(&'static str, Vec<i64>)>,
-    scalars: Vec<(&'static str, Scalar)>,
-    operands: Vec<Operand>,
-}
-
-/// A buffer of a launch.
-struct Operand {
-    name: &'static str,
-    dtype: DType,
-    /// Whether the reference is given the old content.
-    reads: bool,
-    writes: bool,
-    /// Its number among the claims; `None` where nothing is accessed.
-    claim: Option<usize>,
+    /// Without the content of its operands.
+    call: Call,
+    /// By operand: its number among the claims; `None` where nothing is accessed.
+    claims: Vec<Option<usize>>,
 }
 
 impl Launched {
@@ -193,38 +184,30 @@ impl Launched {
     ) -> Result<(Launched, Vec<Claim>)> {
         let facts = DescFacts { schema, desc, device: &[] };
         let missing = |name: &str| Error::internal(format!("{}: no value of `{name}`", schema.name));
-        let mut launched = Launched {
-            schema,
-            selectors: Vec::new(),
-            dtypes: Vec::new(),
-            attrs: Vec::new(),
-            sizes: Vec::new(),
-            lists: Vec::new(),
-            scalars: Vec::new(),
-            operands: Vec::new(),
-        };
+        let mut call = Call { op: &schema.name, ..Call::default() };
         let key = schema.key(desc)?;
         for ((field, names), value) in schema.selectors().zip(&key.selectors) {
-            launched.selectors.push((&field.name, &names[*value as usize]));
+            call.selectors.push((&field.name, &names[*value as usize]));
         }
-        launched.dtypes.extend(schema.dtypes().zip(&key.dtypes).map(|(field, d)| (field.name.as_str(), *d)));
+        call.dtypes.extend(schema.dtypes().zip(&key.dtypes).map(|(field, d)| (field.name.as_str(), *d)));
         for field in schema.desc.iter().filter(|f| matches!(f.kind, DescKind::Attr(_))) {
             match facts.fact(FactKind::Attr, &field.name) {
-                Some(Value::Float(x)) => launched.attrs.push((&field.name, x)),
+                Some(Value::Float(x)) => call.attrs.push((&field.name, x)),
                 _ => return Err(missing(&field.name)),
             }
         }
         for (i, field) in schema.args.iter().enumerate() {
             match field.kind {
-                ArgKind::Size => launched.sizes.push((&field.name, args.size(i))),
+                ArgKind::Size => call.sizes.push((&field.name, args.size(i))),
                 ArgKind::Dims { .. } | ArgKind::Ints { .. } => {
-                    launched.lists.push((&field.name, args.dims(i)?.to_vec()));
+                    call.lists.push((&field.name, args.dims(i)?.to_vec()));
                 }
-                ArgKind::Scalar => launched.scalars.push((&field.name, args.scalar(i)?)),
-                ArgKind::Address | ArgKind::Addresses { .. } => {}
+                ArgKind::Scalar => call.scalars.push((&field.name, args.scalar(i)?)),
+                ArgKind::Addresses { .. } => call.list = args.size(i) as u64,
+                ArgKind::Address => {}
             }
         }
-        let mut claims = Vec::new();
+        let (mut claims, mut claim_of) = (Vec::new(), Vec::new());
         for (i, used) in uses.iter().enumerate() {
             let operand = &schema.operands[schema.operand_of(i)];
             if !used.present || (used.optional && used.address == 0) {
@@ -234,60 +217,47 @@ impl Launched {
                 let claim = stream.claim(used.address, used.bytes);
                 claims.push(claim.map_err(|e| e.context(&operand.name).context(&schema.name))?);
             }
-            launched.operands.push(Operand {
+            claim_of.push((used.bytes > 0).then(|| claims.len() - 1));
+            call.operands.push(Operand {
                 name: &operand.name,
                 dtype: used.dtype.unwrap_or(DType::U8),
                 reads: used.reads || operand.covers.is_some(),
                 writes: used.writes,
-                claim: (used.bytes > 0).then(|| claims.len() - 1),
+                address: used.address,
+                size: used.bytes as usize,
+                old: Vec::new(),
             });
         }
-        Ok((launched, claims))
+        Ok((Launched { call, claims: claim_of }, claims))
     }
 
-    /// Reads, computes, writes.
-    fn compute(&self, claims: &[Claim], pace: &mut Pace) -> Result<()> {
-        let claim_of = |operand: &Operand| operand.claim.map(|i| &claims[i]);
-        let old = |operand: &Operand| match claim_of(operand) {
-            Some(claim) if operand.reads => claim.read(),
-            _ => Ok(Vec::new()),
-        };
-        let contents = self.operands.iter().map(old).collect::<Result<Vec<_>>>()?;
-        pace.pause();
-        let mut launch = Launch::new(&self.schema.name);
-        launch = self.selectors.iter().fold(launch, |l, (name, value)| l.selector(name, value));
-        launch = self.dtypes.iter().fold(launch, |l, (name, dtype)| l.dtype(name, *dtype));
-        launch = self.attrs.iter().fold(launch, |l, (name, value)| l.attr(name, *value));
-        launch = self.sizes.iter().fold(launch, |l, (name, value)| l.size(name, *value));
-        launch = self.lists.iter().fold(launch, |l, (name, values)| l.dims(name, values));
-        launch = self.scalars.iter().fold(launch, |l, (name, value)| l.scalar(name, *value));
-        for (operand, content) in self.operands.iter().zip(&contents).filter(|(operand, _)| operand.reads) {
-            launch = launch.read(operand.name, View::new(operand.dtype, content));
-        }
-        let outputs = launch.run()?;
-        for (operand, content) in self.operands.iter().zip(&contents).filter(|(operand, _)| operand.writes) {
-            let new = &outputs.get(operand.name)?.bytes;
-            match claim_of(operand) {
-                Some(claim) if operand.reads => write_changes(claim, content, new)?,
-                Some(claim) => claim.write(0, new)?,
-                None if new.is_empty() => {}
-                None => return Err(Error::internal(format!("{} bytes for `{}`", new.len(), operand.name))),
+    /// Reads, computes, writes. A graph does so more than once.
+    fn compute(&self, instance: &Instance, device: u16, claims: &[Claim], pace: &mut Pace) -> Result<()> {
+        let mut call = self.call.clone();
+        for (operand, claim) in call.operands.iter_mut().zip(&self.claims) {
+            if let (true, Some(claim)) = (operand.reads, claim) {
+                operand.old = claims[*claim].read()?;
             }
         }
-        Ok(())
+        pace.pause();
+        match &instance.hooks {
+            None => call.reference()?.iter().try_for_each(|w| {
+                let at =
+                    u64::try_from(w.at).map_err(|_| Error::internal("a write in front of an operand"))?;
+                self.claim(w, claims)?.write(at, &w.bytes)
+            }),
+            Some(hooks) => {
+                let writes = hooks.compute(&mut call, &DeviceMemory { instance, device })?;
+                writes.iter().try_for_each(|w| self.claim(w, claims)?.stray(w.at, &w.bytes))
+            }
+        }
     }
-}
 
-/// Writes what differs from the old content: what a launch leaves as it was may belong to another one.
-fn write_changes(claim: &Claim, old: &[u8], new: &[u8]) -> Result<()> {
-    if old.len() != new.len() {
-        return claim.write(0, new);
+    fn claim<'c>(&self, write: &Write, claims: &'c [Claim]) -> Result<&'c Claim> {
+        let operand = &self.call.operands[write.operand];
+        let claim = self.claims[write.operand].map(|i| &claims[i]);
+        claim.ok_or_else(|| {
+            Error::internal(format!("{} bytes for `{}`, which has none", write.bytes.len(), operand.name))
+        })
     }
-    let mut at = 0;
-    while let Some(skipped) = (at..new.len()).find(|i| old[*i] != new[*i]) {
-        let end = (skipped..new.len()).find(|i| old[*i] == new[*i]).unwrap_or(new.len());
-        claim.write(skipped as u64, &new[skipped..end])?;
-        at = end;
-    }
-    Ok(())
 }

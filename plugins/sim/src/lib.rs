@@ -31,12 +31,15 @@ pub struct SimGuide;
 
 mod faults;
 mod graph;
+mod hooks;
 mod kernels;
 mod mapping;
 mod memory;
 mod queue;
 mod stream;
 
+pub use hooks::{Call, DeviceMemory, Hooks, Operand, Place, Shortcuts, Write};
+pub use kernels::register;
 pub use memory::{FREED, FRESH};
 pub use stream::{SimEvent, SimStream};
 
@@ -73,6 +76,8 @@ struct Instance {
     queues: AtomicU64,
     /// Queues that were given away as native streams, by handle, with their device.
     native: Mutex<BTreeMap<u64, (u16, Weak<Queue>)>>,
+    /// `None`: every launch does what its reference does.
+    hooks: Option<Box<dyn Hooks>>,
 }
 
 /// The options.
@@ -110,8 +115,44 @@ impl Settings {
     }
 }
 
+/// The options that a provider of these devices takes.
+pub const OPTIONS: [&str; 13] = [
+    "devices",
+    "memory_bytes",
+    "peer",
+    "seed",
+    "max_delay_us",
+    "hold",
+    "ignore_waits",
+    "out_of_memory",
+    "launch_failure",
+    "op_error",
+    "device_lost",
+    "slow",
+    "slow_ms",
+];
+
 /// An instance of the provider.
 pub struct SimProvider(Arc<Instance>);
+
+impl SimProvider {
+    /// An instance whose launches go through hooks, for a provider that is this one but for those. Options that are
+    /// not among [`OPTIONS`] are not looked at.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an option without a meaning, `OutOfMemory` where there are not enough addresses.
+    pub fn new(options: &Options, hooks: Option<Box<dyn Hooks>>) -> Result<SimProvider> {
+        let devices = options.parse("devices", 2)?;
+        if devices > MAX_DEVICES {
+            return Err(Error::invalid(format!(
+                "option `devices` is {devices}; at most {MAX_DEVICES} can be"
+            )));
+        }
+        let memory_bytes = options.parse("memory_bytes", 256 << 20)?;
+        let instance = Instance::new(Settings::read(options)?, devices, memory_bytes, hooks)?;
+        Ok(SimProvider(Arc::new(instance)))
+    }
+}
 
 impl Provider for SimProvider {
     type Device = SimDevice;
@@ -120,30 +161,8 @@ impl Provider for SimProvider {
     const VENDOR: &'static str = "ep";
 
     fn create(_: Host, options: &Options) -> Result<SimProvider> {
-        options.only(&[
-            "devices",
-            "memory_bytes",
-            "peer",
-            "seed",
-            "max_delay_us",
-            "hold",
-            "ignore_waits",
-            "out_of_memory",
-            "launch_failure",
-            "op_error",
-            "device_lost",
-            "slow",
-            "slow_ms",
-        ])?;
-        let devices = options.parse("devices", 2)?;
-        if devices > MAX_DEVICES {
-            return Err(Error::invalid(format!(
-                "option `devices` is {devices}; at most {MAX_DEVICES} can be"
-            )));
-        }
-        let instance =
-            Instance::new(Settings::read(options)?, devices, options.parse("memory_bytes", 256 << 20)?)?;
-        Ok(SimProvider(Arc::new(instance)))
+        options.only(&OPTIONS)?;
+        SimProvider::new(options, None)
     }
 
     fn device_count(&self) -> Result<u32> {
@@ -157,20 +176,31 @@ impl Provider for SimProvider {
     }
 
     fn register(&self, registrar: &mut Registrar<'_, Self>) -> Result<()> {
-        registrar.device_kind(KIND);
-        kernels::register(registrar)
+        register(registrar)
     }
 }
 
 impl Instance {
-    fn new(settings: Settings, devices: u16, memory_bytes: u64) -> Result<Instance> {
+    fn new(
+        settings: Settings,
+        devices: u16,
+        memory_bytes: u64,
+        hooks: Option<Box<dyn Hooks>>,
+    ) -> Result<Instance> {
         Ok(Instance {
             settings,
             memory: Arc::new(Memory::new(devices, memory_bytes)?),
             devices: (0..devices).map(|_| Arc::default()).collect(),
             queues: AtomicU64::new(0),
             native: Mutex::default(),
+            hooks,
         })
+    }
+
+    /// Where an allocation lies.
+    fn place(&self, bytes: u64, alignment: u64) -> Place {
+        let usual = Place { alignment, skew: 0 };
+        self.hooks.as_ref().map_or(usual, |hooks| hooks.place(bytes, alignment))
     }
 
     /// Whether work of a device reaches an arena.
@@ -254,7 +284,8 @@ impl Device for SimDevice {
             hold: settings.hold.as_ref().map(|file| format!("{file}.{}", self.number).into()),
             steps: 0,
         };
-        let queue = Queue::new(format!("sim:{}", self.number), self.health.clone(), pace)?;
+        let shortcuts = self.instance.hooks.as_ref().map(|hooks| hooks.shortcuts()).unwrap_or_default();
+        let queue = Queue::new(format!("sim:{}", self.number), self.health.clone(), pace, shortcuts)?;
         Ok(self.stream_on(Arc::new(queue)))
     }
 
@@ -291,11 +322,11 @@ impl Allocator for SimAllocator {
         if let Some(why) = self.instance.settings.out_of_memory.next() {
             return Err(Error::out_of_memory(format!("{bytes} bytes: there is no memory, {why}")));
         }
-        let memory = &self.instance.memory;
-        match (memory.alloc(self.arena, bytes, alignment), stream) {
+        let (memory, place) = (&self.instance.memory, self.instance.place(bytes, alignment));
+        match (memory.alloc(self.arena, bytes, place), stream) {
             (Err(e), Some(stream)) if e.code() == Code::OutOfMemory => {
                 stream.drain();
-                memory.alloc(self.arena, bytes, alignment)
+                memory.alloc(self.arena, bytes, place)
             }
             (result, _) => result,
         }
@@ -320,8 +351,6 @@ impl Allocator for SimAllocator {
     }
 }
 
-ep_core::export_provider!(SimProvider);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,7 +361,7 @@ mod tests {
     fn memory_is_freed_and_had_again_in_the_order_of_a_stream() {
         const ALL: u64 = 1 << 16;
         let settings = Settings::read(&Options::default()).unwrap();
-        let provider = SimProvider(Arc::new(Instance::new(settings, 1, ALL).unwrap()));
+        let provider = SimProvider(Arc::new(Instance::new(settings, 1, ALL, None).unwrap()));
         let device = provider.open_device(0).unwrap();
         let memory = device.open_allocator(MemoryKind::Device).unwrap();
         let stream = device.create_stream(StreamOptions::default()).unwrap();

@@ -6,6 +6,7 @@
 //! All accesses take one lock and copy, so that work which a host has failed to order gives wrong results but no
 //! data race. Each piece of queued work claims the blocks that it uses.
 
+use crate::hooks::Place;
 use crate::lock;
 use crate::mapping::{Access, Mapping};
 use ep_core::provider::MemoryStats;
@@ -91,10 +92,12 @@ impl Arena {
     }
 
     /// The first gap of `room` bytes between two offsets.
-    fn gap(&self, from: u64, room: u64, alignment: u64) -> Option<u64> {
+    fn gap(&self, from: u64, room: u64, place: Place) -> Option<u64> {
         let base = self.base();
-        let aligned =
-            |offset: u64| base.checked_add(offset)?.checked_next_multiple_of(alignment).map(|a| a - base);
+        let aligned = |offset: u64| {
+            let address = base.checked_add(offset)?.checked_next_multiple_of(place.alignment)?;
+            address.checked_add(place.skew).map(|a| a - base)
+        };
         let before = self.blocks.range(..from).next_back().map_or(0, |(offset, block)| offset + block.room);
         let mut start = aligned(before.max(from))?;
         for (offset, block) in self.blocks.range(from..) {
@@ -106,7 +109,8 @@ impl Arena {
         (start.checked_add(room)? <= self.extent).then_some(start)
     }
 
-    fn alloc(&mut self, bytes: u64, alignment: u64) -> Result<u64> {
+    fn alloc(&mut self, bytes: u64, place: Place) -> Result<u64> {
+        let alignment = place.alignment;
         let full = |why: String| {
             Error::out_of_memory(format!("{bytes} bytes aligned to {alignment} of `{}`: {why}", self.space))
         };
@@ -116,7 +120,7 @@ impl Arena {
         }
         let room = bytes.checked_next_multiple_of(GRAIN).and_then(|b| b.checked_add(GRAIN));
         let gap = room.and_then(|room| {
-            let gap = self.gap(self.cursor, room, alignment).or_else(|| self.gap(0, room, alignment))?;
+            let gap = self.gap(self.cursor, room, place).or_else(|| self.gap(0, room, place))?;
             Some((gap, room))
         });
         let (offset, room) = gap.ok_or_else(|| full("no gap between other blocks is large enough".into()))?;
@@ -240,8 +244,8 @@ impl Memory {
         lock(&self.arenas).iter().position(|arena| arena.space == space)
     }
 
-    pub(crate) fn alloc(&self, arena: usize, bytes: u64, alignment: u64) -> Result<u64> {
-        lock(&self.arenas)[arena].alloc(bytes, alignment)
+    pub(crate) fn alloc(&self, arena: usize, bytes: u64, place: Place) -> Result<u64> {
+        lock(&self.arenas)[arena].alloc(bytes, place)
     }
 
     pub(crate) fn stats(&self, arena: usize) -> MemoryStats {
@@ -408,6 +412,29 @@ impl Claim {
     }
 }
 
+impl Claim {
+    /// Writes bytes from `at` on, which may lie in front of the range or behind it, as hooks may ask for.
+    ///
+    /// # Errors
+    /// `Internal` if the memory was freed, or for addresses outside of the arena.
+    pub(crate) fn stray(&self, at: i64, bytes: &[u8]) -> Result<()> {
+        let mut arenas = lock(&self.memory.arenas);
+        let arena = self.live(&mut arenas)?;
+        let start = (self.block.offset + self.offset).checked_add_signed(at);
+        let inside =
+            |start: &u64| start.checked_add(bytes.len() as u64).is_some_and(|end| end <= arena.extent);
+        let start = start.filter(inside).ok_or_else(|| {
+            Error::internal(format!(
+                "{} bytes written at {at} of {}, outside of memory",
+                bytes.len(),
+                self.bytes
+            ))
+        })?;
+        arena.write(start, bytes);
+        Ok(())
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut arenas = lock(&self.memory.arenas);
@@ -438,6 +465,10 @@ mod tests {
         Arc::new(Memory::new(2, limit).unwrap())
     }
 
+    fn at(alignment: u64) -> Place {
+        Place { alignment, skew: 0 }
+    }
+
     fn free(memory: &Memory, arena: usize, address: u64, bytes: u64) -> Result<()> {
         memory.leave(arena, address, bytes).map(|block| memory.retire(block))
     }
@@ -449,8 +480,8 @@ mod tests {
     #[test]
     fn blocks_are_aligned_apart_poisoned_and_counted() {
         let m = memory(1000);
-        let a = m.alloc(0, 100, 64).unwrap();
-        let b = m.alloc(0, 1, 4096).unwrap();
+        let a = m.alloc(0, 100, at(64)).unwrap();
+        let b = m.alloc(0, 1, at(4096)).unwrap();
         assert!(a.is_multiple_of(64) && b.is_multiple_of(4096) && b >= a + 100 + GRAIN - GRAIN / 2);
         let claim = m.claim(a, 100, any).unwrap();
         assert_eq!(claim.read().unwrap(), [FRESH; 100]);
@@ -468,29 +499,52 @@ mod tests {
     }
 
     #[test]
+    fn a_place_may_be_behind_an_alignment() {
+        let m = memory(1 << 16);
+        m.alloc(0, 7, at(64)).unwrap();
+        let a = m.alloc(0, 100, Place { alignment: 4096, skew: 16 }).unwrap();
+        assert_eq!(a % 4096, 16);
+        free(&m, 0, a, 100).unwrap();
+    }
+
+    #[test]
+    fn a_stray_write_reaches_what_lies_around_a_claim() {
+        let m = memory(1 << 16);
+        let a = m.alloc(0, 64, at(64)).unwrap();
+        let claim = m.claim(a + 16, 16, any).unwrap();
+        claim.stray(-1, &[1; 18]).unwrap();
+        let mut wanted = [FRESH; 64];
+        wanted[15..33].fill(1);
+        assert_eq!(m.claim(a, 64, any).unwrap().read().unwrap(), wanted);
+        for at in [i64::MIN, -(1 << 20), 1 << 40, i64::MAX] {
+            assert_eq!(claim.stray(at, &[1]).unwrap_err().code(), Code::Internal);
+        }
+    }
+
+    #[test]
     fn the_limit_holds_and_freed_room_is_found_again() {
         let m = memory(1 << 20);
-        assert_eq!(m.alloc(0, (1 << 20) + 1, 64).unwrap_err().code(), Code::OutOfMemory);
-        assert_eq!(m.alloc(0, u64::MAX, 64).unwrap_err().code(), Code::OutOfMemory);
+        assert_eq!(m.alloc(0, (1 << 20) + 1, at(64)).unwrap_err().code(), Code::OutOfMemory);
+        assert_eq!(m.alloc(0, u64::MAX, at(64)).unwrap_err().code(), Code::OutOfMemory);
         let mut last = 0;
         for _ in 0..50 {
-            let a = m.alloc(0, 1 << 19, 64).unwrap();
-            let b = m.alloc(0, 1 << 19, 64).unwrap();
+            let a = m.alloc(0, 1 << 19, at(64)).unwrap();
+            let b = m.alloc(0, 1 << 19, at(64)).unwrap();
             assert_ne!(a, last, "an address is not given out again at once");
-            let e = m.alloc(0, 1, 64).unwrap_err();
+            let e = m.alloc(0, 1, at(64)).unwrap_err();
             assert!(e.message().contains("1048576 of 1048576"), "{e}");
             free(&m, 0, a, 1 << 19).unwrap();
             free(&m, 0, b, 1 << 19).unwrap();
             last = b;
         }
-        let zero = m.alloc(0, 0, 64).unwrap();
-        assert_ne!(zero, m.alloc(0, 0, 64).unwrap());
+        let zero = m.alloc(0, 0, at(64)).unwrap();
+        assert_ne!(zero, m.alloc(0, 0, at(64)).unwrap());
     }
 
     #[test]
     fn only_live_blocks_are_claimed_and_freed_once() {
         let m = memory(1 << 16);
-        let (a, pinned) = (m.alloc(0, 64, 64).unwrap(), m.alloc(1, 64, 64).unwrap());
+        let (a, pinned) = (m.alloc(0, 64, at(64)).unwrap(), m.alloc(1, 64, at(64)).unwrap());
         let said = |address, bytes| {
             let e = m.claim(address, bytes, |arena| arena != 1).err().unwrap();
             assert_eq!(e.code(), Code::InvalidArgument, "{e}");
@@ -515,7 +569,7 @@ mod tests {
     #[test]
     fn freeing_what_is_in_use_is_noted_and_the_work_fails() {
         let m = memory(1 << 16);
-        let a = m.alloc(2, 8, 64).unwrap();
+        let a = m.alloc(2, 8, at(64)).unwrap();
         let claim = m.claim(a, 8, any).unwrap();
         free(&m, 2, a, 8).unwrap();
         assert_eq!(claim.read().unwrap_err().code(), Code::Internal);
@@ -528,7 +582,7 @@ mod tests {
     #[test]
     fn pinned_memory_is_poisoned_where_the_host_sees_it() {
         let m = memory(1 << 16);
-        let a = m.alloc(1, 8, 64).unwrap();
+        let a = m.alloc(1, 8, at(64)).unwrap();
         let pointer = std::ptr::with_exposed_provenance_mut::<[u8; 8]>(a as usize);
         // SAFETY: pinned memory is mapped for as long as its instance lives, and only this test uses it.
         unsafe {

@@ -1,6 +1,7 @@
 //! A stream's queue: a thread that does its work in order, and takes its time.
 
 use crate::faults::mix;
+use crate::hooks::Shortcuts;
 use crate::lock;
 use ep_core::{Error, Result};
 use std::collections::VecDeque;
@@ -83,11 +84,12 @@ struct Shared {
 pub(crate) struct Queue {
     shared: Arc<Shared>,
     health: Arc<Health>,
+    shortcuts: Shortcuts,
     worker: Option<JoinHandle<()>>,
 }
 
 impl Shared {
-    fn run(&self, health: &Health, mut pace: Pace) {
+    fn run(&self, health: &Health, mut pace: Pace, shortcuts: Shortcuts) {
         let mut state = lock(&self.state);
         loop {
             let Some(job) = state.jobs.pop_front() else {
@@ -110,7 +112,10 @@ impl Shared {
             }));
             state = lock(&self.state);
             state.running = false;
-            if let Err(e) = done.unwrap_or_else(|payload| Err(panicked(&*payload))) {
+            let done = done.unwrap_or_else(|payload| Err(panicked(&*payload)));
+            if shortcuts.only_the_last_result {
+                state.error = done.err();
+            } else if let Err(e) = done {
                 state.error.get_or_insert(e);
             }
             self.changed.notify_all();
@@ -125,16 +130,16 @@ fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {
 }
 
 impl Queue {
-    pub(crate) fn new(name: String, health: Arc<Health>, pace: Pace) -> Result<Queue> {
+    pub(crate) fn new(name: String, health: Arc<Health>, pace: Pace, shortcuts: Shortcuts) -> Result<Queue> {
         let shared = Arc::new(Shared::default());
         let worker = std::thread::Builder::new()
             .name(name)
             .spawn({
                 let (shared, health) = (shared.clone(), health.clone());
-                move || shared.run(&health, pace)
+                move || shared.run(&health, pace, shortcuts)
             })
             .map_err(|e| Error::unavailable(format!("no thread for a stream: {e}; use fewer streams")))?;
-        Ok(Queue { shared, health, worker: Some(worker) })
+        Ok(Queue { shared, health, shortcuts, worker: Some(worker) })
     }
 
     /// # Errors
@@ -158,7 +163,7 @@ impl Queue {
     pub(crate) fn query(&self) -> Result<bool> {
         self.health.check()?;
         let state = lock(&self.shared.state);
-        Ok(state.jobs.is_empty() && !state.running)
+        Ok(state.jobs.is_empty() && (!state.running || self.shortcuts.query_skips_running))
     }
 
     fn idle(&self) -> MutexGuard<'_, State> {
@@ -170,6 +175,15 @@ impl Queue {
     /// Blocks until everything is done.
     pub(crate) fn drain(&self) {
         drop(self.idle());
+    }
+
+    /// The same for a stream that ends.
+    pub(crate) fn finish(&self) {
+        if self.shortcuts.destroy_drops_work {
+            // What must be done whatever happens is done, or somebody would wait for it for ever.
+            lock(&self.shared.state).jobs.retain(|job| matches!(job, Job::Always(_)));
+        }
+        self.drain();
     }
 
     /// Blocks until everything is done, and takes the first error since the last call.
@@ -225,9 +239,13 @@ mod tests {
     use super::*;
     use ep_core::Code;
 
-    fn queue(max_delay: Duration) -> Queue {
+    fn queue(max_delay: Duration, shortcuts: Shortcuts) -> Queue {
         let pace = Pace { seed: 7, max_delay, hold: None, steps: 0 };
-        Queue::new("test".into(), Arc::new(Health::default()), pace).unwrap()
+        Queue::new("test".into(), Arc::new(Health::default()), pace, shortcuts).unwrap()
+    }
+
+    fn correct(max_delay: Duration) -> Queue {
+        queue(max_delay, Shortcuts::default())
     }
 
     fn seen() -> (Arc<Mutex<Vec<i32>>>, impl Fn(i32) -> Job) {
@@ -247,7 +265,7 @@ mod tests {
     #[test]
     fn work_is_done_in_order_and_dropping_waits_for_it() {
         let (seen, job) = seen();
-        let q = queue(Duration::from_micros(100));
+        let q = correct(Duration::from_micros(100));
         (0..50).for_each(|i| q.push(job(i)).unwrap());
         drop(q);
         assert_eq!(*lock(&seen), (0..50).collect::<Vec<_>>());
@@ -256,7 +274,7 @@ mod tests {
     #[test]
     fn the_first_error_is_told_once_and_later_work_is_done() {
         let (seen, job) = seen();
-        let q = queue(Duration::ZERO);
+        let q = correct(Duration::ZERO);
         q.push(Job::Work(Box::new(|_| panic!("boom {}", 1)))).unwrap();
         q.push(Job::Work(Box::new(|_| Err(Error::internal("second"))))).unwrap();
         q.push(job(3)).unwrap();
@@ -268,9 +286,43 @@ mod tests {
     }
 
     #[test]
+    fn shortcuts_leave_out_what_they_say() {
+        let gate = Arc::new(Point::default());
+        let held = |q: &Queue| {
+            let (gate, begun) = (gate.clone(), Arc::new(Point::default()));
+            let running = begun.clone();
+            q.push_always(Job::Always(Box::new(move || {
+                begun.reach();
+                gate.wait();
+            })));
+            running.wait();
+        };
+        let early = queue(Duration::ZERO, Shortcuts { query_skips_running: true, ..Shortcuts::default() });
+        held(&early);
+        assert!(early.query().unwrap());
+        let forgets = queue(Duration::ZERO, Shortcuts { destroy_drops_work: true, ..Shortcuts::default() });
+        held(&forgets);
+        let (seen, job) = seen();
+        forgets.push(job(1)).unwrap();
+        std::thread::scope(|scope| {
+            let finishing = scope.spawn(|| forgets.finish());
+            while !lock(&forgets.shared.state).jobs.is_empty() {
+                std::thread::yield_now();
+            }
+            gate.reach();
+            finishing.join().unwrap();
+        });
+        assert_eq!(*lock(&seen), []);
+        let last = queue(Duration::ZERO, Shortcuts { only_the_last_result: true, ..Shortcuts::default() });
+        last.push(Job::Work(Box::new(|_| Err(Error::internal("lost"))))).unwrap();
+        last.push(Job::Work(Box::new(|_| Ok(())))).unwrap();
+        last.sync().unwrap();
+    }
+
+    #[test]
     fn a_lost_device_does_no_work_but_what_must_be() {
         let (seen, job) = seen();
-        let q = queue(Duration::ZERO);
+        let q = correct(Duration::ZERO);
         let (point, health) = (Arc::new(Point::default()), q.health.clone());
         q.push(Job::Work(Box::new(move |_| {
             health.lose("a test");

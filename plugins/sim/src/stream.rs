@@ -95,6 +95,11 @@ impl SimStream {
         self.queue.push_always(job);
     }
 
+    /// The instance and the device that it is of.
+    pub(crate) fn place(&self) -> (Arc<Instance>, u16) {
+        (self.instance.clone(), self.device)
+    }
+
     /// Claims memory for a launch.
     pub(crate) fn claim(&self, address: u64, bytes: u64) -> Result<Claim> {
         self.instance.memory.claim(address, bytes, |arena| self.instance.reaches(self.device, arena))
@@ -197,7 +202,7 @@ impl SimStream {
 impl Drop for SimStream {
     fn drop(&mut self) {
         // The queue itself may live on in another stream.
-        self.queue.drain();
+        self.queue.finish();
     }
 }
 

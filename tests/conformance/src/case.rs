@@ -73,8 +73,14 @@ pub enum Content {
     Modest,
     /// The same, with NaN, infinities and zeros of both signs among them.
     NonFinite,
-    /// Any bits, with NaN, infinities, zeros of both signs and the ends of the range among them.
+    /// Any bits, with NaN, infinities, zeros of both signs and the ends of the range among them. Bools of any byte.
     Wild,
+    /// Zeros for the most part, with a few NaN and infinities, which meet them in products.
+    Sparse,
+    /// Few different numbers, so that many are equal.
+    Few,
+    /// In operand `src` numbers that lie close together, far from zero; modest ones in others.
+    Offset,
 }
 
 /// One launch.
@@ -102,6 +108,8 @@ pub struct Case {
     pub content: Content,
     /// Operand `indices` holds values from this range.
     pub indices: (i64, i64),
+    /// One of them is an integer of that dtype which is far outside.
+    pub far_index: bool,
     /// Elements between an aligned address and each operand.
     pub shift: usize,
     /// The same launch with fewer of the outermost elements, whose content this one repeats over and over; so the
@@ -126,6 +134,7 @@ impl Case {
             in_place: None,
             content: Content::Modest,
             indices: (0, 1),
+            far_index: false,
             shift: 0,
             period: None,
             seed: 0,
@@ -210,6 +219,9 @@ impl fmt::Display for Case {
         self.absent.iter().try_for_each(|n| write!(f, " without {n}"))?;
         if let Some((output, source)) = self.in_place {
             write!(f, " {output} in {source}")?;
+        }
+        if self.far_index {
+            f.write_str(" one index far outside")?;
         }
         if self.shift != 0 {
             write!(f, " misaligned by {}", self.shift)?;

@@ -7,7 +7,7 @@ use ep_core::schema::{ArgKind, ArgsFacts, DescKind, Schema};
 use ep_core::{Error, Result};
 
 /// The descriptor struct of a key: selectors and dtypes, the rest 0.
-fn descriptor(key: &Key, schema: &Schema) -> Result<Vec<u8>> {
+pub(crate) fn descriptor(key: &Key, schema: &Schema) -> Result<Vec<u8>> {
     let mut bytes = vec![0; schema.desc_size];
     for field in &schema.desc {
         let value = match &field.kind {
@@ -25,7 +25,7 @@ fn descriptor(key: &Key, schema: &Schema) -> Result<Vec<u8>> {
 }
 
 /// The argument struct of a case, with addresses 0. Lists point into the case.
-fn arguments(case: &Case, schema: &Schema) -> Result<Vec<u8>> {
+pub(crate) fn arguments(case: &Case, schema: &Schema) -> Result<Vec<u8>> {
     let mut bytes = vec![0; schema.args_size];
     let mut put = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
     let field = |name: &str| {

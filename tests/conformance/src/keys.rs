@@ -7,10 +7,12 @@ use crate::protocol::{End, Measured};
 use crate::rig::{Outcome, Rig};
 use crate::shapes::cases;
 use crate::traits::{Trait, traits};
-use crate::vendor::{self, generated};
+use crate::vendor;
 use ep_core::handle::KnownLaunch;
+use ep_core::schema::Schema;
 use ep_core::{Code, Error, Result};
 use ep_registry::Runtime;
+use std::collections::BTreeSet;
 
 /// How a case ended, why, and how fast it is where that was measured.
 pub type Ended = (End, String, Option<Measured>);
@@ -35,15 +37,15 @@ pub fn cases_of(
     let seed = setup.seed.wrapping_add(hash(unit));
     let mut all = cases(key, seed);
     if all.is_empty() {
-        all = generated(key, &*runtime.schema(&key.op)?, &rig.advertised(key), seed);
+        all = vendor::generated(key, &*runtime.schema(&key.op)?, &rig.advertised(key), seed);
     }
     let name = |i: usize, case: &Case| format!("{unit}/{i:02}-{}", slug(case.name));
     let mut named: Vec<Listed> =
         all.into_iter().enumerate().map(|(i, case)| (name(i, &case), case, None)).collect();
+    let generated = named.len();
     if setup.quick && setup.filter.case.is_none() {
-        // Other cases for each key, so that an op's keys together have all of them.
-        let (count, first) = (named.len(), hash(unit) as usize);
-        let chosen = [first % count, (first + 1 + count / 2) % count];
+        let wanted = setup.sample / rig.claims(&key.op).max(1);
+        let chosen = sample(&named, wanted, seed as usize, &*runtime.schema(&key.op)?);
         let mut at = 0;
         named.retain(|_| {
             at += 1;
@@ -52,10 +54,31 @@ pub fn cases_of(
     }
     // A vendor's own are few, and the only ones of their kind: all of them are run.
     let of_vendor = vendor::known(runtime, rig.device(), &key.op, setup.seed)?;
-    for (case, known) in of_vendor.into_iter().filter(|(case, _)| case.key == *key) {
-        named.push((name(named.len(), &case), case, Some(known)));
-    }
+    let of_key = of_vendor.into_iter().filter(|(case, _)| case.key == *key);
+    // A name is the same whether a sample is run or all.
+    named
+        .extend(of_key.enumerate().map(|(i, (case, known))| (name(generated + i, &case), case, Some(known))));
     Ok(named)
+}
+
+/// Which cases of a key a sample has: two of all, others for each key, so that an op's keys together have all of them;
+/// one for each way to be in place; and what is wanted more of those that are not large.
+fn sample(cases: &[Listed], wanted: usize, first: usize, schema: &Schema) -> BTreeSet<usize> {
+    let count = cases.len();
+    let mut chosen = BTreeSet::from([first % count, (first + 1 + count / 2) % count]);
+    let pairs: BTreeSet<_> = cases.iter().filter_map(|(_, c, _)| c.in_place).collect();
+    chosen.extend(pairs.into_iter().filter_map(|p| cases.iter().position(|(_, c, _)| c.in_place == Some(p))));
+    let small = (0..count).map(|i| (first + i) % count).filter(|i| {
+        let large = traits(&cases[*i].1, schema).contains(&Trait::Large);
+        !large
+    });
+    for i in small {
+        if chosen.len() >= wanted {
+            break;
+        }
+        chosen.insert(i);
+    }
+    chosen
 }
 
 /// FNV-1a: the same in every process.

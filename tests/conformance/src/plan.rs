@@ -18,6 +18,8 @@ pub struct Setup {
     pub seed: u64,
     /// A sample of the cases.
     pub quick: bool,
+    /// How many cases of an op the sample has, if two of each combination are fewer.
+    pub sample: usize,
     /// Measures large cases that pass.
     pub perf: bool,
     /// A suite of ONNX's node tests, which are run instead of everything else.
@@ -25,6 +27,9 @@ pub struct Setup {
     /// Only cases that match.
     pub filter: Filter,
 }
+
+/// The usual size of the sample of an op.
+pub const SAMPLE: usize = 300;
 
 /// Which units and cases to run; what is not set lets everything through.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -183,6 +188,7 @@ mod tests {
             prefix: String::new(),
             seed: 1,
             quick: false,
+            sample: SAMPLE,
             perf: false,
             onnx: None,
             filter: Filter::default(),

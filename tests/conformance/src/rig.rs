@@ -5,7 +5,7 @@ use crate::geometry::uses;
 use crate::memory::{Arena, DeviceMemory, Edge, Edged, Memory};
 use crate::predicates::{Advertised, Attempt, attempts};
 use crate::tolerance::{Tolerance, largest, tolerance};
-use crate::values::{Random, content, poison};
+use crate::values::{Random, content, other_poison, poison};
 use ep_core::handle::KnownLaunch;
 use ep_core::op::OperandUse;
 use ep_core::provider::inline::HOST_SPACE;
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const REGIONS: usize = 16;
 /// Bytes that one operand can have here.
 const CAPACITY: usize = 4 << 20;
+/// What stands where a launch had its lists, once it has returned: no address, and no size, position or stride.
+const NO_VALUE: i64 = i64::MIN + 1;
 /// How long a case is repeated to measure it.
 const MEASURED: Duration = Duration::from_millis(20);
 
@@ -113,6 +115,11 @@ impl<'r> Rig<'r> {
     /// What the provider claims.
     pub fn keys(&self) -> Vec<Key> {
         self.advertised.keys().cloned().collect()
+    }
+
+    /// How many keys of an op the provider claims.
+    pub fn claims(&self, op: &str) -> usize {
+        self.advertised.keys().filter(|k| k.op == op).count()
     }
 
     /// What is known of a key's registrations; nothing of one that the provider does not claim.
@@ -412,7 +419,9 @@ impl Trial<'_> {
     /// Launches and waits.
     fn launch(&self, addresses: &[u64]) -> Result<Result<()>> {
         let schema = &self.expected.schema;
-        let mut args = arguments(self.primitive, self.case)?;
+        let mut case = self.case.clone();
+        let mut addresses = addresses.to_vec();
+        let mut args = arguments(self.primitive, &case)?;
         let list = schema.list_length().map(|_| schema.operands.len() - 1);
         for (i, x) in schema.operands.iter().enumerate() {
             args = match list {
@@ -430,6 +439,11 @@ impl Trial<'_> {
                 .capture(|stream| (0..times).try_for_each(|_| once(stream)))
                 .and_then(|graph| graph.launch(self.stream).and_then(|()| graph.launch(self.stream))),
         };
+        // Nothing in the arguments is kept after the call.
+        drop(args);
+        case.lists.iter_mut().for_each(|(_, values)| values.fill(NO_VALUE));
+        addresses.fill(NO_VALUE as u64);
+        std::hint::black_box((&case, &addresses));
         let done = self.stream.sync();
         Ok(launched.and(done))
     }
@@ -515,10 +529,8 @@ impl Trial<'_> {
     /// Launches once more, on outputs that hold something else before, and compares bit for bit.
     fn repeat(&self, memory: &mut dyn Memory) -> Result<Outcome> {
         let first = self.outputs(memory)?;
-        let other = |data: &Data| {
-            let flipped = |b: &u8| if data.dtype == DType::BOOL { b ^ 1 } else { !b };
-            Data { dtype: data.dtype, bytes: data.bytes.iter().map(flipped).collect() }
-        };
+        let other =
+            |data: &Data| Data { dtype: data.dtype, bytes: other_poison(data.dtype, data.bytes.len()) };
         let addresses = self.put(memory, other)?;
         if self.launch(&addresses)?.is_err() {
             // The first one was refused too, or it would not be repeated.

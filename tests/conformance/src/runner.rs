@@ -6,6 +6,7 @@ use ep_core::{Error, Result};
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufReader, Read};
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub struct Launcher {
     pub jobs: usize,
     /// How long a case may take.
     pub timeout: Duration,
+    /// Whether nothing more is run once a case has failed.
+    pub stop_at_failure: bool,
 }
 
 /// A case that has ended.
@@ -243,7 +246,8 @@ pub fn run(launcher: &Launcher, setup: &Setup, progress: &dyn Progress) -> Resul
     let queue: Mutex<VecDeque<usize>> = Mutex::new((0..outcomes.units.len()).collect());
     let results: Mutex<Vec<Ran>> = Mutex::default();
     let hangs: Mutex<HashMap<String, usize>> = Mutex::default();
-    let shared = Shared { launcher, setup, progress, units: &outcomes.units, queue, results, hangs };
+    let stopped = AtomicBool::new(launcher.stop_at_failure && loaded.as_ref().is_some_and(failed));
+    let shared = Shared { launcher, setup, progress, units: &outcomes.units, queue, results, hangs, stopped };
     let jobs = launcher.jobs.max(1).min(outcomes.units.len().max(1));
     let ends: Vec<Result<()>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(|| shared.work())).collect();
@@ -260,6 +264,10 @@ pub fn run(launcher: &Launcher, setup: &Setup, progress: &dyn Progress) -> Resul
     // Stable: the cases of a unit keep their order.
     cases.sort_by_key(|c| c.unit);
     Ok(Outcomes { listing, cases, ..outcomes })
+}
+
+fn failed(case: &Ran) -> bool {
+    case.end == End::Failed
 }
 
 /// How far a unit is.
@@ -280,21 +288,30 @@ struct Shared<'a> {
     results: Mutex<Vec<Ran>>,
     /// By group and op.
     hangs: Mutex<HashMap<String, usize>>,
+    /// A case has failed, and nothing more is to be run.
+    stopped: AtomicBool,
 }
 
 impl Shared<'_> {
     fn work(&self) -> Result<()> {
         let mut worker = None;
         loop {
-            let next = lock(&self.queue).pop_front();
+            let next = lock(&self.queue).pop_front().filter(|_| !self.is_stopped());
             let Some(unit) = next else { return Ok(()) };
             self.unit(unit, &mut worker)?;
             self.progress.unit(&self.units[unit]);
         }
     }
 
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
     fn note(&self, unit: usize, name: String, end: End, message: String, speed: Option<Measured>) {
         let ran = Ran { name, unit, end, message, speed };
+        if self.launcher.stop_at_failure && failed(&ran) {
+            self.stopped.store(true, Ordering::Relaxed);
+        }
         self.progress.case(&ran);
         lock(&self.results).push(ran);
     }
@@ -323,6 +340,8 @@ impl Shared<'_> {
             };
             let mut at = Place { index: skip, name: None };
             match self.talk(index, &mut worker, &mut at) {
+                // In the middle of something, and ended.
+                Ok(()) if self.is_stopped() => return Ok(()),
                 Ok(()) => {
                     *slot = Some(worker);
                     return Ok(());
@@ -336,6 +355,9 @@ impl Shared<'_> {
                     skip = at.index + usize::from(at.name.is_some());
                     let name = at.name.unwrap_or_else(|| unit.name.clone());
                     self.note(index, name, End::Failed, message, None);
+                    if self.is_stopped() {
+                        return Ok(());
+                    }
                     deaths += 1;
                 }
             }
@@ -353,6 +375,9 @@ impl Shared<'_> {
                     Some(name) => {
                         at.index += 1;
                         self.note(index, name, end, message, speed);
+                        if self.is_stopped() {
+                            return Ok(());
+                        }
                     }
                     None => return Err(Death::Broken("the end of a case that never began".into())),
                 },

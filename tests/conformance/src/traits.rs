@@ -144,8 +144,8 @@ pub fn traits(case: &Case, schema: &Schema) -> Vec<Trait> {
         Trait::Misaligned => case.shift != 0,
         Trait::InPlace => case.in_place.is_some(),
         Trait::NonFinite => {
-            (case.content != Content::Modest && has_non_finite(&case.key, schema))
-                || case.scalars.iter().any(|(_, s)| scalar(s))
+            let special = matches!(case.content, Content::NonFinite | Content::Wild | Content::Sparse);
+            (special && has_non_finite(&case.key, schema)) || case.scalars.iter().any(|(_, s)| scalar(s))
         }
         Trait::Tiles => written > 1024 && extents.iter().any(|n| *n > 32 && n % 32 != 0),
         Trait::Rank8 => case.lists.iter().any(|(_, l)| l.len() == 8),

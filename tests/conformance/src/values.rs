@@ -51,6 +51,15 @@ const SPECIAL: [f64; 14] = [
     f64::MAX,
 ];
 
+/// Where [`Content::Offset`] lies, and how far it spreads: where products of its numbers lose what tells them apart,
+/// with a spread that the dtype can still show.
+fn offset(dtype: DType, random: &mut Random) -> (f64, f64) {
+    let sign = if random.below(2) == 0 { 1.0 } else { -1.0 };
+    let size = [300.0, 1000.0, 10_000.0][random.below(3) as usize];
+    let narrow = dtype == DType::F16 || dtype == DType::BF16;
+    (sign * size, if narrow { size / 8.0 } else { 2.0 })
+}
+
 fn real(dtype: DType, content: Content, random: &mut Random) -> f64 {
     let bits = |random: &mut Random| {
         let bytes = random.bits().to_ne_bytes();
@@ -58,8 +67,11 @@ fn real(dtype: DType, content: Content, random: &mut Random) -> f64 {
     };
     match (content, random.below(8)) {
         (Content::NonFinite, _) if random.below(24) == 0 => SPECIAL[random.below(5) as usize],
-        (Content::Modest | Content::NonFinite, 0) => (random.below(9) as f64 - 4.0) * 0.5,
-        (Content::Modest | Content::NonFinite, _) => 3.0 * random.unit(),
+        (Content::Sparse, _) if random.below(48) == 0 => SPECIAL[random.below(3) as usize],
+        (Content::Sparse, 0..5) => SPECIAL[3 + random.below(2) as usize],
+        (Content::Few, _) => random.below(5) as f64 - 2.0,
+        (Content::Modest | Content::NonFinite | Content::Offset, 0) => (random.below(9) as f64 - 4.0) * 0.5,
+        (Content::Modest | Content::NonFinite | Content::Sparse | Content::Offset, _) => 3.0 * random.unit(),
         (Content::Wild, 0..3) => SPECIAL[random.below(SPECIAL.len() as u64) as usize],
         (Content::Wild, 3..5) => bits(random),
         (Content::Wild, _) => 20.0 * random.unit(),
@@ -77,6 +89,7 @@ fn number(dtype: DType, content: Content, random: &mut Random) -> Number {
         d => {
             let (least, most) = int_range(d);
             match random.below(4) {
+                _ if content == Content::Few => Number::Int((i128::from(random.below(5)) - 2).max(least)),
                 0 => Number::Int(i128::from(random.bits() as i64).clamp(least, most)),
                 1 => Number::Int([least, most, 0, 1, most - 1, least + 1][random.below(6) as usize]),
                 _ => Number::Int((i128::from(random.below(19)) - 9).clamp(least, most)),
@@ -90,12 +103,35 @@ pub fn content(case: &Case, operand: &str, dtype: DType, count: usize, random: &
     if operand == "indices" {
         let (from, to) = case.indices;
         let span = (to - from).max(1) as u64;
-        return Data::new(dtype, (0..count).map(|_| Number::Int((from + random.below(span) as i64).into())));
+        let mut values: Vec<i128> = (0..count).map(|_| (from + random.below(span) as i64).into()).collect();
+        if let (true, Some(place)) = (case.far_index, random.bits().checked_rem(count as u64)) {
+            let value = &mut values[place as usize];
+            *value = far(dtype, *value, random);
+        }
+        return Data::new(dtype, values.into_iter().map(Number::Int));
+    }
+    if dtype == DType::BOOL && case.content == Content::Wild {
+        // Any byte but 0 is true.
+        let byte = |random: &mut Random| if random.below(2) == 0 { 0 } else { random.bits() as u8 };
+        return Data { dtype, bytes: (0..count).map(|_| byte(random)).collect() };
+    }
+    if case.content == Content::Offset && operand == "src" && DType::FLOAT.contains(&dtype) {
+        let (offset, spread) = offset(dtype, random);
+        return Data::new(dtype, (0..count).map(|_| Number::Real(offset + spread * random.unit())));
     }
     if !DType::ALL.contains(&dtype) {
         return Data { dtype, bytes: bits(count * dtype.bytes_for_bounds() as usize, random) };
     }
     Data::new(dtype, (0..count).map(|_| number(dtype, case.content, random)))
+}
+
+/// An index far outside of every axis: the ends of the range, and what looks like `index` to who cuts it.
+fn far(dtype: DType, index: i128, random: &mut Random) -> i128 {
+    let (least, most) = int_range(dtype);
+    let wide = 1i128 << 32;
+    let choices = [index + wide, index - wide, least, most];
+    let fitting: Vec<i128> = choices.into_iter().filter(|i| (least..=most).contains(i)).collect();
+    fitting[random.below(fitting.len() as u64) as usize]
 }
 
 /// Random bytes, for dtypes whose elements have no meaning here.
@@ -106,4 +142,19 @@ fn bits(count: usize, random: &mut Random) -> Vec<u8> {
 /// Bytes that no kernel leaves behind by chance, and that are valid elements.
 pub fn poison(dtype: DType, bytes: usize) -> Vec<u8> {
     vec![if dtype == DType::BOOL { 1 } else { 0xd5 }; bytes]
+}
+
+/// Others: NaN where the dtype has it, which stays NaN in whatever is computed with it.
+pub fn other_poison(dtype: DType, bytes: usize) -> Vec<u8> {
+    let nan = DType::FLOAT.contains(&dtype) || DType::COMPLEX.contains(&dtype);
+    vec![
+        if nan {
+            0xff
+        } else if dtype == DType::BOOL {
+            0
+        } else {
+            0x2a
+        };
+        bytes
+    ]
 }

@@ -44,8 +44,10 @@ fn it_loads_from_its_file() {
     let test = std::env::current_exe().unwrap();
     let name = format!("{}ep_sim{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
     let mut config = settings(&[("max_delay_us", "10")]);
-    // Test programs and libraries are built into one folder.
-    config.path = test.with_file_name(name);
+    // Test programs are built into a folder beside the plugin, which `ep-sim-plugin` is.
+    let Some(folder) = test.parent().and_then(std::path::Path::parent) else { panic!("{}", test.display()) };
+    config.path = folder.join(name);
+    assert!(config.path.exists(), "{} is missing; run `cargo build -p ep-sim-plugin`", config.path.display());
     let runtime = Runtime::builder().threads(1).provider_with(config).build().unwrap();
     let device = &runtime.devices()[1];
     let stream = device.stream().unwrap();

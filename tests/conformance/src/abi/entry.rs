@@ -17,6 +17,12 @@ fn answer(subject: &Subject, version: (u32, u32)) -> Result<String> {
             // SAFETY: static texts of the plugin.
             let (name, own) =
                 unsafe { (text("EpPlugin.name", p.name)?, text("EpPlugin.version", p.version)?) };
+            if (p.abi_major, p.abi_minor) > version {
+                return wrong(format!(
+                    "a host of ABI {}.{} is given tables of {}.{}, which is newer",
+                    version.0, version.1, p.abi_major, p.abi_minor
+                ));
+            }
             Ok(format!("{name} {own}, ABI {}.{}", p.abi_major, p.abi_minor))
         }
         Err(e) if matches!(e.code(), Code::AbiMismatch | Code::Unsupported) => Ok(format!("refused: {e}")),

@@ -117,13 +117,16 @@ pub(super) fn device_description(subject: &Subject) -> Result<Verdict> {
             names.push(name);
         }
     }
-    // Asked again, it is the same.
-    let again = device.info()?;
-    // SAFETY: as above.
-    let same =
-        unsafe { string_of(info.name) == string_of(again.name) && info.uuid.bytes == again.uuid.bytes };
-    if !same {
-        return wrong("the device describes itself differently when asked again");
+    // Asked again, and opened once more, it is the same.
+    let second = instance.open(0)?;
+    for other in [Some(&device), second.as_ref()].into_iter().flatten() {
+        let again = other.info()?;
+        // SAFETY: as above.
+        let same =
+            unsafe { string_of(info.name) == string_of(again.name) && info.uuid.bytes == again.uuid.bytes };
+        if !same {
+            return wrong("the device describes itself differently when asked again, or when opened again");
+        }
     }
     Ok(Verdict::Pass)
 }
@@ -223,15 +226,29 @@ unsafe impl Send for Moved {}
 
 pub(super) fn statuses(subject: &Subject) -> Result<Verdict> {
     let instance = subject.instance()?;
-    let fail = || {
+    let fail = |index| {
         let mut raw = null_mut();
         // SAFETY: a live instance and a valid out-pointer; no provider has this device.
-        unsafe { (instance.tables.provider.device_open)(instance.raw, u32::MAX, &mut raw) }
+        unsafe { (instance.tables.provider.device_open)(instance.raw, index, &mut raw) }
     };
     // Many alive at once, each released once, the first ones last, half of them on another thread.
-    let mut all: Vec<_> = (0..64).map(|_| fail()).collect();
-    if all.iter().any(|s| s.is_null()) {
-        return wrong("device_open of a device that does not exist succeeds");
+    // SAFETY: a status is live, and its message with it, until it is released.
+    let text = |s: *const EpStatus| unsafe { string_of((*s).message) };
+    let (mut all, mut texts) = (Vec::new(), Vec::new());
+    for i in 0..64 {
+        let status = fail(u32::MAX - i * 12_345_678);
+        if status.is_null() {
+            return wrong("device_open of a device that does not exist succeeds");
+        }
+        texts.push(text(status));
+        all.push(status);
+    }
+    if let Some(i) = (0..all.len()).find(|i| text(all[*i]) != texts[*i]) {
+        let now = text(all[i]);
+        return wrong(format!(
+            "the message of a status was `{}`, and became `{now}` with later ones",
+            texts[i]
+        ));
     }
     let moved: Vec<_> = all.split_off(32).into_iter().map(Moved).collect();
     let other = std::thread::scope(|scope| {

@@ -19,7 +19,12 @@ struct Ordered<'a> {
 
 impl Ordered<'_> {
     fn alloc(&self) -> Result<u64> {
-        let request = EpAllocRequest { bytes: BYTES, stream: self.stream, ..EpAllocRequest::EMPTY };
+        self.alloc_for(self.stream)
+    }
+
+    /// An allocation for work on a stream; null: on any.
+    fn alloc_for(&self, stream: *mut EpStream) -> Result<u64> {
+        let request = EpAllocRequest { bytes: BYTES, stream, ..EpAllocRequest::EMPTY };
         let mut address = 0;
         // SAFETY: live objects of one device, a live request, a valid out-pointer.
         unsafe { checked((self.device.tables().allocator.alloc)(self.allocator, &request, &mut address)) }??;
@@ -46,15 +51,63 @@ impl Ordered<'_> {
     ///
     /// # Safety
     /// Both ranges stay valid until the stream has been awaited or the memory was freed behind the copy.
-    unsafe fn copy(&self, (dst, dst_space): (u64, EpStr), (src, src_space): (u64, EpStr)) -> Result<()> {
+    unsafe fn copy(&self, dst: (u64, EpStr), src: (u64, EpStr)) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe { self.copy_on(self.stream, dst, src) }
+    }
+
+    /// # Safety
+    /// As [`Ordered::copy`], for a stream of this thread.
+    unsafe fn copy_on(
+        &self,
+        stream: *mut EpStream,
+        (dst, dst_space): (u64, EpStr),
+        (src, src_space): (u64, EpStr),
+    ) -> Result<()> {
         let copy = EpCopy { dst, dst_space, src, src_space, bytes: BYTES, ..EpCopy::EMPTY };
         // SAFETY: a live stream, used by this thread only; memory as the caller promises.
-        unsafe { checked((self.device.tables().stream.copy)(self.stream, &copy)) }?
+        unsafe { checked((self.device.tables().stream.copy)(stream, &copy)) }?
     }
 
     fn sync(&self) -> Result<()> {
         // SAFETY: a live stream, used by this thread only.
         unsafe { checked((self.device.tables().stream.sync)(self.stream)) }?
+    }
+
+    /// Frees a block behind queued work that still has to read it, and has others use what is allocated then: for no
+    /// stream, and for another one.
+    fn beside(&self, target: u64, other: *mut EpStream, random: &mut Random) -> Result<()> {
+        // Work enough that the stream has not come to the block when it is freed.
+        const BEFORE: usize = 24;
+        let host = text(ep_core::provider::inline::HOST_SPACE);
+        let data: Vec<u8> = (0..BYTES).map(|_| random.bits() as u8).collect();
+        let (zeros, mut found) = (vec![0u8; BYTES as usize], vec![0u8; BYTES as usize]);
+        let (from, nothing) =
+            (data.as_ptr().expose_provenance() as u64, zeros.as_ptr().expose_provenance() as u64);
+        let address = self.alloc()?;
+        // SAFETY: both blocks are live; what is freed is freed behind the copy that reads it, and the host's sides live
+        // until the waits below.
+        unsafe {
+            self.copy((address, self.space), (from, host))?;
+            self.sync()?;
+            for _ in 0..BEFORE {
+                self.copy((target, self.space), (nothing, host))?;
+            }
+            self.copy((target, self.space), (address, self.space))?;
+            self.free_async(address)??;
+            let next = [self.alloc_for(std::ptr::null_mut())?, self.alloc_for(other)?];
+            for block in next {
+                self.copy_on(other, (block, self.space), (nothing, host))?;
+            }
+            checked((self.device.tables().stream.sync)(other))??;
+            self.copy((found.as_mut_ptr().expose_provenance() as u64, host), (target, self.space))?;
+            self.sync()?;
+            next.into_iter().try_for_each(|block| self.free(block))?;
+        }
+        if found != data {
+            return wrong("memory that was freed behind a copy was given to somebody else before the copy");
+        }
+        Ok(())
     }
 
     fn round(&self, target: u64, random: &mut Random) -> Result<std::result::Result<(), Error>> {
@@ -116,6 +169,11 @@ pub(super) fn stream_ordered(subject: &Subject) -> Result<Verdict> {
             let mut rounds = (0..32).map(|_| ordered.round(target, &mut random));
             let ended = rounds.find(|r| !matches!(r, Ok(Ok(()))));
             ordered.sync()?;
+            if ended.is_none() {
+                device.with_stream(|other| {
+                    (0..16).try_for_each(|_| ordered.beside(target, other, &mut Random::new(2)))
+                })?;
+            }
             ordered.free(target)?;
             match ended {
                 Some(Err(e)) => return Err(e),

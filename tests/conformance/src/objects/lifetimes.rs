@@ -2,58 +2,87 @@
 
 use super::Bench;
 use super::block::{Block, move_bytes, noise, upload};
+use crate::case::{Case, Key};
+use crate::geometry::written;
 use crate::rig::{Outcome, Rig};
 use crate::shapes::cases;
 use crate::values::Random;
 use crate::verdict::{Verdict, wrong};
 use ep_core::provider::{MemoryKind, StreamOptions};
 use ep_core::{Code, Error, Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Barrier;
 
-/// Ops that are tried in this order: cheap to compute, with operands that are read.
-const OPS: [&str; 8] = [
-    "elementwise_unary",
-    "add",
-    "cast",
-    "broadcast_elementwise_binary",
-    "permute",
-    "memcpy",
-    "fill",
-    "memset",
-];
 /// Threads, each with a stream of its own.
-const THREADS: u64 = 4;
+const THREADS: u64 = 2;
 /// Launches of each.
-const ROUNDS: u64 = 16;
+const ROUNDS: usize = 4;
+/// A launch that writes as many elements as this, at least, is not tried.
+const LARGE: u64 = 1 << 14;
 
-pub(super) fn one_primitive_on_many_streams(bench: &Bench<'_>) -> Result<Verdict> {
+/// A combination of each op, another one for each seed.
+fn one_of_each_op(bench: &Bench<'_>) -> Vec<Key> {
     let claimed = crate::predicates::advertised(bench.runtime, bench.device);
-    let of = |op: &&str| claimed.iter().find(|(k, a)| k.op == *op && k.has_reference() && !a.conditional());
-    let Some((key, _)) = OPS.iter().find_map(of) else {
-        return Verdict::unsupported("the provider has none of the ops that this check knows");
-    };
-    let work = |thread: u64| -> Result<()> {
-        let mut rig = Rig::new(bench.runtime, bench.device)?;
-        for round in 0..ROUNDS {
-            let seed = bench.seed.wrapping_add(thread * ROUNDS + round);
-            let mut all = cases(key, seed);
-            // Requests are alike, so the runtime hands every thread the same primitive.
-            let case = all.swap_remove((round as usize * 5 + 2) % all.len());
-            let expected = rig.expect(&case)?;
-            if let Outcome::Fail(why) = rig.run_on_device(&case, &expected)? {
-                return wrong(format!("on thread {thread}: {why} ({case})"));
-            }
+    let mut ops: BTreeMap<String, Vec<Key>> = BTreeMap::new();
+    for (key, _) in claimed.into_iter().filter(|(k, a)| k.has_reference() && !a.conditional()) {
+        ops.entry(key.op.clone()).or_default().push(key);
+    }
+    ops.into_values().map(|mut keys| keys.swap_remove((bench.seed % keys.len() as u64) as usize)).collect()
+}
+
+/// A launch of a key, with content of its own for each thread: of those that write the most, and are not large.
+fn launch_of(bench: &Bench<'_>, key: &Key) -> Result<Option<Case>> {
+    let schema = bench.runtime.schema(&key.op)?;
+    let mut found: Option<(u64, Case)> = None;
+    for case in cases(key, bench.seed) {
+        let n = written(&case, &schema)?;
+        let refused = case.far_index || case.name == "refused";
+        if !refused && n < LARGE && found.as_ref().is_none_or(|(most, _)| n > *most) {
+            found = Some((n, case));
         }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        let work = &work;
-        let threads: Vec<_> = (0..THREADS).map(|t| scope.spawn(move || work(t))).collect();
-        let panicked = |_| Err(Error::internal("a thread panicked"));
-        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(panicked))
-    })?;
+    }
+    Ok(found.map(|(_, case)| case))
+}
+
+/// Launches of one primitive at once, on a stream for each thread.
+pub(super) fn one_primitive_on_many_streams(bench: &Bench<'_>) -> Result<Verdict> {
+    let keys = one_of_each_op(bench);
+    if keys.is_empty() {
+        return Verdict::unsupported("the provider has no op that the kit has a reference of");
+    }
+    for key in &keys {
+        let Some(case) = launch_of(bench, key)? else { continue };
+        let together = Barrier::new(THREADS as usize);
+        let work = |thread: u64| -> Result<()> {
+            // Both wait for each other, whatever fails.
+            let ready = Rig::new(bench.runtime, bench.device).and_then(|mut rig| {
+                let mut case = case.clone();
+                case.set_seed(bench.seed.wrapping_add(1000 * (thread + 1)));
+                let expected = rig.expect(&case)?;
+                Ok((rig, case, expected))
+            });
+            together.wait();
+            let (mut rig, case, expected) = ready?;
+            for _ in 0..ROUNDS {
+                // Requests are alike, so the runtime hands every thread the same primitive.
+                if let Outcome::Fail(why) = rig.run_on_device(&case, &expected)? {
+                    return wrong(format!("beside a launch on another stream: {why} ({case})"));
+                }
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let work = &work;
+            let threads: Vec<_> = (0..THREADS).map(|t| scope.spawn(move || work(t))).collect();
+            let panicked = |_| Err(Error::internal("a thread panicked"));
+            threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(panicked))
+        })?;
+    }
     Ok(Verdict::Pass)
 }
+
+/// Half of the memory that a stream moves when it is destroyed.
+const HALF: u64 = 1 << 19;
 
 pub(super) fn odd_orders(bench: &Bench<'_>) -> Result<Verdict> {
     let handle = bench.handle();
@@ -80,7 +109,13 @@ pub(super) fn odd_orders(bench: &Bench<'_>) -> Result<Verdict> {
     let (busy, reader) = (open()?, open()?);
     upload(&busy, bench.space(), a.address, &data)?;
     // SAFETY: distinct blocks that outlive the stream, which waits when it is destroyed.
-    unsafe { move_bytes(&busy, bench.space(), b.address, a.address, 1 << 20) }?;
+    unsafe {
+        // The last of them is still queued when the first ones run.
+        for _ in 0..8 {
+            move_bytes(&busy, bench.space(), b.address, b.address + HALF, HALF)?;
+        }
+        move_bytes(&busy, bench.space(), b.address, a.address, 1 << 20)?;
+    }
     drop(busy);
     if super::block::download(&reader, bench.space(), b.address, 1 << 20)? != data {
         return wrong("a stream was destroyed before its work was done");

@@ -2,6 +2,7 @@
 
 mod block;
 mod graph;
+mod late;
 mod lifetimes;
 mod memory;
 mod order;
@@ -35,11 +36,14 @@ impl Bench<'_> {
 type Check = fn(&Bench<'_>) -> Result<Verdict>;
 
 /// The checks and their names, by the files that they are in.
-const CHECKS: [(&str, Check); 24] = [
+const CHECKS: [(&str, Check); 27] = [
     ("streams", order::streams),
     ("events", order::events),
     ("event-recorded-twice", order::recorded_twice),
     ("order-on-a-stream", order::order_on_a_stream),
+    ("copies-behind-work", order::copies_behind_work),
+    ("done-means-done", order::done_means_done),
+    ("late-errors", late::errors),
     ("streams-joined-by-an-event", order::joined_by_an_event),
     ("event-of-another-device", order::event_of_another_device),
     ("timing", order::timing),

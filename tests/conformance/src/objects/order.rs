@@ -4,8 +4,9 @@ use super::Bench;
 use super::block::{Block, download, move_bytes, noise, upload};
 use crate::values::Random;
 use crate::verdict::{Verdict, wrong};
-use ep_core::handle::StreamHandle;
-use ep_core::provider::{MemoryKind, StreamOptions};
+use ep_core::handle::{EventHandle, StreamHandle};
+use ep_core::provider::inline::HOST_SPACE;
+use ep_core::provider::{CopyRequest, MemoryKind, StreamOptions};
 use ep_core::{Code, Result};
 
 /// Bytes of a link of a chain of copies: enough that one takes a while.
@@ -74,6 +75,88 @@ pub(super) fn order_on_a_stream(bench: &Bench<'_>) -> Result<Verdict> {
         chain(&stream, bench.space(), &blocks)?;
         if download(&stream, bench.space(), blocks[7].address, LINK)? != data {
             return wrong("copies that were queued one after the other were not done in that order");
+        }
+    }
+    Ok(Verdict::Pass)
+}
+
+/// Copies of different sizes between host and device, each behind a chain that has not come to its memory yet.
+pub(super) fn copies_behind_work(bench: &Bench<'_>) -> Result<Verdict> {
+    let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let stream = stream(bench)?;
+    let mut random = Random::new(bench.seed.wrapping_add(3));
+    let blocks = (0..8).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
+    let target = Block::new(&allocator, LINK as u64)?;
+    for bytes in [1, 4, 64, 65, 1000, LINK] {
+        let (data, new) = (noise(&mut random, LINK), noise(&mut random, bytes));
+        upload(&stream, bench.space(), blocks[0].address, &data)?;
+        chain(&stream, bench.space(), &blocks)?;
+        let from = new.as_ptr().expose_provenance() as u64;
+        // SAFETY: distinct blocks with room, and host memory that lives until the waits of the downloads.
+        unsafe {
+            // What the copy overwrites is read before it, at the end of the chain.
+            move_bytes(&stream, bench.space(), target.address, blocks[7].address, LINK as u64)?;
+            stream.copy(CopyRequest {
+                dst: blocks[7].address,
+                dst_space: bench.space(),
+                src: from,
+                src_space: HOST_SPACE,
+                bytes: bytes as u64,
+            })?;
+        }
+        let before = download(&stream, bench.space(), target.address, LINK)?;
+        let after = download(&stream, bench.space(), blocks[7].address, LINK)?;
+        if before != data || after[..bytes] != new || after[bytes..] != data[bytes..] {
+            return wrong(format!(
+                "a copy of {bytes} bytes to the device was not behind the work queued before it"
+            ));
+        }
+    }
+    Ok(Verdict::Pass)
+}
+
+/// What tells that work is done.
+type Done = fn(&StreamHandle, &EventHandle) -> Result<bool>;
+
+/// As soon as a stream or an event says that work is done, its results are there.
+pub(super) fn done_means_done(bench: &Bench<'_>) -> Result<Verdict> {
+    const TELLING: [(&str, Done); 3] = [
+        ("a stream says that it is done", |stream, _| stream.query()),
+        ("an event says that it is done", |_, event| event.query()),
+        ("an event was awaited", |_, event| event.sync().map(|()| true)),
+    ];
+    let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let (stream, event) = (stream(bench)?, bench.handle().create_event()?);
+    let mut random = Random::new(bench.seed.wrapping_add(4));
+    let block = Block::new(&allocator, LINK as u64)?;
+    for round in 0..24 {
+        let (what, done) = TELLING[round % TELLING.len()];
+        let data = noise(&mut random, LINK);
+        upload(&stream, bench.space(), block.address, &data)?;
+        let mut found = vec![0u8; LINK];
+        let to = found.as_mut_ptr();
+        // SAFETY: the block, and host memory that lives until the wait below.
+        unsafe {
+            stream.copy(CopyRequest {
+                dst: to.expose_provenance() as u64,
+                dst_space: HOST_SPACE,
+                src: block.address,
+                src_space: bench.space(),
+                bytes: LINK as u64,
+            })
+        }?;
+        // Behind a record the copy would not be the stream's last work.
+        if round % TELLING.len() != 0 {
+            stream.record(&event)?;
+        }
+        while !done(&stream, &event)? {
+            std::hint::spin_loop();
+        }
+        // SAFETY: bytes of the vector above; a device that is not done may still write them.
+        let seen: Vec<u8> = (0..LINK).map(|i| unsafe { to.add(i).read_volatile() }).collect();
+        stream.sync()?;
+        if seen != data {
+            return wrong(format!("round {round}: {what}, and the results of its work are not there"));
         }
     }
     Ok(Verdict::Pass)

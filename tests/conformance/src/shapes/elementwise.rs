@@ -43,8 +43,11 @@ fn content(key: &Key, function: &str) -> Content {
 
 pub(super) fn unary(key: &Key) -> Vec<Case> {
     let function = key.selector("op");
-    let make = |name, n| {
+    let make = |name: &'static str, n| {
         let case = Case::new(key, name).sizes(&[("count", n)]);
+        // Half of them, by the name, which a case has in common with the smaller one that it repeats.
+        let wide = if name.len() % 2 == 0 { content(key, function) } else { Content::Modest };
+        let case = case.content(wide);
         if key.op == "cast" { case } else { with_attrs(case) }
     };
     let mut cases = lengths(make);
@@ -105,18 +108,22 @@ pub(super) fn binary(key: &Key) -> Vec<Case> {
         case("misaligned rows", &[9, 37], &[37]).shifted(3),
         case("large", &[65_539], &[65_539]).repeating(case("large", &[PERIOD], &[PERIOD])),
         case("large rows", &[67, 1009], &[1009]).repeating(case("large rows", &[1, 1009], &[1009])),
-        case("tiles", &[33, 35], &[33, 35]),
+        case("tiles", &[33, 35], &[33, 35]).content(wide),
         case("row", &[9, 37], &[37]),
         case("column", &[9, 37], &[9, 1]),
-        case("outer product", &[2, 1, 3], &[4, 3]),
-        case("middle", &[3, 1, 5, 7], &[1, 4, 1, 7]),
+        case("outer product", &[2, 1, 3], &[4, 3]).content(wide),
+        case("middle", &[3, 1, 5, 7], &[1, 4, 1, 7]).content(wide),
         case("rank 8", &[2, 1, 3, 1, 2, 1, 2, 3], &[1, 2, 1, 2, 1, 3, 1, 3]),
         case("scalar first", &[], &[67]).scalar("scalar0", Scalar::F64(2.0)).content(wide),
         case("scalar second", &[67], &[]).scalar("scalar1", Scalar::I64(3)).content(wide),
     ];
     if key.size("src") == key.size("dst") {
-        cases.push(case("in place of the first", &[9, 37], &[37]).in_place("dst", "src0"));
-        cases.push(case("in place of the second", &[37], &[9, 37]).in_place("dst", "src1"));
+        let shared =
+            |name, a: &[i64], b: &[i64], source| case(name, a, b).content(wide).in_place("dst", source);
+        cases.push(shared("in place of the first, same shape", &[137], &[137], "src0"));
+        cases.push(shared("in place of the second, same shape", &[137], &[137], "src1"));
+        cases.push(shared("in place of the first", &[9, 37], &[37], "src0"));
+        cases.push(shared("in place of the second", &[37], &[9, 37], "src1"));
     }
     cases
 }

@@ -38,6 +38,9 @@ pub(super) fn one_hot(key: &Key) -> Vec<Case> {
         case("values", 37, 11, 0, 0, (0, 11)).scalar("on", Scalar::F64(2.5)).scalar("off", Scalar::I64(-1)),
     ];
     cases.extend(index_ranges(key, 20).into_iter().map(|(name, range)| case(name, 67, 7, 5, 20, range)));
+    let mut far = case("one index far outside", 37, 11, 0, 0, (0, 11));
+    far.far_index = true;
+    cases.push(far);
     cases
 }
 
@@ -75,6 +78,9 @@ pub(super) fn gather(key: &Key, outer: &[&'static str]) -> Vec<Case> {
         cases.push(case(name, 2, 7, 5, 67, [5, 20], range));
         cases.push(case(name, 1, 20, 1, 131, [0, 0], range));
     }
+    let mut far = case("one index far outside", 2, 17, 5, 19, [0, 0], (0, 17));
+    far.far_index = true;
+    cases.push(far);
     if key.op == "scatter_add" {
         let special = super::special(key, "");
         cases.push(case("non-finite", 2, 17, 33, 19, [0, 0], (0, 17)).content(special));

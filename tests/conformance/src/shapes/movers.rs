@@ -23,21 +23,26 @@ pub(super) fn tensor_fill(key: &Key) -> Vec<Case> {
 }
 
 pub(super) fn fill(key: &Key) -> Vec<Case> {
-    const VALUES: [Scalar; 5] = [
+    const VALUES: [Scalar; 7] = [
         Scalar::F64(2.5),
         Scalar::I64(-3),
         Scalar::F64(f64::NAN),
         Scalar::Complex(1.5, -2.0),
         Scalar::Bool(true),
+        // What a double does not hold.
+        Scalar::I64(-(1 << 53) - 1),
+        Scalar::U64(u64::MAX - 2),
     ];
     let mut cases = lengths(|name, n| {
         // By the name, which a case has in common with the smaller one that it repeats.
         let value = VALUES[name.len() % VALUES.len()];
         Case::new(key, name).sizes(&[("count", n)]).scalar("value", value)
     });
-    for (case, value) in ["NaN", "infinity"].into_iter().zip([f64::NAN, f64::NEG_INFINITY]) {
-        cases.push(Case::new(key, case).sizes(&[("count", 67)]).scalar("value", Scalar::F64(value)));
-    }
+    let of = |name, value| Case::new(key, name).sizes(&[("count", 67)]).scalar("value", value);
+    cases.push(of("NaN", Scalar::F64(f64::NAN)));
+    cases.push(of("infinity", Scalar::F64(f64::NEG_INFINITY)));
+    cases.push(of("wide integer", VALUES[5]));
+    cases.push(of("wide unsigned integer", VALUES[6]));
     cases
 }
 

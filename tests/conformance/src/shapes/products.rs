@@ -1,7 +1,7 @@
 //! Cases of the matrix products.
 
 use super::special;
-use crate::case::{Case, Key};
+use crate::case::{Case, Content, Key};
 use ep_core::{DType, Scalar};
 
 fn factors(key: &Key) -> [(Scalar, Scalar); 3] {
@@ -46,6 +46,9 @@ pub(super) fn matmul(key: &Key) -> Vec<Case> {
     };
     cases.push(last("misaligned", [17, 33, 18]).shifted(1));
     cases.push(last("non-finite", [9, 11, 13]).content(special(key, "")));
+    if special(key, "") != Content::Modest {
+        cases.push(last("zeros and infinities", [13, 17, 19]).content(Content::Sparse));
+    }
     cases.push(last("large", [257, 259, 5]));
     cases
 }
@@ -99,6 +102,9 @@ pub(super) fn broadcast_matmul(key: &Key) -> Vec<Case> {
     cases.push(square("misaligned", 17, 33, 18, &[2]).shifted(1));
     cases.push(square("rank 8", 3, 5, 7, &[1, 2, 1, 3, 1, 2]));
     cases.push(square("non-finite", 9, 11, 13, &[2]).content(special(key, "")));
+    if special(key, "") != Content::Modest {
+        cases.push(square("zeros and infinities", 13, 17, 19, &[2]).content(Content::Sparse));
+    }
     cases.push(square("large", 257, 259, 5, &[]));
     cases
 }

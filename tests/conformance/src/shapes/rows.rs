@@ -11,8 +11,8 @@ pub(super) fn rows(key: &Key, pairs: &[(&'static str, &'static str)]) -> Vec<Cas
     let mut cases = vec![
         case("no rows", 0, 5, 1),
         case("no columns", 5, 0, 1),
-        case("one column", 37, 1, 0),
-        case("short rows", 37, 3, 1),
+        case("one column", 37, 1, 0).content(wide),
+        case("short rows", 37, 3, 1).content(wide),
         case("a vector", 19, 16, 1),
         case("odd rows", 7, 131, 1),
         case("tiles", 33, 65, 1),
@@ -28,6 +28,10 @@ pub(super) fn rows(key: &Key, pairs: &[(&'static str, &'static str)]) -> Vec<Cas
         case("other axis, short", 2, 3, 131).content(wide),
         case("other axis, narrow", 5, 67, 2),
     ];
+    if !key.op.ends_with("backward") {
+        cases.push(case("far from zero", 17, 37, 1).content(Content::Offset));
+        cases.push(case("far from zero, other axis", 3, 37, 19).content(Content::Offset));
+    }
     if key.size("src") == key.size("dst") {
         cases.extend(
             pairs.iter().map(|(output, source)| case("in place", 7, 131, 1).in_place(output, source)),
@@ -60,6 +64,8 @@ pub(super) fn norm(key: &Key, optional: &[&'static str]) -> Vec<Case> {
         case("large", 513, 131).repeating(case("large", 7, 131)),
         case("large columns", 67, 1009).repeating(case("large columns", 1, 1009)),
         case("in place", 7, 131).in_place("dst", "src"),
+        case("far from zero", 9, 131).content(Content::Offset),
+        case("far from zero, long rows", 3, 1057).content(Content::Offset),
     ];
     let mut bare = case("without any option", 7, 131);
     bare.absent = optional.to_vec();
@@ -67,6 +73,13 @@ pub(super) fn norm(key: &Key, optional: &[&'static str]) -> Vec<Case> {
     cases.extend(optional.iter().map(|name| {
         let mut case = case("without one option", 9, 37);
         case.absent.push(name);
+        case
+    }));
+    let pairs =
+        optional.iter().enumerate().flat_map(|(i, a)| optional[i + 1..].iter().map(move |b| [*a, *b]));
+    cases.extend(pairs.map(|pair| {
+        let mut case = case("without two options", 9, 37);
+        case.absent.extend(pair);
         case
     }));
     cases
@@ -96,5 +109,7 @@ pub(super) fn reduce(key: &Key) -> Vec<Case> {
         case("large", 601, 3, 111).repeating(case("large", 3, 3, 111)),
         case("large rows", 67, long, 1).repeating(case("large rows", 3, long, 1)),
         case("many short", 67, 2, 3).content(wide),
+        case("equal elements", 33, 131, 1).content(Content::Few),
+        case("equal elements in columns", 3, 67, 5).content(Content::Few),
     ]
 }
