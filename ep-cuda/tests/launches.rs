@@ -105,14 +105,14 @@ fn softmax_chooses_by_width_unless_it_is_told() {
         stream.sync().unwrap();
         launches(&rig).join("; ")
     };
-    // 16 rows of 8 lanes each in a block.
-    assert_eq!(kernel(&[], 100, 32, 0), "ep_softmax, [[7, 1, 1], [128, 1, 1");
+    // 16 groups of 8 lanes in a block, with two rows each.
+    assert_eq!(kernel(&[], 100, 32, 0), "ep_softmax, [[4, 1, 1], [128, 1, 1");
     assert_eq!(kernel(&[], 3, 1025, 0), "ep_softmax, [[3, 1, 1], [128, 1, 1");
     assert_eq!(kernel(&[], 2, 65536, 0), "ep_softmax, [[4, 1, 1], [1024, 1, 1", "clusters of two");
-    assert_eq!(kernel(&[], 1, 300_000, 0), "ep_softmax_wide, [[1, 1, 1], [512, 1, 1");
+    assert_eq!(kernel(&[], 1, 300_000, 0), "ep_softmax_wide, [[1, 1, 1], [1024, 1, 1");
     assert_eq!(kernel(&[], 2, 5, 33), "ep_softmax_strided, [[4, 1, 1], [256, 1, 1");
-    assert_eq!(kernel(&[("softmax", "wide")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [512, 1, 1");
-    assert_eq!(kernel(&[("softmax", "shared")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [512, 1, 1");
+    assert_eq!(kernel(&[("softmax", "wide")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [64, 1, 1");
+    assert_eq!(kernel(&[("softmax", "shared")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [64, 1, 1");
     // A strategy without room for the row is not forced.
     assert_eq!(kernel(&[("softmax", "warp")], 2, 65536, 0), "ep_softmax, [[4, 1, 1], [1024, 1, 1");
     let request = |options: &[(&str, &str)]| {
@@ -121,8 +121,8 @@ fn softmax_chooses_by_width_unless_it_is_told() {
         let desc = SoftmaxDesc::new(DType::F32, DType::F32).with_max_cols(1024);
         runtime.primitive::<Softmax>(device, desc).unwrap().describe()
     };
-    assert_eq!(request(&[]), "warp for rows of 1024");
-    assert_eq!(request(&[("softmax", "block")]), "block for rows of 1024");
+    assert_eq!(request(&[]), "block for rows of 1024");
+    assert_eq!(request(&[("softmax", "cluster")]), "cluster for rows of 1024");
     rig.assert_clean();
 }
 

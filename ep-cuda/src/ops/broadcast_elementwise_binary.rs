@@ -2,7 +2,7 @@
 
 use super::nd::{ByIndex, Index, Loops, Nd, Operand, between, pack_of, specialise};
 use super::source::BINARY;
-use super::{choices, pairs, real, same, scalar};
+use super::{bits, choices, pairs, real, same, scalar, unsigned};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
 use crate::kernel::Argument;
@@ -57,7 +57,30 @@ fn classes() -> Vec<Class> {
     ]
 }
 
+/// An op and dtypes that compute the same from the same bits, for many: they share a kernel.
+fn canonical<'a>(op: &'a str, src: DType, dst: DType) -> (&'a str, DType, DType) {
+    let is_unsigned = src.is_int() && unsigned(src) == src;
+    let op = match op {
+        "relu_backward_with_dy_y" => "relu_backward_with_dy_x",
+        "hard_shrink_backward_with_dy_y" => "soft_shrink_backward_with_dy_y",
+        "div" if src.is_int() => "trunc_div",
+        "floor_div" if is_unsigned => "trunc_div",
+        "floor_mod" if is_unsigned => "fmod",
+        op => op,
+    };
+    let wraps = ["add", "sub", "mul"].contains(&op) || BITS.contains(&op);
+    match op {
+        _ if wraps && src.is_int() => (op, unsigned(src), unsigned(dst)),
+        _ if EQUAL.contains(&op) => (op, unsigned(src), dst),
+        "logical_and" | "logical_or" | "logical_xor" if src.is_int() || src == DType::BOOL => {
+            (op, bits(src), dst)
+        }
+        _ => (op, src, dst),
+    }
+}
+
 fn spec(op: &str, src: DType, dst: DType, index: Index) -> Spec {
+    let (op, src, dst) = canonical(op, src, dst);
     let pack = pack_of(&[src, dst].map(DType::bytes_for_bounds));
     specialise(between(Spec::new(&BINARY).with("EP_OP", op), src, dst), pack, UNROLL, index)
 }
