@@ -26,6 +26,7 @@ mod permute;
 mod reduce;
 mod rows;
 mod scalar;
+mod scatter_add;
 pub mod softmax;
 pub(crate) mod source;
 mod strided;
@@ -55,6 +56,7 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()
     strided_copy::register(registrar)?;
     constant_pad::register(registrar)?;
     gather::register(registrar)?;
+    scatter_add::register(registrar)?;
     one_hot::register(registrar)?;
     arange::register(registrar)?;
     matmul::register(registrar)?;
@@ -78,6 +80,7 @@ pub(crate) fn kernels(arch: Arch) -> Vec<(&'static str, Vec<Spec>)> {
     all.extend(strided_copy::kernels());
     all.extend(constant_pad::kernels());
     all.extend(gather::kernels());
+    all.extend(scatter_add::kernels());
     all.extend(one_hot::kernels());
     all.extend(arange::kernels());
     all.extend(matmul::kernels());
