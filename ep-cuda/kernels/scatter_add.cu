@@ -1,8 +1,9 @@
 // Adds rows along an axis: dst[o, indices[i], :] += src[o, i, :], in the order of the indices.
 //
 // EP_DATA  dtype     EP_INDICES  i32 or i64     EP_THREADS
+// EP_VOLUME  elements of dst that a block owns
 //
-// A block owns EP_VOLUME neighbours of dst and goes over all indices. So nobody adds to an element but its owner, the
+// A block owns neighbours in dst and goes over all indices. So nobody adds to an element but its owner, the
 // order is that of the indices whatever the device does, and no memory is needed beside the operands.
 #include "indices.cuh"
 
@@ -22,9 +23,10 @@ constexpr u32 threads = EP_THREADS;
 constexpr u32 warps = threads / warp_size;
 constexpr u32 volume = EP_VOLUME;
 
-EP_DEVICE A plus(A a, A b) {
-    if constexpr (is_complex<A>) return {a.re + b.re, a.im + b.im};
-    else if constexpr (is_int<A>) return A(u64(a) + u64(b));
+template <class T>
+EP_DEVICE T plus(T a, T b) {
+    if constexpr (is_complex<T>) return {a.re + b.re, a.im + b.im};
+    else if constexpr (is_int<T>) return T(u64(a) + u64(b));
     else return a + b;
 }
 

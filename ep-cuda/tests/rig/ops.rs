@@ -131,7 +131,7 @@ impl<'a> Bench<'a> {
         let call = StridedCopyCall {
             dims,
             src_strides,
-            dst_strides,
+            dst_strides: &[5, 1],
             src_offset: 15,
             dst_offset: 0,
             src: &self.x,
