@@ -267,7 +267,7 @@ EP_DEVICE f64 zeta(f64 s, f64 q) {
     if (q > 0) return zeta_above_zero(s, q);
     if (floor(s) != s || isinf(s) || isinf(q)) return nan_of(s);
     // The bases below zero are 1 - f, 2 - f, ... with a sign, those above it f, f + 1, ...
-    const f64 whole = floor(q), above = q - whole, below = 1 - above;
+    const f64 whole = floor(q), above = q - whole, below = (whole + 1) - q;
     if (fmod(s, 2.0) == 0)
         return zeta_above_zero(s, above) + (zeta_above_zero(s, below) - zeta_above_zero(s, below - whole));
     // With opposite signs they nearly cancel, so the first ones are added in pairs.

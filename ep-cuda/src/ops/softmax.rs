@@ -104,7 +104,7 @@ impl Task {
         let held = |aligned| self.holding().sharings(arch, aligned).into_iter();
         let few = |s: &Sharing| s.lanes == 32 && s.packs == s.packs.next_power_of_two() && s.threads != 64;
         let fewer =
-            |s: &Sharing| few(s) && s.blocks < 2 && s.packs > 2 && [128, 256, 1024].contains(&s.threads);
+            |s: &Sharing| few(s) && (s.blocks == 0 && s.packs > 1 || s.blocks == 1 && s.threads == 1024);
         let mut shapes: Vec<Shape> = match self.src {
             _ if !same => held(false).filter(fewer).map(Shape::Held).collect(),
             DType::F64 => held(false).filter(few).map(Shape::Held).collect(),
