@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_strided(cons
                     own.sum += EP_LOG ? dy : convert<A>(src[at]) * dy;
                 } else {
                     const A x = convert<A>(src[at]), max = greatest(own.max, x), base = base_of(max);
-                    own.sum = own.sum * exp_fast(own.max - base) + exp_fast(x - base);
+                    own.sum = own.sum * exp_close(own.max - base) + exp_close(x - base);
                     own.max = max;
                 }
             }
@@ -58,10 +58,10 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_strided(cons
                 const A x = convert<A>(src[at]);
                 if constexpr (EP_BACKWARD) {
                     const A dy = convert<A>(gradient[at]);
-                    dst[at] = convert<Dst>(EP_LOG ? dy - exp_fast(x) * all.sum : (dy - all.sum) * x);
+                    dst[at] = convert<Dst>(EP_LOG ? dy - exp_close(x) * all.sum : (dy - all.sum) * x);
                 } else {
                     const A d = x - all.max;
-                    dst[at] = convert<Dst>(EP_LOG ? d - factor : exp_fast(d) * factor);
+                    dst[at] = convert<Dst>(EP_LOG ? d - factor : exp_close(d) * factor);
                 }
             }
         }
