@@ -1,7 +1,7 @@
 // The position of the greatest or smallest element along the middle dimension of [outer, reduced, inner]: the first of
 // equals, and the first NaN before all.
 //
-// EP_SRC, EP_DST  dtypes     EP_OP  argmax or argmin     EP_INNER  0: inner is 1, a block for each row; 1: 32
+// EP_SRC  dtype     EP_OP  argmax or argmin     EP_INNER  0: inner is 1, a block for each row; 1: 32
 // neighbours of inner share a block, and its warps share the elements     EP_THREADS
 // EP_STAGE  0: whole rows; 1: a part of each row to a partial result (16 bytes); 2: partial results, [outer, parts,
 // inner], to dst
@@ -16,6 +16,7 @@ struct Args {
     u64 outer, reduced, inner;
     u64 parts, per_part;   // as in reduce.cu
     u64 src, dst;
+    u64 narrow;            // 1: dst is of i32, else of i64
 };
 
 struct alignas(16) Best {
@@ -75,7 +76,8 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_arg_reduce(const __g
         if (rank == 0 && i < args.inner) {
             const u64 at = line * args.inner + i;
             if constexpr (EP_STAGE == 1) pointer<Best>(args.dst)[at] = found[threadIdx.x];
-            else pointer<EP_DST>(args.dst)[at] = EP_DST(found[threadIdx.x].position);
+            else if (args.narrow) pointer<i32>(args.dst)[at] = i32(found[threadIdx.x].position);
+            else pointer<i64>(args.dst)[at] = i64(found[threadIdx.x].position);
         }
         __syncthreads();
     }

@@ -85,6 +85,9 @@ using BitsOf = Select<Bytes == 1, u8,
 // The type that elements are computed in.
 template <class T>
 using Compute = Select<is_half<T>, f32, T>;
+// The same where results of f64 are wanted of floats with fewer bits.
+template <class Src, class Dst>
+using Between = Select<same<Dst, f64>, f64, Compute<Src>>;
 
 template <class T>
 EP_DEVICE constexpr T least(T a, T b) {

@@ -261,13 +261,16 @@ EP_DEVICE f64 zeta_above_zero(f64 s, f64 q) {
 }
 
 EP_DEVICE f64 zeta(f64 s, f64 q) {
-    if (s != s || q != q || s < 1) return nan_of(s);
-    if (s == 1 || is_pole(q)) return inf_of(s);
-    if (q == inf_of(q)) return 0;
+    if (s != s || q != q || s < 1 || q == -inf_of(q)) return nan_of(s);
+    if (s == 1) return inf_of(s);
+    // Powers of infinity: the least base decides.
+    if (isinf(s)) return q < 0 ? nan_of(s) : q < 1 ? inf_of(s) : f64(q == 1);
+    if (isinf(q)) return 0;
+    if (is_pole(q)) return inf_of(s);
     if (q > 0) return zeta_above_zero(s, q);
-    if (floor(s) != s || isinf(s) || isinf(q)) return nan_of(s);
+    if (floor(s) != s) return nan_of(s);
     // The bases below zero are 1 - f, 2 - f, ... with a sign, those above it f, f + 1, ...
-    const f64 whole = floor(q), above = q - whole, below = 1 - above;
+    const f64 whole = floor(q), above = q - whole, below = (whole + 1) - q;
     if (fmod(s, 2.0) == 0)
         return zeta_above_zero(s, above) + (zeta_above_zero(s, below) - zeta_above_zero(s, below - whole));
     // With opposite signs they nearly cancel, so the first ones are added in pairs.

@@ -7,7 +7,7 @@
 
 using Src = EP_SRC;
 using Dst = EP_DST;
-using A = Compute<Src>;
+using A = Between<Src, Dst>;
 
 constexpr bool holds_powers = !EP_LOG && !is_half<Src>;
 
@@ -52,14 +52,14 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) max = greatest(max, widen(x[r][j][i]));
+                for (int i = 0; i < Rows::pack; ++i) max = greatest(max, convert<A>(x[r][j][i]));
             max = over_lanes<Rows::lanes>(max, [](A a, A b) { return greatest(a, b); });
             const A base = Rows::in_warp ? max : base_of(max);
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
-                    const A e = exp_fast(widen(x[r][j][i]) - base);
+                    const A e = exp_fast(convert<A>(x[r][j][i]) - base);
                     sum += e;
                     if constexpr (holds_powers) x[r][j][i] = convert<Held>(e);
                 }
@@ -82,7 +82,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
             if (row >= args.rows) break;
             const Src* like = pointer<const Src>(args.src) + row * args.cols;
             store_row(pointer<Dst>(args.dst) + row * args.cols, like, cols, [&](int j, int i) {
-                const A held = widen(x[r][j][i]);
+                const A held = convert<A>(x[r][j][i]);
                 if constexpr (EP_LOG) return convert<Dst>((held - shift[r]) - factor[r]);
                 else if constexpr (holds_powers) return convert<Dst>(held * factor[r]);
                 else return convert<Dst>(exp_fast(held - shift[r]) * factor[r]);

@@ -7,7 +7,7 @@
 
 using Src = EP_SRC;
 using Dst = EP_DST;
-using A = Compute<Src>;
+using A = Between<Src, Dst>;
 
 struct Args {
     u64 rows, cols, y, dy, dx;
@@ -57,9 +57,9 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
-                    const A dyi = widen(dy[r][j].at[i]);
+                    const A dyi = convert<A>(dy[r][j].at[i]);
                     if constexpr (EP_LOG) sum += dyi;
-                    else sum += widen(y[r][j].at[i]) * dyi;
+                    else sum += convert<A>(y[r][j].at[i]) * dyi;
                 }
             sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
             if constexpr (!Rows::in_warp) {
@@ -77,7 +77,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
             if (row >= args.rows) break;
             const Src* like = pointer<const Src>(args.y) + row * args.cols;
             store_row(pointer<Dst>(args.dx) + row * args.cols, like, cols, [&](int j, int i) {
-                const A yi = widen(y[r][j].at[i]), dyi = widen(dy[r][j].at[i]);
+                const A yi = convert<A>(y[r][j].at[i]), dyi = convert<A>(dy[r][j].at[i]);
                 if constexpr (EP_LOG) return convert<Dst>(dyi - exp_fast(yi) * total[r]);
                 else return convert<Dst>((dyi - total[r]) * yi);
             });

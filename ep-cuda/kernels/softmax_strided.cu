@@ -7,7 +7,7 @@
 
 using Src = EP_SRC;
 using Dst = EP_DST;
-using A = Compute<Src>;
+using A = Between<Src, Dst>;
 
 struct Args {
     u64 rows, cols, inner, src, dst;   // forward
@@ -34,11 +34,11 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_strided(cons
             for (u64 c = warp; c < args.cols; c += warps) {
                 const u64 at = c * args.inner;
                 if constexpr (EP_BACKWARD) {
-                    const A dy = widen(gradient[at]);
-                    own.sum += EP_LOG ? dy : widen(src[at]) * dy;
+                    const A dy = convert<A>(gradient[at]);
+                    own.sum += EP_LOG ? dy : convert<A>(src[at]) * dy;
                 } else {
-                    const A x = widen(src[at]), max = greatest(own.max, x), base = base_of(max);
-                    own.sum = own.sum * exp_fast(own.max - base) + exp_fast(x - base);
+                    const A x = convert<A>(src[at]), max = greatest(own.max, x), base = base_of(max);
+                    own.sum = own.sum * exp_close(own.max - base) + exp_close(x - base);
                     own.max = max;
                 }
             }
@@ -55,13 +55,13 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_strided(cons
 #pragma unroll 4
             for (u64 c = warp; c < args.cols; c += warps) {
                 const u64 at = c * args.inner;
-                const A x = widen(src[at]);
+                const A x = convert<A>(src[at]);
                 if constexpr (EP_BACKWARD) {
-                    const A dy = widen(gradient[at]);
-                    dst[at] = convert<Dst>(EP_LOG ? dy - exp_fast(x) * all.sum : (dy - all.sum) * x);
+                    const A dy = convert<A>(gradient[at]);
+                    dst[at] = convert<Dst>(EP_LOG ? dy - exp_close(x) * all.sum : (dy - all.sum) * x);
                 } else {
                     const A d = x - all.max;
-                    dst[at] = convert<Dst>(EP_LOG ? d - factor : exp_fast(d) * factor);
+                    dst[at] = convert<Dst>(EP_LOG ? d - factor : exp_close(d) * factor);
                 }
             }
         }

@@ -14,7 +14,7 @@
 
 using Src = EP_SRC;
 using Dst = EP_DST;
-using A = Compute<Src>;
+using A = Between<Src, Dst>;
 using SrcPack = Pack<Src, Rows::pack>;
 
 struct Args {
@@ -83,8 +83,8 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
-                    if constexpr (EP_LOG) part += widen(dy[j].at[i]);
-                    else part += widen(y[j].at[i]) * widen(dy[j].at[i]);
+                    if constexpr (EP_LOG) part += convert<A>(dy[j].at[i]);
+                    else part += convert<A>(y[j].at[i]) * convert<A>(dy[j].at[i]);
                 }
             sum += part;
         }
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
             row.get(y, row.start, at, true, zero);
             row.get(dy, gradient, at, dy_alike, zero);
             row.put(dst, at, dst_alike, [&](int i) {
-                const A yi = widen(y.at[i]), dyi = widen(dy.at[i]);
+                const A yi = convert<A>(y.at[i]), dyi = convert<A>(dy.at[i]);
                 if constexpr (EP_LOG) return convert<Dst>(dyi - exp_fast(yi) * total);
                 else return convert<Dst>((dyi - total) * yi);
             });
@@ -121,12 +121,12 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) max = greatest(max, widen(x[j].at[i]));
+                for (int i = 0; i < Rows::pack; ++i) max = greatest(max, convert<A>(x[j].at[i]));
             const A base = base_of(max);
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) sum += exp_fast(widen(x[j].at[i]) - base);
+                for (int i = 0; i < Rows::pack; ++i) sum += exp_fast(convert<A>(x[j].at[i]) - base);
             own = merge(own, Normalizer<A>{max, sum});
         }
         auto merged = [](Normalizer<A> a, Normalizer<A> b) { return merge(a, b); };
@@ -141,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
             if constexpr (EP_SHARED) x = row_in_shared[pack];
             else row.get(x, row.start, at, true, convert<Src>(lowest));
             row.put(dst, at, dst_alike, [&](int i) {
-                const A difference = widen(x.at[i]) - all.max;
+                const A difference = convert<A>(x.at[i]) - all.max;
                 if constexpr (EP_LOG) return convert<Dst>(difference - factor);
                 else return convert<Dst>(exp_fast(difference) * factor);
             });

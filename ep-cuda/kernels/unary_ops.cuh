@@ -34,6 +34,11 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
         if (x > 20) return x;
         if (x < low_bound<T>) return low_power(x, T(0), x);
         const T p = exp_near(x), q = p * (p + 2);
+        // Where p is small, what x p is too large by is smaller still, and so are its errors.
+        if (x < -1) {
+            const T y = times_exp(x, x, T(0));
+            return fma(-y, p * (p + 1) / (q + 2), y);
+        }
         return x * (q / (q + 2));
     } else if constexpr (Op == U::selu) return x > 0 ? selu_scale * x : selu_scale * selu_alpha * expm1(x);
     else if constexpr (Op == U::silu) return times_sigmoid(x, x);
@@ -41,8 +46,10 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     else if constexpr (Op == U::soft_sign) return x / (1 + fabs(x));
     else if constexpr (Op == U::soft_plus) {
         const f64 exact = f64(x) * attr0;
-        const T product = T(exact), rest = fabs(product) < 1000 ? T(exact - f64(product)) : T(0);
-        return exact > attr1 ? x : T(f64(soft_plus(product, rest)) * (1 / attr0));
+        const T product = T(exact), rest = fabs(product) < 1000 ? T(fma(f64(x), attr0, -f64(product))) : T(0);
+        const f64 result = f64(soft_plus(product, rest));
+        // A division is worth its time only where the reciprocal's rounding would show.
+        return exact > attr1 ? x : T(sizeof(T) == 8 ? result / attr0 : result * (1 / attr0));
     } else if constexpr (Op == U::tanh) return tanh(x);
     else if constexpr (Op == U::threshold) return x <= a ? b : x;
     else if constexpr (Op == U::fast_gelu) return times_sigmoid(x, 2 * fast_gelu_argument(x));

@@ -6,6 +6,7 @@ use ep_core::{Error, Result};
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -90,21 +91,30 @@ impl Spec {
     /// What decides about the code, except for architecture and compiler.
     pub fn key(&self) -> Key {
         let mut hash = Sha256::new();
-        let mut add = |text: &str| {
-            // With its length, so that no two lists of texts run together.
-            hash.update((text.len() as u64).to_le_bytes());
-            hash.update(text);
-        };
-        add(self.source.name);
-        add(self.source.entry);
-        add(self.source.text);
-        for (name, text) in included(self.source.text) {
-            add(name);
-            add(text);
-        }
-        self.options().iter().for_each(|o| add(o));
+        hash.update(digest(self.source));
+        self.options().iter().for_each(|o| add(&mut hash, o));
         hash.finalize().into()
     }
+}
+
+/// Adds a text with its length, so that no two lists of texts run together.
+fn add(hash: &mut Sha256, text: &str) {
+    hash.update((text.len() as u64).to_le_bytes());
+    hash.update(text);
+}
+
+/// The hash of a source with all that it includes, computed once.
+fn digest(source: &'static Source) -> Key {
+    static KNOWN: Mutex<BTreeMap<usize, Key>> = Mutex::new(BTreeMap::new());
+    *KNOWN.lock().entry(std::ptr::from_ref(source).addr()).or_insert_with(|| {
+        let mut hash = Sha256::new();
+        [source.name, source.entry, source.text].iter().for_each(|text| add(&mut hash, text));
+        for (name, text) in included(source.text) {
+            add(&mut hash, name);
+            add(&mut hash, text);
+        }
+        hash.finalize().into()
+    })
 }
 
 impl fmt::Display for Spec {

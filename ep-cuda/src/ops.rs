@@ -26,6 +26,7 @@ mod permute;
 mod reduce;
 mod rows;
 mod scalar;
+mod scatter_add;
 pub mod softmax;
 pub(crate) mod source;
 mod strided;
@@ -55,6 +56,7 @@ pub(crate) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()
     strided_copy::register(registrar)?;
     constant_pad::register(registrar)?;
     gather::register(registrar)?;
+    scatter_add::register(registrar)?;
     one_hot::register(registrar)?;
     arange::register(registrar)?;
     matmul::register(registrar)?;
@@ -78,6 +80,7 @@ pub(crate) fn kernels(arch: Arch) -> Vec<(&'static str, Vec<Spec>)> {
     all.extend(strided_copy::kernels());
     all.extend(constant_pad::kernels());
     all.extend(gather::kernels());
+    all.extend(scatter_add::kernels());
     all.extend(one_hot::kernels());
     all.extend(arange::kernels());
     all.extend(matmul::kernels());
@@ -111,6 +114,29 @@ fn real() -> Vec<DType> {
     [&[DType::BOOL], DType::INT, DType::FLOAT].concat()
 }
 
+/// The unsigned integer of an integer's size; others as they are. What does not depend on the sign shares a kernel.
+fn unsigned(dtype: DType) -> DType {
+    match dtype {
+        DType::I8 => DType::U8,
+        DType::I16 => DType::U16,
+        DType::I32 => DType::U32,
+        DType::I64 => DType::U64,
+        other => other,
+    }
+}
+
+/// The unsigned integer of a dtype's size, for what only moves or asks whether all bits are 0; complex numbers as they
+/// are, which are aligned as their parts.
+fn bits(dtype: DType) -> DType {
+    match dtype {
+        DType::BOOL => DType::U8,
+        DType::F16 | DType::BF16 => DType::U16,
+        DType::F32 => DType::U32,
+        DType::F64 => DType::U64,
+        other => unsigned(other),
+    }
+}
+
 /// Sizes of elements, of which kernels that only move them know no more.
 const SIZES: [u64; 5] = [1, 2, 4, 8, 16];
 
@@ -119,6 +145,14 @@ const SIZES: [u64; 5] = [1, 2, 4, 8, 16];
 #[inline]
 fn is_loose(size: u64, addresses: u64) -> bool {
     !addresses.is_multiple_of(size)
+}
+
+/// The kernels for elements of each size, with those for such addresses.
+fn with_loose_sizes(spec: impl Fn(u64, bool) -> Spec) -> Vec<Spec> {
+    let all = SIZES.into_iter().map(|size| spec(size, false));
+    // Those of complex numbers.
+    let complex = DType::COMPLEX.iter().map(|d| spec(d.bytes_for_bounds(), true));
+    all.chain(complex).collect()
 }
 
 /// The kernel for such addresses, in place of the one that takes an element at a time.

@@ -11,6 +11,7 @@ use ep_core::{Code, DType, Result, Scalar};
 use ep_cuda::provider::CudaProvider;
 use ep_registry::{Event, Runtime};
 use fakecuda::result;
+use rig::ops::Bench;
 use rig::{Rig, Setup, stream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -125,6 +126,15 @@ fn host_graph_demo(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
+/// A launch of each op.
+fn ops_demo(rig: &Rig) -> Result<()> {
+    let runtime = Runtime::builder().linked_with::<CudaProvider>(rig.config(&[])).build()?;
+    let device = runtime.device("cuda:0")?;
+    let stream = device.stream()?;
+    Bench::new(&runtime, device, &stream)?.each()?;
+    stream.sync()
+}
+
 fn every_call_fails(run: fn(&Rig) -> Result<()>) {
     let rig = Rig::new(Setup::default());
     rig.fake.fail(0, 0);
@@ -164,6 +174,11 @@ fn every_call_fails(run: fn(&Rig) -> Result<()>) {
 #[test]
 fn every_call_of_a_hosts_program_fails_in_every_way() {
     every_call_fails(demo);
+}
+
+#[test]
+fn every_call_of_a_launch_of_each_op_fails_in_every_way() {
+    every_call_fails(ops_demo);
 }
 
 #[test]

@@ -3,12 +3,14 @@
 mod rig;
 
 use ep_core::primitive::{
-    Cast, CastCall, CastDesc, ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, Fill, FillCall,
-    FillDesc, LogSoftmaxBackward, LogSoftmaxBackwardCall, LogSoftmaxBackwardDesc, Memset, MemsetCall,
-    MemsetDesc, Softmax, SoftmaxCall, SoftmaxDesc, TensorFill, TensorFillCall, TensorFillDesc, UnaryOp,
+    BinaryOp, Cast, CastCall, CastDesc, ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, Fill,
+    FillCall, FillDesc, LogSoftmaxBackward, LogSoftmaxBackwardCall, LogSoftmaxBackwardDesc, Memset,
+    MemsetCall, MemsetDesc, ReduceOp, Softmax, SoftmaxCall, SoftmaxDesc, TensorFill, TensorFillCall,
+    TensorFillDesc, UnaryOp,
 };
 use ep_core::{Code, DType, Scalar};
 use ep_registry::query::Filter;
+use rig::ops::Bench;
 use rig::{Rig, Setup};
 
 /// The name and the shape of each launch since the log was emptied.
@@ -105,14 +107,14 @@ fn softmax_chooses_by_width_unless_it_is_told() {
         stream.sync().unwrap();
         launches(&rig).join("; ")
     };
-    // 16 rows of 8 lanes each in a block.
-    assert_eq!(kernel(&[], 100, 32, 0), "ep_softmax, [[7, 1, 1], [128, 1, 1");
+    // 16 groups of 8 lanes in a block, with two rows each.
+    assert_eq!(kernel(&[], 100, 32, 0), "ep_softmax, [[4, 1, 1], [128, 1, 1");
     assert_eq!(kernel(&[], 3, 1025, 0), "ep_softmax, [[3, 1, 1], [128, 1, 1");
     assert_eq!(kernel(&[], 2, 65536, 0), "ep_softmax, [[4, 1, 1], [1024, 1, 1", "clusters of two");
-    assert_eq!(kernel(&[], 1, 300_000, 0), "ep_softmax_wide, [[1, 1, 1], [512, 1, 1");
+    assert_eq!(kernel(&[], 1, 300_000, 0), "ep_softmax_wide, [[1, 1, 1], [1024, 1, 1");
     assert_eq!(kernel(&[], 2, 5, 33), "ep_softmax_strided, [[4, 1, 1], [256, 1, 1");
-    assert_eq!(kernel(&[("softmax", "wide")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [512, 1, 1");
-    assert_eq!(kernel(&[("softmax", "shared")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [512, 1, 1");
+    assert_eq!(kernel(&[("softmax", "wide")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [64, 1, 1");
+    assert_eq!(kernel(&[("softmax", "shared")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [64, 1, 1");
     // A strategy without room for the row is not forced.
     assert_eq!(kernel(&[("softmax", "warp")], 2, 65536, 0), "ep_softmax, [[4, 1, 1], [1024, 1, 1");
     let request = |options: &[(&str, &str)]| {
@@ -121,8 +123,8 @@ fn softmax_chooses_by_width_unless_it_is_told() {
         let desc = SoftmaxDesc::new(DType::F32, DType::F32).with_max_cols(1024);
         runtime.primitive::<Softmax>(device, desc).unwrap().describe()
     };
-    assert_eq!(request(&[]), "warp for rows of 1024");
-    assert_eq!(request(&[("softmax", "block")]), "block for rows of 1024");
+    assert_eq!(request(&[]), "block for rows of 1024");
+    assert_eq!(request(&[("softmax", "cluster")]), "cluster for rows of 1024");
     rig.assert_clean();
 }
 
@@ -167,6 +169,83 @@ fn functions_of_one_element_are_packed_and_casts_convert_between_all() {
         assert_eq!(error.code(), Code::Unsupported);
     }
     rig.assert_clean();
+}
+
+#[test]
+fn movers_and_maps_launch_what_their_shapes_need() {
+    let rig = Rig::new(Setup::default());
+    {
+        let runtime = rig.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let mut bench = Bench::new(&runtime, device, &stream).unwrap();
+        let mut go = |run: &dyn Fn(&mut Bench<'_>) -> ep_core::Result<()>| {
+            rig.fake.fail(0, 0);
+            run(&mut bench).unwrap();
+            launches(&rig).join("; ")
+        };
+        // 250 packs of four.
+        assert_eq!(go(&|b| b.add(3)), "ep_add, [[1, 1, 1], [256, 1, 1");
+        assert_eq!(go(&|b| b.add(9)), "ep_add, [[1, 1, 1], [256, 1, 1");
+        assert_eq!(go(&|b| b.add(1)), "", "a copy of the driver");
+        assert_eq!(go(&|b| b.binary(BinaryOp::ADD, &[64, 128], &[128])), "ep_binary, [[4, 1, 1], [256, 1, 1");
+        assert_eq!(go(&|b| b.choose()), "ep_where, [[1, 1, 1], [256, 1, 1");
+        assert_eq!(go(&|b| b.permute(&[64, 65], &[1, 0])), "ep_transpose, [[2, 1, 1], [256, 1, 1");
+        assert_eq!(go(&|b| b.permute(&[3, 5, 20], &[2, 1, 0])), "ep_permute, [[1, 1, 1], [256, 1, 1");
+        assert_eq!(go(&|b| b.permute(&[3, 5, 8], &[1, 0, 2])), "ep_copy, [[1, 1, 1], [256, 1, 1");
+        assert_eq!(go(&|b| b.permute(&[3, 5], &[0, 1])), "", "a copy of the driver");
+        assert_eq!(go(&|b| b.layer_norm(4, 32)), "ep_norm, [[1, 1, 1], [128, 1, 1");
+        assert_eq!(go(&|b| b.rms_norm(5, 0)), "ep_norm_wide, [[5, 1, 1], [512, 1, 1");
+        assert_eq!(go(&|b| b.reduce(ReduceOp::SUM, 600, 9, 1)), "ep_reduce, [[600, 1, 1], [32, 1, 1");
+        assert_eq!(go(&|b| b.reduce(ReduceOp::SUM, 2, 8, 33)), "ep_reduce, [[4, 1, 1], [256, 1, 1");
+        assert_eq!(
+            go(&|b| b.reduce(ReduceOp::MAX, 1, 1 << 14, 1)),
+            "ep_reduce, [[16, 1, 1], [256, 1, 1; ep_reduce, [[1, 1, 1], [256, 1, 1",
+            "parts of 1024, then their results"
+        );
+        assert_eq!(
+            go(&|b| b.arg_reduce(1, 1 << 13, 2)),
+            "ep_arg_reduce, [[8, 1, 1], [256, 1, 1; ep_arg_reduce, [[1, 1, 1], [256, 1, 1"
+        );
+        assert_eq!(go(&|b| b.scatter_add()), "ep_scatter_add, [[2, 1, 1], [256, 1, 1");
+    }
+    rig.assert_clean();
+}
+
+#[test]
+fn every_op_calls_nothing_but_the_launch_once_it_is_warm() {
+    let rig = Rig::new(Setup::default());
+    let runtime = rig.runtime(&[]);
+    let device = runtime.device("cuda:0").unwrap();
+    let stream = device.stream().unwrap();
+    let mut bench = Bench::new(&runtime, device, &stream).unwrap();
+    bench.each().unwrap();
+    bench.each().unwrap();
+    rig.fake.fail(0, 0);
+    bench.each().unwrap();
+    // Partial results ask whether a graph is recorded.
+    let expected = ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuLaunchKernel", "cuStreamIsCapturing"];
+    for line in rig.fake.log() {
+        let name = line.split('(').next().unwrap();
+        assert!(expected.contains(&name), "{line}");
+    }
+    stream.sync().unwrap();
+}
+
+#[test]
+fn bad_arguments_are_told_with_the_next_step() {
+    let rig = Rig::new(Setup::default());
+    let runtime = rig.runtime(&[]);
+    let device = runtime.device("cuda:0").unwrap();
+    let stream = device.stream().unwrap();
+    let mut bench = Bench::new(&runtime, device, &stream).unwrap();
+    let mut told = |run: &dyn Fn(&mut Bench<'_>) -> ep_core::Result<()>, words: &str| {
+        let error = run(&mut bench).unwrap_err();
+        assert!(error.code() == Code::InvalidArgument && error.message().contains(words), "{error}");
+    };
+    told(&|b| b.arg_reduce(1, 0, 1), "from 1 to");
+    told(&|b| b.binary(BinaryOp::ADD, &[3], &[4]), "broadcast");
+    told(&|b| b.permute(&[2, 3], &[1, 1]), "each of 0..2 must occur once");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use ep_cuda::nvrtc::Nvrtc;
 use ep_cuda::provider::CudaProvider;
 use ep_cuda::settings::Settings;
 use ep_cuda::warm;
+use rig::ops::Bench;
 use rig::{Rig, Setup, stream};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -157,4 +158,21 @@ fn arguments_have_the_size_that_the_code_says() {
     }
     queue.sync().unwrap();
     memory.free(x, 64).unwrap();
+}
+
+/// Every launch takes the argument that its kernel has: the fake compares it with what the real code says.
+#[test]
+fn every_op_launches_what_the_compiler_made() {
+    let Some(nvrtc) = compiler() else { return };
+    let rig = Rig::new(Setup::default());
+    {
+        let runtime = rig.runtime(&[("nvrtc", nvrtc.to_str().unwrap())]);
+        let device = runtime.device("cuda:0").unwrap();
+        let queue = device.stream().unwrap();
+        let mut bench = Bench::new(&runtime, device, &queue).unwrap();
+        bench.each().unwrap();
+        bench.others().unwrap();
+        queue.sync().unwrap();
+    }
+    rig.assert_clean();
 }

@@ -1,7 +1,7 @@
 //! `add`: the sum of any number of sources.
 
 use super::source::ADD;
-use super::{dtype_name, size};
+use super::{dtype_name, size, unsigned};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
 use crate::kernel::{Argument, Geometry, Lazy};
@@ -18,7 +18,7 @@ const FEW: usize = 8;
 
 fn spec(dtype: DType, places: usize) -> Spec {
     Spec::new(&ADD)
-        .with("EP_DATA", dtype_name(dtype))
+        .with("EP_DATA", dtype_name(unsigned(dtype)))
         .with("EP_ARITY", places)
         .with("EP_PACK", 16 / dtype.bytes_for_bounds())
         .with("EP_THREADS", THREADS)

@@ -18,13 +18,16 @@ const THREADS: u32 = 256;
 /// Whole rows, parts of them to partial results, and partial results to results.
 const STAGES: [u32; 3] = [0, 1, 2];
 
-fn spec(op: &str, src: DType, dst: DType, strided: bool, stage: u32) -> Spec {
-    // The destination's dtype does not matter for partial results.
-    let dst = if stage == 1 { DType::I64 } else { dst };
+fn spec(op: &str, src: DType, strided: bool, stage: u32) -> Spec {
+    // Partial results have the type that is computed in.
+    let src = match src {
+        DType::F16 | DType::BF16 if stage == 2 => DType::F32,
+        DType::BOOL if stage == 2 => DType::U8,
+        src => src,
+    };
     Spec::new(&ARG_REDUCE)
         .with("EP_OP", op)
         .with("EP_SRC", dtype_name(src))
-        .with("EP_DST", dtype_name(dst))
         .with("EP_INNER", u32::from(strided))
         .with("EP_STAGE", stage)
         .with("EP_THREADS", THREADS)
@@ -37,9 +40,9 @@ fn rows() -> Vec<[DType; 2]> {
 pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 1] {
     let mut specs = Vec::new();
     for op in choices::<ArgReduce>() {
-        for [src, dst] in rows() {
+        for src in real() {
             for strided in [false, true] {
-                specs.extend(STAGES.map(|stage| spec(op, src, dst, strided, stage)));
+                specs.extend(STAGES.map(|stage| spec(op, src, strided, stage)));
             }
         }
     }
@@ -56,14 +59,13 @@ fn build(device: &CudaDevice, desc: &ArgReduceDesc) -> Result<Search> {
     let op = choices::<ArgReduce>().get(desc.op.0 as usize).copied();
     let op = op.ok_or_else(|| Error::unsupported(format!("arg_reduce op {} is not known", desc.op.0)))?;
     let loader = device.loader()?;
-    let stages = |strided| {
-        STAGES.map(|stage| Lazy::new(&loader, ArgReduce::NAME, spec(op, desc.src, desc.dst, strided, stage)))
-    };
+    let stages =
+        |strided| STAGES.map(|stage| Lazy::new(&loader, ArgReduce::NAME, spec(op, desc.src, strided, stage)));
     Ok(Search {
         rows: stages(false),
         columns: stages(true),
         bytes: desc.src.bytes_for_bounds().max(desc.dst.bytes_for_bounds()),
-        most: if desc.dst == DType::I32 { 1 << 31 } else { i64::MAX },
+        narrow: desc.dst == DType::I32,
         sm_count: u64::from(device.properties().sm_count),
     })
 }
@@ -78,6 +80,7 @@ struct Args {
     per_part: u64,
     src: u64,
     dst: u64,
+    narrow: u64,
 }
 
 // SAFETY: as `Args` of arg_reduce.cu.
@@ -89,18 +92,19 @@ struct Search {
     columns: [Lazy; STAGES.len()],
     /// Of the larger element.
     bytes: u64,
-    /// The longest axis whose positions the destination's dtype holds.
-    most: i64,
+    /// The destination is of i32, not of i64.
+    narrow: bool,
     sm_count: u64,
 }
 
 impl Search {
     fn sizes(&self, args: &ArgReduceArgs) -> Result<Option<Sizes>> {
         let sizes = Sizes::new(args.outer, args.reduced, args.inner, self.bytes)?;
-        if sizes.is_some() && (args.reduced == 0 || args.reduced > self.most) {
+        let most = if self.narrow { 1 << 31 } else { i64::MAX };
+        if sizes.is_some() && (args.reduced == 0 || args.reduced > most) {
             return Err(Error::invalid(format!(
-                "an axis of {} elements: one has a largest element and positions for this dtype from 1 to {}",
-                args.reduced, self.most
+                "an axis of {} elements: one has a largest element and positions for this dtype from 1 to {most}",
+                args.reduced
             )));
         }
         Ok(sizes)
@@ -110,7 +114,7 @@ impl Search {
 impl Kernel<ArgReduce, CudaDevice> for Search {
     unsafe fn launch(&self, stream: &CudaStream, args: &ArgReduceArgs) -> Result<()> {
         let Some(sizes) = self.sizes(args)? else { return Ok(()) };
-        let Sizes { outer, reduced, inner } = sizes;
+        let (Sizes { outer, reduced, inner }, narrow) = (sizes, u64::from(self.narrow));
         let [whole, cut, last] = if inner > 1 { &self.columns } else { &self.rows };
         let geometry = |parts| Geometry::linear(sizes.grid(parts), THREADS);
         let parts = sizes.parts(self.sm_count);
@@ -119,7 +123,7 @@ impl Kernel<ArgReduce, CudaDevice> for Search {
                 workspace(stream, args.workspace, args.workspace_bytes, sizes.workspace(parts))?
         {
             let per_part = reduced.div_ceil(parts);
-            let first = Args { outer, reduced, inner, parts, per_part, src: args.src, dst: partial };
+            let first = Args { outer, reduced, inner, parts, per_part, src: args.src, dst: partial, narrow };
             let then =
                 Args { reduced: parts, parts: 1, per_part: parts, src: partial, dst: args.dst, ..first };
             // SAFETY: the operands are valid as the caller promises; partial results are the workspace's or the
@@ -130,7 +134,7 @@ impl Kernel<ArgReduce, CudaDevice> for Search {
             };
         }
         let argument =
-            Args { outer, reduced, inner, parts: 1, per_part: reduced, src: args.src, dst: args.dst };
+            Args { outer, reduced, inner, parts: 1, per_part: reduced, src: args.src, dst: args.dst, narrow };
         // SAFETY: the operands are valid as the caller promises, and this is the kernel's argument.
         unsafe { whole.get()?.launch(stream, geometry(1), &argument) }
     }

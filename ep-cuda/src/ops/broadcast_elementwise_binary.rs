@@ -2,7 +2,7 @@
 
 use super::nd::{ByIndex, Index, Loops, Nd, Operand, between, pack_of, specialise};
 use super::source::BINARY;
-use super::{choices, pairs, real, same, scalar};
+use super::{bits, choices, pairs, real, same, scalar, unsigned};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
 use crate::kernel::Argument;
@@ -57,9 +57,41 @@ fn classes() -> Vec<Class> {
     ]
 }
 
+/// An op and dtypes that compute the same from the same bits, for many: they share a kernel.
+fn canonical<'a>(op: &'a str, src: DType, dst: DType) -> (&'a str, DType, DType) {
+    let is_unsigned = src.is_int() && unsigned(src) == src;
+    let op = match exchanged(op).unwrap_or(op) {
+        "relu_backward_with_dy_y" => "relu_backward_with_dy_x",
+        "hard_shrink_backward_with_dy_y" => "soft_shrink_backward_with_dy_y",
+        "div" if src.is_int() => "trunc_div",
+        "floor_div" if is_unsigned => "trunc_div",
+        "floor_mod" if is_unsigned => "fmod",
+        op => op,
+    };
+    let wraps = ["add", "sub", "mul"].contains(&op) || BITS.contains(&op);
+    match op {
+        _ if wraps && src.is_int() => (op, unsigned(src), unsigned(dst)),
+        _ if EQUAL.contains(&op) => (op, unsigned(src), dst),
+        "logical_and" | "logical_or" | "logical_xor" if src.is_int() || src == DType::BOOL => {
+            (op, bits(src), dst)
+        }
+        _ => (op, src, dst),
+    }
+}
+
 fn spec(op: &str, src: DType, dst: DType, index: Index) -> Spec {
+    let (op, src, dst) = canonical(op, src, dst);
     let pack = pack_of(&[src, dst].map(DType::bytes_for_bounds));
     specialise(between(Spec::new(&BINARY).with("EP_OP", op), src, dst), pack, UNROLL, index)
+}
+
+/// The test that gives the same with its sources exchanged, for those that have no kernel of their own.
+fn exchanged(op: &str) -> Option<&'static str> {
+    match op {
+        "greater_than" => Some("less_than"),
+        "greater_equal" => Some("less_equal"),
+        _ => None,
+    }
 }
 
 /// The kernels with indices of 32 bits; the others are compiled when they are needed.
@@ -85,9 +117,9 @@ fn build(device: &CudaDevice, desc: &BroadcastElementwiseBinaryDesc) -> Result<B
     let BroadcastElementwiseBinaryDesc { op, src, dst, attr0, attr1, .. } = *desc;
     let op = choices::<BroadcastElementwiseBinary>().get(op.0 as usize).copied();
     let op = op.ok_or_else(|| Error::unsupported(format!("binary op {} is not known", desc.op.0)))?;
-    let kernels =
-        ByIndex::new(&device.loader()?, BroadcastElementwiseBinary::NAME, |index| spec(op, src, dst, index));
-    Ok(Binary { kernels, src, dst, attr: [attr0, attr1] })
+    let (loader, name) = (device.loader()?, BroadcastElementwiseBinary::NAME);
+    let kernels = ByIndex::new(&loader, name, |index| spec(op, src, dst, index));
+    Ok(Binary { kernels, src, dst, attr: [attr0, attr1], exchange: exchanged(op).is_some() })
 }
 
 #[repr(C)]
@@ -105,6 +137,8 @@ struct Binary {
     src: DType,
     dst: DType,
     attr: [f64; 2],
+    /// The kernel takes the sources the other way around.
+    exchange: bool,
 }
 
 impl Binary {
@@ -123,12 +157,16 @@ impl Binary {
 impl Kernel<BroadcastElementwiseBinary, CudaDevice> for Binary {
     unsafe fn launch(&self, stream: &CudaStream, args: &BroadcastElementwiseBinaryArgs) -> Result<()> {
         // SAFETY: the launch has been checked, and its dims are readable during the call.
-        let dims =
+        let mut dims =
             unsafe { [view(args.src0_dims, args.num_src0_dims), view(args.src1_dims, args.num_src1_dims)] };
-        let sources = [
+        let mut sources = [
             self.operand("scalar0", args.scalar0, dims[0], args.src0)?,
             self.operand("scalar1", args.scalar1, dims[1], args.src1)?,
         ];
+        if self.exchange {
+            dims.swap(0, 1);
+            sources.swap(0, 1);
+        }
         let plan = Plan::new(dims)?;
         if plan.count() == 0 {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use super::nd::{ByIndex, FastDiv, Index, RANK};
 use super::source::PAD;
-use super::{SIZES, is_loose, scalar, with_loose};
+use super::{is_loose, scalar, with_loose, with_loose_sizes};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
 use crate::kernel::{Argument, Geometry};
@@ -30,7 +30,7 @@ fn spec(size: u64, index: Index, loose: bool) -> Spec {
 
 /// The kernels with indices of 32 bits; the others are compiled when they are needed.
 pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 1] {
-    [(ConstantPad::NAME, SIZES.map(|size| spec(size, Index::Narrow, false)).to_vec())]
+    [(ConstantPad::NAME, with_loose_sizes(|size, loose| spec(size, Index::Narrow, loose)))]
 }
 
 pub(super) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()> {
@@ -143,6 +143,7 @@ impl Kernel<ConstantPad, CudaDevice> for Padder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SIZES;
     use super::super::nd::tests::divide;
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use super::nd::{ByIndex, Index, Loops, Nd, Operand, RANK, specialise};
 use super::source::COPY;
-use super::{SIZES, with_loose};
+use super::{SIZES, with_loose, with_loose_sizes};
 use crate::compiler::Spec;
 use crate::kernel::{Argument, Loader};
 use crate::stream::CudaStream;
@@ -17,7 +17,7 @@ fn spec(piece: u64, index: Index, loose: bool) -> Spec {
 
 /// The kernels of every copy with indices of 32 bits; the others are compiled when they are needed.
 pub(super) fn kernels() -> Vec<Spec> {
-    SIZES.map(|piece| spec(piece, Index::Narrow, false)).to_vec()
+    with_loose_sizes(|piece, loose| spec(piece, Index::Narrow, loose))
 }
 
 // SAFETY: as `Args` of copy.cu.

@@ -1,7 +1,7 @@
 //! `fill` and `tensor_fill`: by size of the element.
 
 use super::source::FILL;
-use super::{SIZES, is_loose, scalar, size, with_loose};
+use super::{is_loose, scalar, size, with_loose, with_loose_sizes};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
 use crate::kernel::{Argument, Function, Geometry, Lazy};
@@ -23,7 +23,7 @@ fn spec(bytes: u64, loose: bool) -> Spec {
 
 /// The kernels of both ops.
 pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 2] {
-    [Fill::NAME, TensorFill::NAME].map(|name| (name, SIZES.map(|size| spec(size, false)).to_vec()))
+    [Fill::NAME, TensorFill::NAME].map(|name| (name, with_loose_sizes(spec)))
 }
 
 pub(super) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()> {

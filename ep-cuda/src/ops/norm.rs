@@ -36,9 +36,13 @@ fn spec(rms: bool, data: DType, sharing: Option<Sharing>) -> Spec {
     }
 }
 
-/// Aligned rows and others.
+/// For aligned rows and others. Of f64 there are fewer, for both: such rows are rare.
 fn sharings(data: DType, arch: Arch) -> [Vec<Sharing>; 2] {
-    [true, false].map(|aligned| holding(data).sharings(arch, aligned))
+    let few = |s: &Sharing| s.lanes == 32 && s.packs == s.packs.next_power_of_two();
+    [true, false].map(|aligned| {
+        let all = holding(data).sharings(arch, aligned && data != DType::F64);
+        all.into_iter().filter(|s| data != DType::F64 || few(s)).collect()
+    })
 }
 
 pub(super) fn kernels(arch: Arch) -> [(&'static str, Vec<Spec>); 2] {
@@ -102,7 +106,7 @@ impl Norm {
         }
         let holding = holding(self.data);
         let aligned = (src | dst).is_multiple_of(16) && cols.is_multiple_of(holding.pack);
-        let packs = holding.packs(cols, aligned);
+        let packs = holding.packs(cols, aligned && self.data != DType::F64);
         // Over no columns the statistics are not numbers, which the general kernel finds by itself.
         let mut held = self.held[usize::from(!aligned)].iter().filter(|_| cols > 0);
         // SAFETY: the caller's promise, and the argument of both kernels.

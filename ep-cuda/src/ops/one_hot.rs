@@ -3,7 +3,7 @@
 use super::indices::{Reading, Report, Window, divider, product, selectors, with_indices};
 use super::nd::{ByIndex, FastDiv, Index};
 use super::source::ONE_HOT;
-use super::{SIZES, is_loose, scalar, with_loose};
+use super::{is_loose, scalar, with_loose, with_loose_sizes};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
 use crate::kernel::{Argument, Geometry};
@@ -28,7 +28,7 @@ fn spec(reading: Reading, size: u64, index: Index, loose: bool) -> Spec {
 
 /// The kernels with indices of 32 bits; the others are compiled when they are needed.
 pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 1] {
-    let of_reading = |reading| SIZES.map(|size| spec(reading, size, Index::Narrow, false));
+    let of_reading = |reading| with_loose_sizes(|size, loose| spec(reading, size, Index::Narrow, loose));
     [(OneHot::NAME, Reading::all().flat_map(of_reading).collect())]
 }
 

@@ -5,7 +5,7 @@ use super::copy::{self, Move, Mover};
 use super::nd::{FastDiv, RANK};
 use super::source::{PERMUTE, TRANSPOSE};
 use super::strided::sizes;
-use super::{SIZES, is_loose, with_loose};
+use super::{SIZES, is_loose, with_loose, with_loose_sizes};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
 use crate::kernel::{Argument, Geometry, Lazy};
@@ -48,8 +48,10 @@ fn blocks_spec(size: u64, loose: bool) -> Spec {
 }
 
 pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 1] {
-    let of_size = |size| [tiles_spec(size, false), tiles_spec(size, true), blocks_spec(size, false)];
-    [(Permute::NAME, copy::kernels().into_iter().chain(SIZES.into_iter().flat_map(of_size)).collect())]
+    let of_size = |size| [tiles_spec(size, false), tiles_spec(size, true)];
+    let blocks = with_loose_sizes(blocks_spec);
+    let tiles = SIZES.into_iter().flat_map(of_size);
+    [(Permute::NAME, copy::kernels().into_iter().chain(tiles).chain(blocks).collect())]
 }
 
 pub(super) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()> {

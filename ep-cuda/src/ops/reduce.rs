@@ -2,7 +2,7 @@
 
 use super::partial::{Sizes, workspace};
 use super::source::REDUCE;
-use super::{choices, dtype_name, pairs, real, same};
+use super::{bits, choices, dtype_name, pairs, real, same, unsigned};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
 use crate::kernel::{Argument, Geometry, Lazy};
@@ -56,22 +56,56 @@ enum Stage {
 impl Task {
     /// Bytes of what is computed with.
     fn accumulator(self) -> u64 {
-        let sums = ["sum", "prod", "mean"].contains(&self.op);
         match self.src {
-            _ if self.op == "any" || self.op == "all" => 4,
+            _ if self.is_test() => 4,
             DType::F16 | DType::BF16 => 4,
-            src if sums && (src == DType::BOOL || src.is_int()) => 8,
+            _ if self.sums_integers() => 8,
             src => src.bytes_for_bounds(),
         }
     }
 
+    fn is_sum(self) -> bool {
+        ["sum", "prod", "mean"].contains(&self.op)
+    }
+
+    fn sums_integers(self) -> bool {
+        self.is_sum() && (self.src.is_int() || self.src == DType::BOOL)
+    }
+
+    fn is_test(self) -> bool {
+        ["any", "all"].contains(&self.op)
+    }
+
+    /// Dtypes that compute the same from the same bits, and of which only those are left that a stage depends on: they
+    /// share a kernel.
+    fn canonical(self, stage: Stage) -> (DType, DType) {
+        let Task { src, dst, .. } = self;
+        let is_int = src.is_int() || src == DType::BOOL;
+        let (src, dst) = match stage {
+            Stage::Partial if self.is_test() => (DType::U8, dst),
+            Stage::Partial if self.sums_integers() => (DType::U64, unsigned(dst)),
+            Stage::Partial if [DType::F16, DType::BF16].contains(&src) => (DType::F32, dst),
+            _ if self.is_test() && is_int => (bits(src), dst),
+            _ if self.is_sum() && src.is_int() && src == dst => (unsigned(src), unsigned(dst)),
+            _ => (src, dst),
+        };
+        (src, if stage == Stage::Parts { src } else { dst })
+    }
+
+    /// Sizes of blocks for whole rows, of what is needed most.
+    fn block_sizes(self) -> &'static [(u32, u64)] {
+        let common = self.op != "prod" && !self.is_test() && DType::FLOAT.contains(&self.src);
+        if common { &THREADS } else { &THREADS[THREADS.len() - 1..] }
+    }
+
     fn spec(self, stage: Stage, strided: bool, threads: u32) -> Spec {
         let bytes = if stage == Stage::Partial { self.accumulator() } else { self.src.bytes_for_bounds() };
-        // The destination's dtype does not matter for partial results.
-        let dst = if stage == Stage::Parts { self.src } else { self.dst };
+        let (src, dst) = self.canonical(stage);
+        // The sum of what has a mean is a mean that is divided by 1.
+        let op = if self.op == "sum" && !self.sums_integers() { "mean" } else { self.op };
         Spec::new(&REDUCE)
-            .with("EP_OP", self.op)
-            .with("EP_SRC", dtype_name(self.src))
+            .with("EP_OP", op)
+            .with("EP_SRC", dtype_name(src))
             .with("EP_DST", dtype_name(dst))
             .with("EP_INNER", u32::from(strided))
             .with("EP_STAGE", stage as u32)
@@ -80,12 +114,12 @@ impl Task {
     }
 
     fn specs(self) -> Vec<Spec> {
-        let whole = THREADS.map(|(threads, _)| self.spec(Stage::Whole, false, threads));
+        let whole = self.block_sizes().iter().map(|(threads, _)| self.spec(Stage::Whole, false, *threads));
         let others = [Stage::Parts, Stage::Partial]
             .into_iter()
             .flat_map(|stage| [false, true].map(|strided| self.spec(stage, strided, ALL_THREADS)));
         let strided = self.spec(Stage::Whole, true, ALL_THREADS);
-        whole.into_iter().chain([strided]).chain(others).collect()
+        whole.chain([strided]).chain(others).collect()
     }
 }
 
@@ -116,7 +150,11 @@ fn build(device: &CudaDevice, desc: &ReduceDesc) -> Result<Reducer> {
     let lazy = |spec| Lazy::new(&loader, Reduce::NAME, spec);
     let both = |stage| [false, true].map(|strided| lazy(task.spec(stage, strided, ALL_THREADS)));
     Ok(Reducer {
-        rows: THREADS.map(|(threads, _)| lazy(task.spec(Stage::Whole, false, threads))),
+        rows: task
+            .block_sizes()
+            .iter()
+            .map(|(threads, most)| (*threads, *most, lazy(task.spec(Stage::Whole, false, *threads))))
+            .collect(),
         columns: lazy(task.spec(Stage::Whole, true, ALL_THREADS)),
         parts: both(Stage::Parts),
         partial: both(Stage::Partial),
@@ -142,8 +180,8 @@ struct Args {
 unsafe impl Argument for Args {}
 
 struct Reducer {
-    /// By the bytes of a row.
-    rows: [Lazy; THREADS.len()],
+    /// Threads of a block, and the bytes of a row up to which it has that many.
+    rows: Vec<(u32, u64, Lazy)>,
     columns: Lazy,
     /// For rows and for columns.
     parts: [Lazy; 2],
@@ -164,7 +202,7 @@ impl Kernel<Reduce, CudaDevice> for Reducer {
         let Some(sizes) = self.sizes(args)? else { return Ok(()) };
         let Sizes { outer, reduced, inner } = sizes;
         let strided = usize::from(inner > 1);
-        let divisor = reduced as f64;
+        let divisor = if self.task.op == "mean" { reduced as f64 } else { 1.0 };
         let parts = sizes.parts(self.sm_count);
         if parts > 1
             && let Some(partial) =
@@ -183,9 +221,9 @@ impl Kernel<Reduce, CudaDevice> for Reducer {
             };
         }
         let row_bytes = reduced * self.task.src.bytes_for_bounds();
-        let chosen = THREADS.iter().position(|(_, most)| row_bytes <= *most).unwrap_or(THREADS.len() - 1);
-        let (lazy, threads) =
-            if strided == 1 { (&self.columns, ALL_THREADS) } else { (&self.rows[chosen], THREADS[chosen].0) };
+        let held = self.rows.iter().find(|(_, most, _)| strided == 0 && row_bytes <= *most);
+        let (threads, lazy) =
+            held.map_or((ALL_THREADS, &self.columns), |(threads, _, lazy)| (*threads, lazy));
         let per_part = reduced.max(1);
         let argument =
             Args { outer, reduced, inner, parts: 1, per_part, divisor, src: args.src, dst: args.dst };

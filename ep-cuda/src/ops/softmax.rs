@@ -97,15 +97,18 @@ impl Task {
         Holding { pack: 16 / bytes, bytes, sources: if self.backward { 2 } else { 1 }, roomy: false }
     }
 
-    /// All specialisations, those for narrower rows first. Where the dtypes differ, fewer: such rows are rare.
+    /// All specialisations, those for narrower rows first. Of f64 there are fewer, and fewer still where the dtypes
+    /// differ: such rows are rare.
     fn shapes(self, arch: Arch) -> Vec<Shape> {
         let same = self.src == self.dst;
         let held = |aligned| self.holding().sharings(arch, aligned).into_iter();
-        let mut shapes: Vec<Shape> = if same {
-            held(true).chain(held(false)).map(Shape::Held).collect()
-        } else {
-            let some = |s: &Sharing| s.blocks < 2 && s.packs % 2 == 0 && s.lanes == 32 && s.threads != 64;
-            held(false).filter(some).map(Shape::Held).collect()
+        let few = |s: &Sharing| s.lanes == 32 && s.packs == s.packs.next_power_of_two() && s.threads != 64;
+        let fewer =
+            |s: &Sharing| few(s) && (s.blocks == 0 && s.packs > 1 || s.blocks == 1 && s.threads == 1024);
+        let mut shapes: Vec<Shape> = match self.src {
+            _ if !same => held(false).filter(fewer).map(Shape::Held).collect(),
+            DType::F64 => held(false).filter(few).map(Shape::Held).collect(),
+            _ => held(true).chain(held(false)).map(Shape::Held).collect(),
         };
         shapes.extend((same && !self.backward).then_some(Shape::Shared));
         shapes.push(Shape::Wide);

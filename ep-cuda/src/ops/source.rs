@@ -36,6 +36,8 @@ pub(super) static PAD: Source = source("pad.cu", "ep_pad", include_str!("../../k
 pub(super) static PERMUTE: Source =
     source("permute.cu", "ep_permute", include_str!("../../kernels/permute.cu"));
 pub(super) static REDUCE: Source = source("reduce.cu", "ep_reduce", include_str!("../../kernels/reduce.cu"));
+pub(super) static SCATTER_ADD: Source =
+    source("scatter_add.cu", "ep_scatter_add", include_str!("../../kernels/scatter_add.cu"));
 pub(super) static SOFTMAX: Source =
     source("softmax.cu", "ep_softmax", include_str!("../../kernels/softmax.cu"));
 pub(super) static SOFTMAX_BACKWARD: Source =

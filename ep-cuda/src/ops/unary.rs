@@ -2,7 +2,7 @@
 
 use super::nd::{ByIndex, Index, Loops, Nd, Operand, between, pack_of, specialise};
 use super::source::UNARY;
-use super::{choices, pairs, real, same, size};
+use super::{bits, choices, pairs, real, same, size, unsigned};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
 use crate::kernel::Argument;
@@ -84,7 +84,34 @@ pub(super) fn name_of(op: UnaryOp) -> Result<&'static str> {
     name.ok_or_else(|| Error::unsupported(format!("unary op {} is not known", op.0)))
 }
 
+/// The ops that leave integers as they are.
+const KEEP_INT: [&str; 6] = ["ceil", "floor", "rint", "round", "trunc", "nan_assign"];
+
+/// An op and dtypes that compute the same from the same bits, for many: they share a kernel.
+fn canonical<'a>(op: &'a str, src: DType, dst: DType) -> (&'a str, DType, DType) {
+    let is_int = src.is_int();
+    let is_unsigned = is_int && unsigned(src) == src;
+    match op {
+        "rint" if DType::FLOAT.contains(&src) => ("round", src, dst),
+        "relu" | "abs" if is_unsigned => ("identity", src, dst),
+        "square_relu" if is_unsigned => ("square", src, dst),
+        "square" if is_int => (op, unsigned(src), unsigned(dst)),
+        "identity" | "cast" if src == dst => ("identity", bits(src), bits(src)),
+        _ if is_int && KEEP_INT.contains(&op) => ("identity", bits(src), bits(src)),
+        "cast" if is_int && dst.is_int() && dst.bytes_for_bounds() <= src.bytes_for_bounds() => {
+            (op, unsigned(src), unsigned(dst))
+        }
+        "cast" if is_int || src == DType::BOOL => (op, src, unsigned(dst)),
+        "logical_not" if is_int || src == DType::BOOL => (op, bits(src), dst),
+        // No integer is either.
+        "is_inf" | "is_nan" if is_int || src == DType::BOOL => ("is_nan", bits(src), dst),
+        "is_finite" if is_int || src == DType::BOOL => (op, bits(src), dst),
+        _ => (op, src, dst),
+    }
+}
+
 pub(super) fn spec(op: &str, src: DType, dst: DType, index: Index) -> Spec {
+    let (op, src, dst) = canonical(op, src, dst);
     let pack = pack_of(&[src, dst].map(DType::bytes_for_bounds));
     specialise(between(Spec::new(&UNARY).with("EP_OP", op), src, dst), pack, UNROLL, index)
 }

@@ -2,7 +2,7 @@
 
 use super::nd::{ByIndex, Index, Loops, Nd, Operand, pack_of, specialise};
 use super::source::WHERE;
-use super::{SIZES, is_loose, pairs, with_loose};
+use super::{is_loose, pairs, with_loose, with_loose_sizes};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
 use crate::kernel::Argument;
@@ -28,7 +28,7 @@ fn spec(cond: u64, size: u64, index: Index, loose: bool) -> Spec {
 
 /// The kernels with indices of 32 bits; the others are compiled when they are needed.
 pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 1] {
-    let of_condition = |(cond, _)| SIZES.map(|size| spec(cond, size, Index::Narrow, false));
+    let of_condition = |(cond, _)| with_loose_sizes(|size, loose| spec(cond, size, Index::Narrow, loose));
     [(Where::NAME, CONDITIONS.into_iter().flat_map(of_condition).collect())]
 }
 

@@ -546,7 +546,7 @@ class ReduceArgs(ctypes.Structure):
 
 class ArgReduceArgs(ctypes.Structure):
     _fields_ = [("outer", u64), ("reduced", u64), ("inner", u64), ("parts", u64), ("per_part", u64), ("src", u64),
-                ("dst", u64)]
+                ("dst", u64), ("narrow", u64)]
 
 
 def parts_for(outer, reduced, inner):
@@ -593,13 +593,14 @@ def arg_reduce(op, src_dtype, dst_dtype, outer, reduced, inner, src, dst, worksp
     per_part = ceil_div(reduced, parts)
     is_inner = int(inner > 1)
     columns = ceil_div(inner, 32) if is_inner else 1
-    common = dict(OP=op, SRC=src_dtype, DST=dst_dtype, INNER=is_inner, THREADS=256)
+    common = dict(OP=op, SRC=src_dtype, INNER=is_inner, THREADS=256)
+    narrow = int(dst_dtype == "i32")
     grid = min(outer * parts * columns, 1 << 30)
     if parts == 1:
-        args = ArgReduceArgs(outer, reduced, inner, 1, reduced, src, dst)
+        args = ArgReduceArgs(outer, reduced, inner, 1, reduced, src, dst, narrow)
         return [Launch(Spec("arg_reduce.cu", STAGE=0, **common), args, grid)]
-    first = ArgReduceArgs(outer, reduced, inner, parts, per_part, src, workspace)
-    second = ArgReduceArgs(outer, parts, inner, 1, parts, workspace, dst)
+    first = ArgReduceArgs(outer, reduced, inner, parts, per_part, src, workspace, narrow)
+    second = ArgReduceArgs(outer, parts, inner, 1, parts, workspace, dst, narrow)
     return [
         Launch(Spec("arg_reduce.cu", STAGE=1, **common), first, grid),
         Launch(Spec("arg_reduce.cu", STAGE=2, **common), second, outer * columns),

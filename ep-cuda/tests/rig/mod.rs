@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod ops;
+
 pub use fakecuda::{Fake, Setup};
 
 use ep_core::provider::{Device, Provider, StreamOptions};

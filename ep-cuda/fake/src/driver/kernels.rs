@@ -1,0 +1,163 @@
+//! Modules, launches and graphs.
+
+use super::streams::not_capturing;
+use super::{Needs, call, give};
+use crate::cubin;
+use crate::world::*;
+use std::ffi::{CStr, c_char, c_void};
+
+pub(super) extern "C" fn module_load(out: *mut u64, image: *const c_void) -> i32 {
+    call("cuModuleLoadData", "", Needs::Context, |w| {
+        // SAFETY: a whole image, as the driver's contract says.
+        let kernels = unsafe { cubin::kernels(image.cast()) }.ok_or(INVALID_IMAGE)?;
+        let handle = w.handle();
+        w.modules.insert(handle, kernels);
+        give(out, handle)
+    })
+}
+
+pub(super) extern "C" fn module_unload(module: u64) -> i32 {
+    call("cuModuleUnload", format_args!("{module:#x}"), Needs::Release, |w| {
+        w.functions.retain(|_, f| f.module != module);
+        w.modules.remove(&module).map(|_| ()).ok_or(INVALID_HANDLE)
+    })
+}
+
+pub(super) extern "C" fn module_function(out: *mut u64, module: u64, name: *const c_char) -> i32 {
+    // SAFETY: a text that ends.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+    call("cuModuleGetFunction", format_args!("{module:#x}, {name}"), Needs::Context, |w| {
+        let kernels = w.modules.get(&module).ok_or(INVALID_HANDLE)?;
+        let kernel = kernels.iter().find(|(n, _)| *n == name).ok_or(NOT_FOUND)?;
+        let (name, argument_bytes) = kernel.clone();
+        let handle = w.handle();
+        w.functions.insert(handle, Function { module, name, argument_bytes });
+        give(out, handle)
+    })
+}
+
+pub(super) extern "C" fn function_set(function: u64, attribute: i32, value: i32) -> i32 {
+    call("cuFuncSetAttribute", format_args!("{function:#x}, {attribute}, {value}"), Needs::Context, |w| {
+        w.functions.get(&function).ok_or(INVALID_HANDLE)?;
+        // Shared memory up to what the device has; clusters larger than is portable.
+        if (attribute == 8 && value <= 227 << 10) || (attribute == 14 && value <= 1) {
+            Ok(())
+        } else {
+            Err(INVALID_VALUE)
+        }
+    })
+}
+
+/// The argument behind `extra`: its address follows a 1, the address of its size a 2, and a 0 ends it.
+unsafe fn argument(extra: *const usize) -> Option<Vec<u8>> {
+    if extra.is_null() {
+        return None;
+    }
+    let (mut data, mut bytes, mut at) = (None, None, 0);
+    // SAFETY: a list that ends, as the caller promises, and pointers to what it says.
+    unsafe {
+        loop {
+            match *extra.add(at) {
+                0 => break,
+                1 => data = Some(std::ptr::with_exposed_provenance::<u8>(*extra.add(at + 1))),
+                2 => bytes = Some(*std::ptr::with_exposed_provenance::<usize>(*extra.add(at + 1))),
+                _ => return None,
+            }
+            at += 2;
+        }
+        Some(std::slice::from_raw_parts(data?, bytes?).to_vec())
+    }
+}
+
+fn launch(
+    w: &mut World,
+    function: u64,
+    [grid, block]: [[u32; 3]; 2],
+    shared: u32,
+    stream: u64,
+    extra: *const usize,
+) -> Outcome {
+    let state = w.functions.get(&function).ok_or(INVALID_HANDLE)?;
+    // SAFETY: the caller's list, as the driver's contract says.
+    let argument = unsafe { argument(extra) }.ok_or(INVALID_VALUE)?;
+    let fits = state.argument_bytes.is_none_or(|bytes| bytes == argument.len());
+    let threads: u64 = block.iter().map(|n| u64::from(*n)).product();
+    let in_grid = grid[0] > 0
+        && grid[0] <= i32::MAX as u32
+        && (1..=65535).contains(&grid[1])
+        && (1..=65535).contains(&grid[2]);
+    if !fits || !in_grid || !(1..=1024).contains(&threads) || shared > 227 << 10 {
+        return Err(INVALID_VALUE);
+    }
+    w.enqueue(stream, Work::Kernel { function, argument, grid, block })
+}
+
+#[allow(clippy::too_many_arguments, reason = "the driver's signature")]
+pub(super) extern "C" fn launch_kernel(
+    function: u64,
+    gx: u32,
+    gy: u32,
+    gz: u32,
+    bx: u32,
+    by: u32,
+    bz: u32,
+    shared: u32,
+    stream: u64,
+    _params: *const c_void,
+    extra: *const usize,
+) -> i32 {
+    let shape = [[gx, gy, gz], [bx, by, bz]];
+    let name = function_name(function);
+    call("cuLaunchKernel", format_args!("{name}, {shape:?}, {shared}, {stream:#x}"), Needs::Context, |w| {
+        launch(w, function, shape, shared, stream, extra)
+    })
+}
+
+fn function_name(function: u64) -> String {
+    let mut name = format!("{function:#x}");
+    world(|w| {
+        if let Some(f) = w.functions.get(&function) {
+            name.clone_from(&f.name);
+        }
+        0
+    });
+    name
+}
+
+pub(super) extern "C" fn graph_instantiate(out: *mut u64, graph: u64, _flags: u64) -> i32 {
+    call("cuGraphInstantiateWithFlags", format_args!("{graph:#x}"), Needs::Driver, |w| {
+        let work = w.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
+        let handle = w.handle();
+        w.execs.insert(handle, work);
+        give(out, handle)
+    })
+}
+
+pub(super) extern "C" fn graph_update(exec: u64, graph: u64, out: *mut [u64; 3]) -> i32 {
+    call("cuGraphExecUpdate", format_args!("{exec:#x}, {graph:#x}"), Needs::Driver, |w| {
+        let updated = w.update(exec, graph);
+        // 2: the topology changed.
+        give(out, [if updated.is_ok() { 0 } else { 2 }, 0, 0])?;
+        updated
+    })
+}
+
+pub(super) extern "C" fn graph_launch(exec: u64, stream: u64) -> i32 {
+    call("cuGraphLaunch", format_args!("{exec:#x}, {stream:#x}"), Needs::Context, |w| {
+        not_capturing(w, stream)?;
+        let work = w.execs.get(&exec).ok_or(INVALID_HANDLE)?.clone();
+        work.into_iter().try_for_each(|work| w.enqueue(stream, work))
+    })
+}
+
+pub(super) extern "C" fn exec_destroy(exec: u64) -> i32 {
+    call("cuGraphExecDestroy", format_args!("{exec:#x}"), Needs::Release, |w| {
+        w.execs.remove(&exec).map(|_| ()).ok_or(INVALID_HANDLE)
+    })
+}
+
+pub(super) extern "C" fn graph_destroy(graph: u64) -> i32 {
+    call("cuGraphDestroy", format_args!("{graph:#x}"), Needs::Release, |w| {
+        w.graphs.remove(&graph).map(|_| ()).ok_or(INVALID_HANDLE)
+    })
+}

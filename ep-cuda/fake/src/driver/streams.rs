@@ -1,0 +1,158 @@
+//! Streams and events.
+
+use super::{Needs, call, give};
+use crate::world::*;
+
+pub(super) extern "C" fn stream_create(out: *mut u64, flags: u32, priority: i32) -> i32 {
+    call("cuStreamCreateWithPriority", format_args!("{flags}, {priority}"), Needs::Context, |w| {
+        if !(-5..=0).contains(&priority) {
+            return Err(INVALID_VALUE);
+        }
+        let (handle, context) = (w.handle(), w.current()?);
+        w.streams.insert(handle, Stream { context, ..Stream::default() });
+        give(out, handle)
+    })
+}
+
+pub(super) extern "C" fn stream_destroy(stream: u64) -> i32 {
+    call("cuStreamDestroy", format_args!("{stream:#x}"), Needs::Release, |w| {
+        if !w.streams.contains_key(&stream) {
+            return Err(INVALID_HANDLE);
+        }
+        // A lost device does nothing more.
+        let done = if w.sticky.is_none() { w.drain(stream) } else { Ok(()) };
+        let freed = w.abandon(stream);
+        w.streams.remove(&stream);
+        done.and(freed)
+    })
+}
+
+/// Waiting is no part of a graph.
+pub(super) fn not_capturing(w: &mut World, stream: u64) -> Outcome {
+    let stream = w.stream(stream)?;
+    if stream.capture.is_some() {
+        stream.spoilt = true;
+        return Err(CAPTURE_UNSUPPORTED);
+    }
+    Ok(())
+}
+
+pub(super) extern "C" fn stream_sync(stream: u64) -> i32 {
+    call("cuStreamSynchronize", format_args!("{stream:#x}"), Needs::Context, |w| {
+        not_capturing(w, stream)?;
+        w.drain(stream)
+    })
+}
+
+pub(super) extern "C" fn stream_query(stream: u64) -> i32 {
+    call("cuStreamQuery", format_args!("{stream:#x}"), Needs::Context, |w| {
+        not_capturing(w, stream)?;
+        if w.poll(stream)? { Ok(()) } else { Err(NOT_READY) }
+    })
+}
+
+pub(super) extern "C" fn stream_wait(stream: u64, event: u64, _flags: u32) -> i32 {
+    call("cuStreamWaitEvent", format_args!("{stream:#x}, {event:#x}"), Needs::Context, |w| {
+        let number = w.event(event)?.recorded;
+        w.enqueue(stream, Work::Wait { event, number })
+    })
+}
+
+pub(super) extern "C" fn stream_context(stream: u64, out: *mut u64) -> i32 {
+    call("cuStreamGetCtx", format_args!("{stream:#x}"), Needs::Context, |w| {
+        let context = w.streams.get(&stream).ok_or(INVALID_HANDLE)?.context;
+        give(out, context)
+    })
+}
+
+pub(super) extern "C" fn begin_capture(stream: u64, mode: i32) -> i32 {
+    call("cuStreamBeginCapture", format_args!("{stream:#x}, {mode}"), Needs::Context, |w| {
+        let stream = w.stream(stream)?;
+        if stream.capture.is_some() {
+            return Err(ILLEGAL_STATE);
+        }
+        (stream.capture, stream.spoilt) = (Some(Vec::new()), false);
+        Ok(())
+    })
+}
+
+pub(super) extern "C" fn end_capture(stream: u64, out: *mut u64) -> i32 {
+    call("cuStreamEndCapture", format_args!("{stream:#x}"), Needs::Context, |w| {
+        let stream = w.stream(stream)?;
+        let recorded = stream.capture.take().ok_or(ILLEGAL_STATE)?;
+        if stream.spoilt {
+            return Err(CAPTURE_INVALIDATED);
+        }
+        let handle = w.handle();
+        w.graphs.insert(handle, recorded);
+        give(out, handle)
+    })
+}
+
+pub(super) extern "C" fn is_capturing(stream: u64, out: *mut i32) -> i32 {
+    call("cuStreamIsCapturing", format_args!("{stream:#x}"), Needs::Context, |w| {
+        let capturing = w.stream(stream)?.capture.is_some();
+        give(out, i32::from(capturing))
+    })
+}
+
+pub(super) extern "C" fn event_create(out: *mut u64, flags: u32) -> i32 {
+    call("cuEventCreate", flags, Needs::Context, |w| {
+        let handle = w.handle();
+        w.events.insert(handle, Event::default());
+        give(out, handle)
+    })
+}
+
+pub(super) extern "C" fn event_destroy(event: u64) -> i32 {
+    call("cuEventDestroy", format_args!("{event:#x}"), Needs::Release, |w| {
+        w.events.remove(&event).map(|_| ()).ok_or(INVALID_HANDLE)
+    })
+}
+
+pub(super) extern "C" fn event_record(event: u64, stream: u64) -> i32 {
+    call("cuEventRecord", format_args!("{event:#x}, {stream:#x}"), Needs::Context, |w| {
+        w.stream(stream)?;
+        let state = w.event(event)?;
+        state.recorded += 1;
+        state.stream = stream;
+        let number = state.recorded;
+        w.enqueue(stream, Work::Record { event, number })
+    })
+}
+
+pub(super) extern "C" fn event_query(event: u64) -> i32 {
+    call("cuEventQuery", format_args!("{event:#x}"), Needs::Driver, |w| {
+        let (stream, recorded) = w.event(event).map(|e| (e.stream, e.recorded))?;
+        if w.event(event)?.reached >= recorded {
+            return Ok(());
+        }
+        w.poll(stream)?;
+        if w.event(event)?.reached >= recorded { Ok(()) } else { Err(NOT_READY) }
+    })
+}
+
+pub(super) extern "C" fn event_sync(event: u64) -> i32 {
+    call("cuEventSynchronize", format_args!("{event:#x}"), Needs::Driver, |w| {
+        let (stream, recorded, reached) = w.event(event).map(|e| (e.stream, e.recorded, e.reached))?;
+        if reached < recorded { w.drain(stream) } else { Ok(()) }
+    })
+}
+
+pub(super) extern "C" fn elapsed(out: *mut f32, start: u64, end: u64) -> i32 {
+    call("cuEventElapsedTime", format_args!("{start:#x}, {end:#x}"), Needs::Driver, |w| {
+        let mut times = [0; 2];
+        for (time, event) in times.iter_mut().zip([start, end]) {
+            let event = w.event(event)?;
+            if event.recorded == 0 {
+                return Err(INVALID_HANDLE);
+            }
+            if event.reached < event.recorded {
+                return Err(NOT_READY);
+            }
+            *time = event.time;
+        }
+        // A piece of work takes a millisecond.
+        give(out, times[1] as f32 - times[0] as f32)
+    })
+}
