@@ -292,7 +292,7 @@ def demo(place):
         ("list", program(lambda p: p.ep("list", "--json", config="ep.toml"))),
         ("digits", program(lambda p: p.ep("demo", "--json", config="ep.toml"))),
         *((f"explain softmax {width}", explain(width)) for width in widths),
-        ("pytorch", program(lambda p: [sys.executable, example, str(p.bin / "libep_cuda.so"), "--json"])),
+        ("pytorch", program(lambda p: [sys.executable, example, str(p.bin / "libep_pytorch.so"), str(p.config("cuda.toml")), "--json"])),
     ]
 
 
