@@ -27,16 +27,16 @@ done
 most_bytes=60000000
 
 target=${CARGO_TARGET_DIR:-target}/release
-packages=(-p ep-cli -p ep-cuda-plugin)
-[ -d benches/gpu ] && packages+=(-p ep-gpu-bench)
+packages=(-p ep-cli -p ep-cuda-plugin -p ep-gpu-bench -p example-pytorch)
 [ -n "$cpu" ] || packages+=(-p ep-cpu-plugin)
 cargo build --release "${packages[@]}"
 
 mkdir -p "$out/bin"
-for file in ep ep-gpu-bench libep_cuda.so; do
-  [ ! -f "$target/$file" ] || install -m 755 "$target/$file" "$out/bin/$file"
+for file in ep ep-gpu-bench libep_cuda.so libep_pytorch.so; do
+  install -m 755 "$target/$file" "$out/bin/$file"
 done
 install -m 755 "${cpu:-$target/libep_cpu.so}" "$out/bin/libep_cpu.so"
+cc -O2 tests/gpu/bare.c -o "$out/bin/bare" -ldl
 strip "$out"/bin/ep* "$out"/bin/*.so
 
 # The GPU alone, and with the CPU beside it; names are those of the files.

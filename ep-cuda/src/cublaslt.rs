@@ -43,6 +43,9 @@ mod constant {
     pub const MATRIX_LAYOUT_BATCH_COUNT: i32 = 5;
     pub const MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: i32 = 6;
     pub const MATMUL_PREF_MAX_WORKSPACE_BYTES: i32 = 1;
+    pub const MATMUL_PREF_REDUCTION_SCHEME_MASK: i32 = 3;
+    /// Parts of a sum meet in the type that sums are computed in.
+    pub const REDUCTION_SCHEME_COMPUTE_TYPE: u32 = 2;
     /// Of the first operand; those of the others follow.
     pub const MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: i32 = 5;
 }
@@ -451,6 +454,13 @@ impl Plan {
             f.preference_set,
             constant::MATMUL_PREF_MAX_WORKSPACE_BYTES,
             shape.workspace_bytes as usize,
+        )?;
+        // Other schemes round parts of a sum to the type of c before they meet.
+        preference.set(
+            set,
+            f.preference_set,
+            constant::MATMUL_PREF_REDUCTION_SCHEME_MASK,
+            constant::REDUCTION_SCHEME_COMPUTE_TYPE,
         )?;
         for (i, matrix) in [b, a, c, c].into_iter().enumerate() {
             let attribute = constant::MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + i as i32;

@@ -213,6 +213,32 @@ fn movers_and_maps_launch_what_their_shapes_need() {
 }
 
 #[test]
+fn a_stream_of_another_library_takes_launches_in_order() {
+    let rig = Rig::new(Setup::default());
+    {
+        let theirs = rig::stream(&rig.device());
+        let native = theirs.raw().raw();
+        let runtime = rig.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        // SAFETY: a live stream of the device, which is dropped last.
+        let stream = unsafe { device.adopt_stream("CUstream", native) }.unwrap();
+        let mut y = device.alloc(DType::F32, 100).unwrap();
+        let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F32)).unwrap();
+        rig.fake.fail(0, 0);
+        fill.launch(&stream, FillCall { count: 100, value: Scalar::F64(1.0), dst: &mut y }).unwrap();
+        stream.sync().unwrap();
+        let launch = rig.fake.log().into_iter().find(|l| l.starts_with("cuLaunchKernel(")).unwrap();
+        assert!(launch.contains(&format!("{native:#x}")), "{launch}");
+        drop((y, stream));
+        assert_eq!(rig.calls("cuStreamDestroy"), 0, "it stays its maker's");
+        // SAFETY: a kind that the provider does not know is refused, whatever the handle is.
+        let error = unsafe { device.adopt_stream("hipStream_t", native) }.unwrap_err();
+        assert_eq!(error.code(), Code::Unsupported);
+    }
+    rig.assert_clean();
+}
+
+#[test]
 fn every_op_calls_nothing_but_the_launch_once_it_is_warm() {
     let rig = Rig::new(Setup::default());
     let runtime = rig.runtime(&[]);

@@ -136,6 +136,20 @@ impl Device {
         Stream::new(self.clone(), options)
     }
 
+    /// A stream whose work goes onto a native stream that another library made: in order with that library's own work,
+    /// without waiting. `kind` is the provider's name of such handles; of CUDA `CUstream`. Dropping the last clone waits
+    /// for the work and leaves the native stream alone.
+    ///
+    /// # Errors
+    /// `Unsupported` where the device's first provider adopts no streams, or none of this kind; the provider's.
+    ///
+    /// # Safety
+    /// `native` is a live stream of that kind on this device that outlives the result and everything queued on it.
+    pub unsafe fn adopt_stream(&self, kind: &str, native: u64) -> Result<Stream> {
+        // SAFETY: the caller's promise.
+        unsafe { Stream::adopt(self.clone(), kind, native) }
+    }
+
     /// Runs a blocking transfer on a stream of the primary member that is kept for the purpose, and waits.
     pub(crate) fn transfer(&self, work: impl FnOnce(&StreamHandle) -> Result<()>) -> Result<()> {
         let mut slot = self.inner.transfer.lock();

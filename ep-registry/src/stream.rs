@@ -86,6 +86,28 @@ impl Stream {
         Ok(stream)
     }
 
+    /// A queue on a native stream; see [`Device::adopt_stream`].
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn adopt(device: Device, kind: &str, native: u64) -> Result<Stream> {
+        let primary = device.members()[0].handle();
+        // SAFETY: the caller's promise.
+        let handle = unsafe { primary.adopt_stream(kind, native) }?;
+        let first = Lane { handle, inline: primary.info().inline, adopted: false };
+        let lanes = std::iter::once(Some(first)).chain((1..device.members().len()).map(|_| None));
+        let state = State { lanes: lanes.collect(), ..State::default() };
+        let core = StreamCore {
+            device,
+            options: StreamOptions::default(),
+            state: Mutex::new(state),
+            submitted: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            recording: AtomicBool::new(false),
+        };
+        Ok(Stream { core: Arc::new(core) })
+    }
+
     /// Its device.
     pub fn device(&self) -> &Device {
         &self.core.device

@@ -181,7 +181,7 @@ def program(*command, keep=KEPT_OUTPUT, lines=False):
         code, output, errors = run(arguments, seconds, place.environment)
         record = {"status": "timeout" if code is None else "ok" if code == 0 else "failed", "exit": code}
         try:
-            record["result"] = json_lines(output) if lines else json.loads(output)
+            record["result"] = json_lines(output, code is None) if lines else json.loads(output)
         except ValueError:
             record["output"] = output[-keep:]
             if lines or code == 0:
@@ -193,8 +193,12 @@ def program(*command, keep=KEPT_OUTPUT, lines=False):
     return part
 
 
-def json_lines(text):
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+def json_lines(text, cut_off=False):
+    """A line of JSON each; the last one may be half of one where the program was killed."""
+    lines = [line for line in text.splitlines(keepends=True) if line.strip()]
+    if cut_off and lines and not lines[-1].endswith("\n"):
+        lines.pop()
+    return [json.loads(line) for line in lines]
 
 
 # ---- Stages: lists of (name, part)
@@ -232,34 +236,49 @@ def sanitize(place):
     ]
 
 
+PEERS = REPOSITORY / "benches/peers"
+
+
+def bench_program(place, *flags):
+    return [str(place.bin / "ep-gpu-bench"), "--config", str(place.config("cuda.toml")), *flags]
+
+
 def benchmark(group):
-    return program(
-        lambda p: [str(p.bin / "ep-gpu-bench"), "--config", str(p.config("cuda.toml")), "--json", "--group", group],
-        lines=True,
-    )
+    def command(place):
+        rows = place.work / f"rows-{group}.jsonl"
+        lines = [json.dumps(r, default=lambda _: None) for r in gpu_rows().rows(group)]
+        rows.write_text("\n".join(lines))
+        return bench_program(place, "--rows", str(rows))
+
+    return program(command, lines=True)
+
+
+def gpu_rows():
+    sys.path.insert(0, str(PEERS))
+    import gpu_rows
+
+    return gpu_rows
 
 
 def peers(group, compiled):
-    script = str(REPOSITORY / "benches/peers/gpu_torch.py")
+    script = str(PEERS / "gpu_torch.py")
     flags = ["--compiled"] if compiled else []
     return program(lambda p: [sys.executable, script, "--group", group, *flags], lines=True)
 
 
 def bench_ours(place):
-    listing = run([str(place.bin / "ep-gpu-bench"), "--groups"], 60, place.environment)
-    if listing[0] != 0:
-        raise RuntimeError(f"`ep-gpu-bench --groups` ended with {listing[0]}: {listing[2]}")
-    parts = [(group, benchmark(group)) for group in listing[1].split()]
-    return parts + [("first result", program(lambda p: [sys.executable, str(REPOSITORY / "tests/gpu/first_result.py"), str(p.bin)]))]
+    first = [sys.executable, str(REPOSITORY / "tests/gpu/first_result.py"), str(place.bin), str(place.config("cuda.toml"))]
+    return [
+        ("host", program(lambda p: bench_program(p, "--host"), lines=True)),
+        ("first result", program(*first)),
+        *((group, benchmark(group)) for group in gpu_rows().groups()),
+    ]
 
 
 def bench_peers(place):
-    script = str(REPOSITORY / "benches/peers/gpu_torch.py")
-    listing = run([sys.executable, script, "--groups"], 120, place.environment)
-    if listing[0] != 0:
-        raise RuntimeError(f"gpu_torch.py --groups ended with {listing[0]}: {listing[2]}")
-    groups = listing[1].split()
-    return [(g, peers(g, False)) for g in groups] + [(f"{g} compiled", peers(g, True)) for g in groups]
+    groups = gpu_rows().groups()
+    eager = [(g, peers(g, False)) for g in ["host", *groups]]
+    return eager + [(f"{g} compiled", peers(g, True)) for g in groups if g != "matmul"]
 
 
 def demo(place):
@@ -273,7 +292,7 @@ def demo(place):
         ("list", program(lambda p: p.ep("list", "--json", config="ep.toml"))),
         ("digits", program(lambda p: p.ep("demo", "--json", config="ep.toml"))),
         *((f"explain softmax {width}", explain(width)) for width in widths),
-        ("pytorch", program(lambda p: [sys.executable, example, str(p.bin / "libep_cuda.so"), "--json"])),
+        ("pytorch", program(lambda p: [sys.executable, example, str(p.bin / "libep_pytorch.so"), str(p.config("cuda.toml")), "--json"])),
     ]
 
 

@@ -86,6 +86,14 @@ class Programs(unittest.TestCase):
         record = stages.program("printf", '{"a": 1}\n\n{"a": 2}\n', lines=True)(Nowhere, 10)
         self.assertEqual(record["result"], [{"a": 1}, {"a": 2}])
 
+    def test_lines_before_a_kill_are_kept(self):
+        class Nowhere:
+            environment = None
+
+        script = """printf '{"a": 1}\\n{"a": '; sleep 60"""
+        record = stages.program("sh", "-c", script, lines=True)(Nowhere, 0.5)
+        self.assertEqual((record["status"], record["result"]), ("timeout", [{"a": 1}]))
+
     def test_findings_of_the_tools(self):
         clean = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
         bad = "========= COMPUTE-SANITIZER\n========= Invalid __global__ write of size 4 bytes\n========= ERROR SUMMARY: 3 errors\n"

@@ -20,7 +20,7 @@ pub(crate) enum Object {
     Handle,
     Desc { compute: i32, scale: i32, turned: [i32; 2] },
     Layout(Layout),
-    Preference { workspace: usize, alignments: [u32; 4] },
+    Preference { workspace: usize, reductions: u32, alignments: [u32; 4] },
 }
 
 /// A column-major matrix.
@@ -136,7 +136,11 @@ extern "C" fn cublasLtMatrixLayoutDestroy(object: u64) -> i32 {
 
 #[unsafe(no_mangle)]
 extern "C" fn cublasLtMatmulPreferenceCreate(out: *mut u64) -> i32 {
-    make("cublasLtMatmulPreferenceCreate", out, Object::Preference { workspace: 0, alignments: [256; 4] })
+    make(
+        "cublasLtMatmulPreferenceCreate",
+        out,
+        Object::Preference { workspace: 0, reductions: 7, alignments: [256; 4] },
+    )
 }
 
 #[unsafe(no_mangle)]
@@ -161,6 +165,7 @@ fn set(name: &str, object: u64, attribute: i32, from: *const c_void, bytes: usiz
             (Object::Layout(layout), 5) => layout.batch = value(from, bytes)?,
             (Object::Layout(layout), 6) => layout.batch_step = value(from, bytes)?,
             (Object::Preference { workspace, .. }, 1) => *workspace = value(from, bytes)?,
+            (Object::Preference { reductions, .. }, 3) => *reductions = value(from, bytes)?,
             (Object::Preference { alignments, .. }, 5..=8) => {
                 alignments[attribute as usize - 5] = value(from, bytes)?
             }
@@ -252,9 +257,13 @@ extern "C" fn cublasLtMatmulAlgoGetHeuristic(
             return Err(INVALID_HANDLE);
         }
         let (_, layouts) = problem(w, desc, [a, b, c, d])?;
-        let Some(Object::Preference { workspace, alignments }) = w.blas.get(&preference) else {
+        let Some(Object::Preference { workspace, reductions, alignments }) = w.blas.get(&preference) else {
             return Err(INVALID_HANDLE);
         };
+        if *reductions & !2 != 0 {
+            // An algorithm that rounds parts of a sum may be the answer, which no contract allows.
+            return Err(INVALID_VALUE);
+        }
         if layouts[2].cols > MOST_ROWS {
             return Err(NOT_FOUND);
         }

@@ -1,0 +1,188 @@
+//! What a launch costs the host: through the provider's plugin, and by the driver alone with the same kernel.
+
+use crate::timing::median;
+use ep_core::primitive::{Fill, FillArgs, FillDesc};
+use ep_core::provider::{Device as _, Provider, StreamOptions};
+use ep_core::{DType, Error, Result, Scalar};
+use ep_cuda::compiler::Spec;
+use ep_cuda::device::CudaDevice;
+use ep_cuda::driver::{CuFunction, CuModule};
+use ep_cuda::kernel::{Argument, Function, Geometry, Loader};
+use ep_cuda::provider::CudaProvider;
+use ep_cuda::settings::Settings;
+use ep_cuda::stream::CudaStream;
+use ep_cuda::warm;
+use ep_registry::{Device, Runtime};
+use std::time::Instant;
+
+/// Launches that are timed together: fewer than a stream's queue holds, so that the device is not waited for.
+const BURST: usize = 500;
+const BURSTS: usize = 40;
+const GRAPH: usize = 20;
+
+/// As `Args` of fill.cu.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FillKernelArgs {
+    count: u64,
+    dst: u64,
+    src: u64,
+    value: [u64; 2],
+}
+
+// SAFETY: as `Args` of fill.cu.
+unsafe impl Argument for FillKernelArgs {}
+
+/// The kernel that fills elements of four bytes, with the provider's code linked into this program.
+struct Bare {
+    device: CudaDevice,
+    loader: Loader,
+    spec: Spec,
+}
+
+impl Bare {
+    fn new() -> Result<Bare> {
+        let provider = CudaProvider::new(&Settings::default())?;
+        let device = provider.open_device(0)?;
+        let arch = device.properties().arch;
+        let loader =
+            Loader { context: device.context()?.clone(), compiler: provider.compiler().clone(), arch };
+        let fills = warm::kernels(arch, Some("fill"))?;
+        let of_four = |s: &Spec| s.macros.iter().any(|(name, value)| *name == "EP_SIZE" && value == "4");
+        let spec = fills.into_iter().find(of_four);
+        let spec = spec.ok_or_else(|| Error::internal("no kernel fills elements of four bytes"))?;
+        Ok(Bare { device, loader, spec })
+    }
+
+    fn code(&self) -> Result<Vec<u8>> {
+        self.loader.compiler.code(&self.spec, self.loader.arch)
+    }
+
+    fn stream(&self) -> Result<CudaStream> {
+        self.device.create_stream(StreamOptions::default())
+    }
+
+    /// Microseconds of `cuLaunchKernel` alone, while the context is current.
+    fn launches(&self, dst: u64) -> Result<f64> {
+        let context = &self.loader.context;
+        let driver = context.driver();
+        let code = self.code()?;
+        let stream = self.stream()?;
+        let _current = context.enter()?;
+        let (mut module, mut function) = (CuModule::NULL, CuFunction::NULL);
+        // SAFETY: a whole image, a name that ends, valid out-pointers; the context is current.
+        unsafe {
+            driver.cuModuleLoadData(&mut module, code.as_ptr().cast())?;
+            driver.cuModuleGetFunction(&mut function, module, c"ep_fill".as_ptr())?;
+        }
+        let mut args = FillKernelArgs { count: 4, dst, src: 0, value: [0; 2] };
+        let mut params = [(&raw mut args).cast()];
+        let times = bursts(
+            || {
+                // SAFETY: the kernel of this argument, and memory of four elements.
+                let launched = unsafe {
+                    driver.cuLaunchKernel(
+                        function,
+                        1,
+                        1,
+                        1,
+                        256,
+                        1,
+                        1,
+                        0,
+                        stream.raw(),
+                        params.as_mut_ptr(),
+                        std::ptr::null(),
+                    )
+                };
+                Ok(launched?)
+            },
+            || ep_core::provider::Stream::sync(&stream),
+        );
+        // SAFETY: loaded above; its work is done.
+        unsafe { driver.cuModuleUnload(module) }?;
+        times
+    }
+
+    /// Microseconds of replaying a graph of [`GRAPH`] launches.
+    fn replay(&self, dst: u64) -> Result<f64> {
+        let stream = self.stream()?;
+        let function = Function::load(&self.loader, "fill", &self.spec)?;
+        stream.begin_capture()?;
+        for _ in 0..GRAPH {
+            let args = FillKernelArgs { count: 4, dst, src: 0, value: [0; 2] };
+            // SAFETY: as in `launches`.
+            unsafe { function.launch(&stream, Geometry::linear(1, 256), &args) }?;
+        }
+        let graph = stream.end_capture()?.instantiate()?;
+        // SAFETY: as in `launches`, at each replay.
+        bursts(|| unsafe { graph.launch(&stream) }, || ep_core::provider::Stream::sync(&stream))
+    }
+}
+
+/// Microseconds of one call, the median over bursts; between them `wait` empties the device's queue.
+fn bursts(mut call: impl FnMut() -> Result<()>, wait: impl Fn() -> Result<()>) -> Result<f64> {
+    let mut times = Vec::new();
+    for _ in 0..BURSTS {
+        let begin = Instant::now();
+        for _ in 0..BURST {
+            call()?;
+        }
+        times.push(begin.elapsed().as_secs_f64() * 1e6 / BURST as f64);
+        wait()?;
+    }
+    Ok(median(times))
+}
+
+/// Name and microseconds of each way to launch.
+///
+/// # Errors
+/// The provider's; those of a machine without CUDA.
+pub fn measure(runtime: &Runtime, device: &Device) -> Result<Vec<(&'static str, f64)>> {
+    let stream = device.stream()?;
+    let mut y = device.alloc(DType::F32, 4)?;
+    let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F32))?;
+    let args = FillArgs::new(4, Scalar::F64(1.0), y.address());
+    let raw = || {
+        // SAFETY: four elements, as the buffer has.
+        unsafe { fill.launch_raw(&stream, &args) }
+    };
+    let mut rows = vec![("launch", bursts(raw, || stream.sync())?)];
+    let bare = Bare::new()?;
+    {
+        let _current = bare.loader.context.enter()?;
+        rows.push(("launch in the current context", bursts(raw, || stream.sync())?));
+    }
+    rows.push(("launch by the driver", bare.launches(y.address())?));
+    rows.push(("replay of a graph of 20", bare.replay(y.address())?));
+    let safe = || {
+        let call = ep_core::primitive::FillCall { count: 4, value: Scalar::F64(1.0), dst: &mut y };
+        fill.launch(&stream, call)
+    };
+    rows.push(("launch with checks", bursts(safe, || stream.sync())?));
+    Ok(rows)
+}
+
+/// The first result of a process: a device, memory, one launch, its result.
+///
+/// # Errors
+/// The provider's.
+pub fn first_result(runtime: &Runtime, device: &Device) -> Result<()> {
+    let stream = device.stream()?;
+    let mut y = device.alloc(DType::F32, 4)?;
+    let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F32))?;
+    fill.launch(&stream, ep_core::primitive::FillCall { count: 4, value: Scalar::F64(1.5), dst: &mut y })?;
+    let result = y.download::<f32>()?;
+    if result != [1.5; 4] {
+        return Err(Error::internal(format!("a fill with 1.5 gave {result:?}")));
+    }
+    Ok(())
+}
+
+/// The code of the kernel that [`first_result`] launches.
+///
+/// # Errors
+/// Those of compiling.
+pub fn kernel() -> Result<Vec<u8>> {
+    Bare::new()?.code()
+}

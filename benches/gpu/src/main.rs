@@ -1,0 +1,163 @@
+//! `ep-gpu-bench`: times rows of `benches/peers/gpu_rows.py` through a provider, beside a device copy of as many bytes.
+
+mod host;
+mod operands;
+mod row;
+mod timing;
+
+use clap::Parser;
+use ep_core::{Error, Result};
+use ep_registry::config::Config;
+use ep_registry::{Device, Runtime, Stream};
+use operands::{Copier, Launches};
+use row::Row;
+use serde::Serialize;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Times primitives on a GPU
+///
+/// Reads rows as benches/peers/gpu_rows.py prints them and writes a line of JSON for each when it is done: {peer, group, op,
+/// dtype, shape, us, copy_us, share, tflops, by}, or with `error` in place of times. Times are medians of the device's
+/// events over operands that rotate beyond the L2 cache.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    /// The config file [default: as for `ep`]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The device
+    #[arg(long, value_name = "NAME", default_value = "cuda:0")]
+    device: String,
+    /// The rows, `-` for standard input
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["host", "first_result", "kernel"])]
+    rows: Option<PathBuf>,
+    /// What a launch costs the host, by each way to launch
+    #[arg(long)]
+    host: bool,
+    /// Computes one thing and ends
+    #[arg(long)]
+    first_result: bool,
+    /// Writes the code of the kernel that --first-result launches
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+}
+
+/// A line of output. The keys are those of gpu_torch.py.
+#[derive(Default, Serialize)]
+struct Line<'a> {
+    peer: &'static str,
+    group: &'a str,
+    op: &'a str,
+    dtype: &'a str,
+    shape: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copy_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    share: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tflops: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("error: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<()> {
+    if let Some(file) = &cli.kernel {
+        return std::fs::write(file, host::kernel()?)
+            .map_err(|e| told(&format!("writing {}", file.display()), &e));
+    }
+    let config = Config::find(cli.config.as_deref(), true)?;
+    let config = config.ok_or_else(|| {
+        Error::not_found("there is no config; write one with `ep init`, or name it with --config")
+    })?;
+    let runtime = Runtime::builder().config(Config::from_file(&config)?).build()?;
+    let device = runtime.device(&cli.device)?;
+    if cli.first_result {
+        return host::first_result(&runtime, device);
+    }
+    if cli.host {
+        for (name, us) in host::measure(&runtime, device)? {
+            let line = Line { op: name, dtype: "f32", shape: "4", us: Some(us), ..Line::of_group("host") };
+            print(&line)?;
+        }
+        return Ok(());
+    }
+    let rows = row::read(&text(cli.rows.as_deref())?)?;
+    let (stream, copier) = (device.stream()?, Copier::new(&runtime, device)?);
+    let mut copies = timing::Copies::default();
+    for row in &rows {
+        print(&measure(&runtime, device, &stream, &copier, &mut copies, row))?;
+        device.trim()?;
+    }
+    Ok(())
+}
+
+fn told(what: &str, error: &std::io::Error) -> Error {
+    Error::invalid(format!("{what}: {error}"))
+}
+
+fn text(file: Option<&std::path::Path>) -> Result<String> {
+    match file {
+        Some(path) if path.as_os_str() != "-" => {
+            std::fs::read_to_string(path).map_err(|e| told(&format!("reading {}", path.display()), &e))
+        }
+        _ => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map_err(|e| told("reading rows", &e))?;
+            Ok(text)
+        }
+    }
+}
+
+impl<'a> Line<'a> {
+    fn of_group(group: &'a str) -> Line<'a> {
+        Line { peer: "ours", group, ..Line::default() }
+    }
+}
+
+/// A row that fails is a line with the error; the others go on.
+fn measure<'a>(
+    runtime: &Runtime,
+    device: &Device,
+    stream: &Stream,
+    copier: &Copier,
+    copies: &mut timing::Copies,
+    row: &'a Row,
+) -> Line<'a> {
+    let mut line = Line { op: &row.op, dtype: &row.dtype, shape: &row.shape, ..Line::of_group(&row.group) };
+    let mut lists = Vec::new();
+    let timed = Launches::new(runtime, device, stream, copier, row, &mut lists).and_then(|launches| {
+        let us = timing::row(stream, &launches)?;
+        Ok((us, launches.by()))
+    });
+    let timed = timed.and_then(|(us, by)| Ok((us, by, copies.time(device, stream, copier, row.bytes)?)));
+    match timed {
+        Ok((us, by, copy_us)) => {
+            (line.us, line.copy_us, line.share) = (Some(us), Some(copy_us), Some(copy_us / us));
+            line.tflops = (row.flops > 0).then(|| row.flops as f64 / us / 1e6);
+            line.by = Some(by);
+        }
+        Err(e) => line.error = Some(e.context(row.name()).to_string()),
+    }
+    line
+}
+
+fn print(line: &Line<'_>) -> Result<()> {
+    let text = serde_json::to_string(line).map_err(|e| Error::internal(e.to_string()))?;
+    writeln!(std::io::stdout(), "{text}").map_err(|e| told("writing", &e))
+}

@@ -1,0 +1,143 @@
+"""PyTorch's times of the rows of gpu_rows.py: python3 gpu_torch.py [--group NAME] [--compiled] [--groups]
+
+Each line: {peer, group, op, dtype, shape, us, copy_us, share}, or with `error` in place of times. Times are medians of CUDA
+events over inputs and outputs that rotate beyond the L2 cache; `copy_us` is a device copy of as many bytes, read and
+written, rotated alike in the same run, and `share` its time over the row's. Eager mode is the peer `torch`, torch.compile is
+`compiled`. A last group, `host`, has what a launch costs the host.
+"""
+import argparse
+import json
+import time
+
+import gpu_rows
+
+ROTATION = 512 << 20
+MOST_SETS = 16
+REPEATS = 30
+MOST_SECONDS = 1.5
+
+
+def median(values):
+    values = sorted(values)
+    return values[len(values) // 2]
+
+
+class Bench:
+    def __init__(self, torch):
+        self.torch = torch
+        self.copies = {}
+
+    def time(self, calls):
+        """Microseconds of one call."""
+        torch = self.torch
+        for call in calls[:3]:
+            call()
+        torch.cuda.synchronize()
+        times, begin = [], time.monotonic()
+        while len(times) < REPEATS and (len(times) < 5 or time.monotonic() - begin < MOST_SECONDS):
+            start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+            start.record()
+            for call in calls:
+                call()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) * 1e3 / len(calls))
+        return median(times)
+
+    def copy_us(self, moved):
+        half = max(1 << 20, moved // 2)
+        if half not in self.copies:
+            new = lambda: self.torch.empty(half, dtype=self.torch.uint8, device="cuda")
+            pairs = [(new(), new()) for _ in range(sets(2 * half))]
+            self.copies[half] = self.time([lambda p=p: p[1].copy_(p[0]) for p in pairs])
+        return self.copies[half]
+
+    def tensor(self, t, shift):
+        """One operand, moved by `shift` elements from an aligned address."""
+        torch, dims = self.torch, t["dims"]
+        dtype = gpu_rows.torch_dtype(torch, t["dtype"])
+        count = 1
+        for d in dims:
+            count *= d
+        memory = torch.empty(count + shift, dtype=dtype, device="cuda")[shift:]
+        content = t.get("content", "normal")
+        for part in memory.split(1 << 26):
+            if isinstance(content, int):
+                part.copy_(torch.randint(0, content, part.shape, device="cuda"))
+            elif dtype.is_floating_point:
+                values = torch.rand(part.shape, device="cuda") if content == "unit" else torch.randn(part.shape, device="cuda")
+                part.copy_(values)
+            else:
+                part.copy_(torch.randint(-100, 100, part.shape, device="cuda"))
+        return memory.view(dims)
+
+    def row(self, row, compiled):
+        torch, shift = self.torch, row["shift"]
+        result = {k: row[k] for k in ("group", "op", "dtype", "shape")}
+        result["peer"] = "compiled" if compiled else "torch"
+        try:
+            shared = {t["name"]: self.tensor(t, shift) for t in row["inputs"] if t["shared"]}
+            data = []
+            for _ in range(sets(row["bytes"])):
+                inputs = [shared[t["name"]] if t["shared"] else self.tensor(t, shift) for t in row["inputs"]]
+                data.append((inputs, self.tensor(row["output"], shift)))
+            if compiled:
+                torch._dynamo.reset()
+                function = torch.compile(lambda *x: row["compiled"](torch, *x), dynamic=False)
+                calls = [lambda i=i: function(*i) for i, _ in data]
+            else:
+                calls = [lambda i=i, o=o: row["call"](torch, i, o) for i, o in data]
+            us, copy = self.time(calls), self.copy_us(row["bytes"])
+            result.update(us=round(us, 3), copy_us=round(copy, 3), share=round(copy / us, 4))
+            if row["flops"]:
+                result["tflops"] = round(row["flops"] / us / 1e6, 1)
+        except Exception as error:
+            result["error"] = f"{type(error).__name__}: {str(error)[:300]}"
+            torch.cuda.empty_cache()
+        return result
+
+    def host(self):
+        """What queueing an addition of four numbers costs, without the device's time."""
+        torch = self.torch
+        a, b, o = (torch.randn(4, device="cuda") for _ in range(3))
+        bursts = []
+        for _ in range(30):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(500):
+                torch.add(a, b, out=o)
+            bursts.append((time.perf_counter() - begin) / 500 * 1e6)
+        return dict(peer="torch", group="host", op="launch", dtype="f32", shape="4", us=round(median(bursts), 3))
+
+
+def sets(moved):
+    return max(1, min(MOST_SETS, -(-ROTATION // max(1, moved))))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--group")
+    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--groups", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.groups:
+        print(*gpu_rows.groups(), "host")
+        return
+    import torch
+
+    torch.manual_seed(1)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    bench = Bench(torch)
+    emit = lambda result: print(json.dumps(result), flush=True)
+    if arguments.group in (None, "host") and not arguments.compiled:
+        emit(bench.host())
+    if arguments.group == "host":
+        return
+    with torch.inference_mode():
+        for row in gpu_rows.rows(arguments.group):
+            if row["compiled" if arguments.compiled else "call"] is not None:
+                emit(bench.row(row, arguments.compiled))
+
+
+if __name__ == "__main__":
+    main()

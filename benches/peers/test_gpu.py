@@ -1,0 +1,101 @@
+"""python3 -m unittest discover -s benches/peers -p 'test_*.py'"""
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import gpu_join
+import gpu_rows
+
+
+def line(peer, group, shape, us, copy=10.0, **more):
+    times = dict(us=us, copy_us=copy, share=copy / us) if us else {}
+    return dict(peer=peer, group=group, op=group, dtype="f32", shape=shape, **times, **more)
+
+
+def report(stage, *parts):
+    return dict(stage=stage, machine="A GPU", parts=[dict(name=str(i), status="ok", result=p) for i, p in enumerate(parts)])
+
+
+OURS = report(
+    "bench-ours",
+    [line("ours", "softmax", "49152x32", 10.0), line("ours", "softmax", "49152x1024", 12.5), line("ours", "softmax", "49152x1024 misaligned", 20.0)],
+    [line("ours", "matmul", "1x16x16x16", 4.0, tflops=123.4), line("ours", "permute", "8x8", None, error="OutOfMemory: a|b\nmore")],
+    [dict(peer="ours", group="host", op="launch", dtype="f32", shape="4", us=1.25)],
+)
+OURS["parts"].append(dict(name="first result", status="ok", result=dict(bare_ms=200.0, ours_ms=230.5)))
+PEERS = report(
+    "bench-peers",
+    [line("torch", "softmax", "49152x32", 15.0), line("torch", "softmax", "49152x1024", 25.0)],
+    [line("compiled", "softmax", "49152x32", 20.0), dict(line("compiled", "softmax", "49152x1024", None), error="broken")],
+)
+
+
+class Join(unittest.TestCase):
+    def test_rows_meet_by_name_and_the_fastest_peer_counts(self):
+        rows = {r["shape"]: r for r in gpu_join.joined(OURS, PEERS)}
+        self.assertEqual((rows["49152x32"]["torch_us"], rows["49152x32"]["compiled_us"], rows["49152x32"]["ratio"]), (15.0, 20.0, 1.5))
+        self.assertEqual((rows["49152x1024"]["ratio"], rows["49152x1024"]["compiled_us"]), (2.0, None))
+        self.assertIsNone(rows["49152x1024 misaligned"]["ratio"])
+
+    def test_tables_have_a_line_for_each_row_also_for_failures(self):
+        rows = gpu_join.joined(OURS, PEERS)
+        text = gpu_join.page(rows, gpu_join.first_of(OURS), [], "A GPU", "2030-01-02")
+        self.assertIn("| softmax | f32 | 49152x32 | 10.0 | 1.00 | 15.0 | 20.0 | 1.50 |", text)
+        self.assertIn("| matmul | f32 | 1x16x16x16 | 4.0 | 123.4 | – | – | – |", text)
+        self.assertIn("failed: OutOfMemory: a/b |", text)
+        self.assertIn("| launch | 1.25 |", text)
+        self.assertIn("230.5 ms, of the bare program 200.0 ms", text)
+        columns = {l.count("|") for l in text.splitlines() if l.startswith("| softmax")}
+        self.assertEqual(columns, {9})
+
+    def test_charts_are_xml_with_a_line_for_each_peer(self):
+        (name, svg), = gpu_join.charts(gpu_join.joined(OURS, PEERS))
+        self.assertEqual(name, "gpu-softmax-f32.svg")
+        lines = xml.fromstring(svg).findall("{http://www.w3.org/2000/svg}polyline")
+        self.assertEqual([len(l.get("points").split()) for l in lines], [2, 2, 1], "misaligned rows are not drawn")
+
+    def test_the_page_is_replaced_between_its_marks_and_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out, docs = Path(folder, "out"), Path(folder, "docs")
+            out.mkdir(), docs.mkdir(), Path(folder, "benches").mkdir()
+            (docs / "performance.md").write_text("# Performance\n\nBefore.\n")
+            for stage, content in [("bench-ours", OURS), ("bench-peers", PEERS)]:
+                (out / f"{stage}.json").write_text(json.dumps(content))
+            command = [sys.executable, str(HERE / "gpu_join.py"), str(out), str(docs), "--date", "2030-01-02"]
+            subprocess.run(command, check=True)
+            once = (docs / "performance.md").read_text()
+            subprocess.run(command, check=True)
+            self.assertEqual(once, (docs / "performance.md").read_text())
+            self.assertTrue(once.startswith("# Performance\n\nBefore.\n") and once.count(gpu_join.BEGIN) == 1)
+            self.assertTrue((docs / "charts/gpu-softmax-f32.svg").is_file())
+            record = json.loads(Path(folder, "benches/record/gpu-2030-01-02.json").read_text())
+            self.assertEqual(len(record["rows"]), 6)
+
+
+class Rows(unittest.TestCase):
+    def test_names_are_unique_and_bytes_are_plausible(self):
+        rows = gpu_rows.rows()
+        names = [(r["group"], gpu_rows.name(r)) for r in rows]
+        self.assertEqual(len(set(names)), len(names))
+        self.assertGreater(len(rows), 300)
+        for r in rows:
+            # A gather or a window reads a part; nothing moves more than its operands and indices.
+            whole = sum(map(gpu_rows.size_of, r["inputs"])) + gpu_rows.size_of(r["output"])
+            self.assertGreater(r["bytes"], 0, gpu_rows.name(r))
+            self.assertTrue(r["bytes"] <= whole or r["op"] == "gather", gpu_rows.name(r))
+
+    def test_the_program_of_the_provider_can_read_every_row(self):
+        needed = {"group", "op", "dtype", "shape", "primitive", "selectors", "roles", "attrs", "sizes", "dims", "scalars", "inputs", "output", "shift", "bytes", "flops"}
+        output = subprocess.run([sys.executable, str(HERE / "gpu_rows.py")], check=True, capture_output=True, text=True).stdout
+        for text in output.splitlines():
+            self.assertEqual(set(json.loads(text)), needed)
+
+
+if __name__ == "__main__":
+    unittest.main()
