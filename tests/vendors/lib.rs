@@ -22,10 +22,19 @@ pub fn folder() -> tempfile::TempDir {
 /// # Panics
 /// When `make` or a C compiler is missing, or the compiler has a warning.
 pub fn make(folder: &Path, name: &str) -> PathBuf {
+    make_in(&root().join("plugins/c-example"), folder, name)
+}
+
+/// The same of a copy of that folder.
+///
+/// # Panics
+/// As [`make`].
+pub fn make_in(source: &Path, folder: &Path, name: &str) -> PathBuf {
     let library = folder.join(format!("lib{name}.so"));
     let output = Command::new("make")
         .arg("-C")
-        .arg(root().join("plugins/c-example"))
+        .arg(source)
+        .arg(format!("INCLUDE={}", root().join("ep-core/include").display()))
         .arg(format!("OUT={}", folder.display()))
         .arg("CFLAGS=-O1 -g")
         .arg(&library)

@@ -17,6 +17,9 @@ use std::collections::BTreeSet;
 /// How a case ended, why, and how fast it is where that was measured.
 pub type Ended = (End, String, Option<Measured>);
 
+/// Of so many combinations of such an op, one may have a large case in a sample.
+const LARGE_SAMPLE: usize = 6;
+
 /// What stands in a report where nothing could be compared.
 const NO_REFERENCE: &str = "no reference: memory, guard zones and determinism only";
 
@@ -62,16 +65,17 @@ pub fn cases_of(
 }
 
 /// Which cases of a key a sample has: two of all, others for each key, so that an op's keys together have all of them;
-/// one for each way to be in place; and what is wanted more of those that are not large.
+/// one for each way to be in place; and what is wanted more of those that are not large. Where an op has more combinations
+/// than are wanted of it, few of them have a large case, which takes as long as dozens of others.
 fn sample(cases: &[Listed], wanted: usize, first: usize, schema: &Schema) -> BTreeSet<usize> {
     let count = cases.len();
-    let mut chosen = BTreeSet::from([first % count, (first + 1 + count / 2) % count]);
+    let is_large = |i: usize| traits(&cases[i].1, schema).contains(&Trait::Large);
+    let skips_large = wanted < 2 && !(first / count).is_multiple_of(LARGE_SAMPLE);
+    let next = |i: usize| if skips_large && is_large(i) { (i + 1) % count } else { i };
+    let mut chosen = BTreeSet::from([first % count, (first + 1 + count / 2) % count].map(next));
     let pairs: BTreeSet<_> = cases.iter().filter_map(|(_, c, _)| c.in_place).collect();
     chosen.extend(pairs.into_iter().filter_map(|p| cases.iter().position(|(_, c, _)| c.in_place == Some(p))));
-    let small = (0..count).map(|i| (first + i) % count).filter(|i| {
-        let large = traits(&cases[*i].1, schema).contains(&Trait::Large);
-        !large
-    });
+    let small = (0..count).map(|i| (first + i) % count).filter(|i| !is_large(*i));
     for i in small {
         if chosen.len() >= wanted {
             break;

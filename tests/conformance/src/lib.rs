@@ -39,3 +39,4 @@ pub use case::{Case, Content, Key};
 pub use memory::{Arena, Edge};
 pub use rig::{Outcome, Rig, Speed};
 pub use shapes::cases;
+pub use vendor::vendor_cases;

@@ -85,7 +85,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A process that is ended when this is dropped.
 struct Worker {
     child: Child,
-    input: ChildStdin,
+    /// `None`: it was told to end.
+    input: Option<ChildStdin>,
     replies: Receiver<Result<Reply>>,
     errors: Arc<Mutex<VecDeque<u8>>>,
     readers: Vec<std::thread::JoinHandle<()>>,
@@ -127,9 +128,27 @@ impl Worker {
                 kept.drain(..excess);
             }
         });
-        let mut worker = Worker { child, input, replies, errors, readers: vec![reading, listening] };
-        send(&mut worker.input, &Command::Setup(setup.clone()))?;
+        let mut worker =
+            Worker { child, input: Some(input), replies, errors, readers: vec![reading, listening] };
+        worker.say(&Command::Setup(setup.clone()))?;
         Ok(worker)
+    }
+
+    fn say(&mut self, command: &Command) -> Result<()> {
+        let gone = || Error::internal("the worker was told to end");
+        send(self.input.as_mut().ok_or_else(gone)?, command)
+    }
+
+    /// Has it destroy what it made and end; `Some` is what went wrong with that.
+    fn finish(mut self, timeout: Duration) -> Option<String> {
+        // There are no more commands, and so it ends.
+        drop(self.input.take());
+        let death = match self.reply(timeout) {
+            Err(Death::Ended) if self.child.wait().is_ok_and(|status| status.success()) => return None,
+            Err(death) => death,
+            Ok(reply) => Death::Broken(format!("{reply:?} without a command")),
+        };
+        Some(format!("after the last case: {}", self.bury(&death, timeout)))
     }
 
     fn reply(&self, timeout: Duration) -> std::result::Result<Reply, Death> {
@@ -217,9 +236,13 @@ pub fn run(launcher: &Launcher, setup: &Setup, progress: &dyn Progress) -> Resul
     let mut outcomes = Outcomes::default();
     let load = Unit::check(setup, Group::Load, "load");
     let mut worker = Worker::start(launcher, setup)?;
-    let asked = send(&mut worker.input, &Command::List);
+    let mut ends = Vec::new();
+    let asked = worker.say(&Command::List);
     let listing = match asked.map_err(|_| Death::Ended).and_then(|()| worker.reply(launcher.timeout)) {
-        Ok(Reply::Listing(listing)) => listing,
+        Ok(Reply::Listing(listing)) => {
+            ends.extend(worker.finish(launcher.timeout));
+            listing
+        }
         Ok(other) => {
             return Err(Error::internal(format!("a worker answered {other:?} when asked what there is")));
         }
@@ -247,19 +270,27 @@ pub fn run(launcher: &Launcher, setup: &Setup, progress: &dyn Progress) -> Resul
     let results: Mutex<Vec<Ran>> = Mutex::default();
     let hangs: Mutex<HashMap<String, usize>> = Mutex::default();
     let stopped = AtomicBool::new(launcher.stop_at_failure && loaded.as_ref().is_some_and(failed));
-    let shared = Shared { launcher, setup, progress, units: &outcomes.units, queue, results, hangs, stopped };
+    let ends = Mutex::new(ends);
+    let shared =
+        Shared { launcher, setup, progress, units: &outcomes.units, queue, results, hangs, stopped, ends };
     let jobs = launcher.jobs.max(1).min(outcomes.units.len().max(1));
-    let ends: Vec<Result<()>> = std::thread::scope(|scope| {
+    let threads: Vec<Result<()>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(|| shared.work())).collect();
         let panicked = |_| Err(Error::panic("a thread of the kit panicked"));
         threads.into_iter().map(|t| t.join().unwrap_or_else(panicked)).collect()
     });
-    ends.into_iter().collect::<Result<()>>()?;
+    threads.into_iter().collect::<Result<()>>()?;
+    let ends = shared.ends.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut cases = shared.results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if let Some(loaded) = loaded {
+    let mut of_process: Vec<Ran> = loaded.into_iter().collect();
+    if !ends.is_empty() {
+        let name = Unit::check(setup, Group::Load, "end").name;
+        of_process.push(Ran { name, ..of_load(End::Failed, &ends.join("; ")) });
+    }
+    if !of_process.is_empty() {
         outcomes.units.push(load);
-        progress.case(&loaded);
-        cases.push(loaded);
+        of_process.iter().for_each(|case| progress.case(case));
+        cases.extend(of_process);
     }
     // Stable: the cases of a unit keep their order.
     cases.sort_by_key(|c| c.unit);
@@ -290,6 +321,8 @@ struct Shared<'a> {
     hangs: Mutex<HashMap<String, usize>>,
     /// A case has failed, and nothing more is to be run.
     stopped: AtomicBool,
+    /// What went wrong when workers ended.
+    ends: Mutex<Vec<String>>,
 }
 
 impl Shared<'_> {
@@ -297,7 +330,11 @@ impl Shared<'_> {
         let mut worker = None;
         loop {
             let next = lock(&self.queue).pop_front().filter(|_| !self.is_stopped());
-            let Some(unit) = next else { return Ok(()) };
+            let Some(unit) = next else {
+                let wrong = worker.and_then(|worker: Worker| worker.finish(self.launcher.timeout));
+                lock(&self.ends).extend(wrong);
+                return Ok(());
+            };
             self.unit(unit, &mut worker)?;
             self.progress.unit(&self.units[unit]);
         }
@@ -367,7 +404,7 @@ impl Shared<'_> {
     /// Has a worker run a unit from `at` on, and keeps track there.
     fn talk(&self, index: usize, worker: &mut Worker, at: &mut Place) -> std::result::Result<(), Death> {
         let unit = self.units[index].name.clone();
-        send(&mut worker.input, &Command::Run { unit, skip: at.index }).map_err(|_| Death::Ended)?;
+        worker.say(&Command::Run { unit, skip: at.index }).map_err(|_| Death::Ended)?;
         loop {
             match worker.reply(self.launcher.timeout)? {
                 Reply::Begin { index, name } => *at = Place { index, name: Some(name) },

@@ -69,10 +69,16 @@ pub fn tolerance(case: &Case, dtype: DType, largest: f64) -> Tolerance {
         "add" => terms(case.arity as f64, largest * case.arity as f64),
         "arange" => Tolerance { ulp: 1.0, absolute: 0.0 },
         "scatter_add" => terms(size("num_indices"), largest * (size("num_indices") + 1.0)),
-        "softmax" => Tolerance { ulp: if half { 1.0 } else { 8.0 }, absolute: eps * 1e-3 },
-        "log_softmax" => {
-            Tolerance { ulp: if half { 1.0 } else { 4.0 }, absolute: eps * 8.0 * (1.0 + largest) }
+        // A row's sum is of positive terms: in any order, n roundings leave it within n units of rounding of itself, and
+        // so every element that is divided by it. Of a logarithm that is an absolute error.
+        "softmax" => {
+            let of_sum = size("cols") * eps / spacing(dtype, 1.0);
+            Tolerance { ulp: of_sum + if half { 1.0 } else { 8.0 }, absolute: eps * 1e-3 }
         }
+        "log_softmax" => Tolerance {
+            ulp: if half { 1.0 } else { 4.0 },
+            absolute: eps * (8.0 * (1.0 + largest) + size("cols")),
+        },
         "softmax_backward" | "log_softmax_backward" => {
             let scale = if case.key.op == "softmax_backward" { largest * largest } else { largest.exp() };
             terms(size("cols") + 4.0, largest * (1.0 + scale))
@@ -221,6 +227,30 @@ mod tests {
         assert_eq!(spacing(DType::F64, -8.0), 8.0 * f64::EPSILON);
         assert_eq!(spacing(DType::F64, 1e-300), f64::from_bits(1e-300f64.to_bits() + 1) - 1e-300);
         assert_eq!(spacing(DType::F64, 0.0), f64::from_bits(1));
+    }
+
+    #[test]
+    fn plain_sums_of_long_rows_are_within_the_bounds_of_softmax() {
+        let softmax = |dtype, cols: i64| {
+            let dtypes = vec![("src".to_owned(), dtype), ("dst".to_owned(), dtype)];
+            let key = crate::Key { op: "softmax".to_owned(), selectors: Vec::new(), dtypes };
+            tolerance(&Case::new(&key, "row").sizes(&[("cols", cols)]), dtype, 1.0)
+        };
+        for cols in [1000usize, 100_000] {
+            // Equal terms round the same way within each binade, the worst that a plain sum can meet.
+            for x in [0.1f32, 0.7, 1.0 / 3.0] {
+                let sum = (0..cols).fold(0f32, |sum, _| sum + x);
+                let (exact, found) = (1.0 / cols as f64, f64::from(x / sum));
+                let bound = softmax(DType::F32, cols as i64);
+                assert!(bound.accepts(DType::F32, Number::Real(exact), Number::Real(found)), "{cols} of {x}");
+                // A term left out of a thousand is no rounding.
+                let short = f64::from(x / (sum - x));
+                let accepted = bound.accepts(DType::F32, Number::Real(exact), Number::Real(short));
+                assert!(cols > 1000 || !accepted, "{cols} of {x}");
+            }
+        }
+        // A sum in f32 costs a half-precision result little.
+        assert!(softmax(DType::F16, 1000).ulp < 1.2 && softmax(DType::BF16, 1000).ulp < 1.1);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use crate::case::{Case, Content, Key};
 use crate::predicates::Advertised;
+use crate::rig::{Outcome, Rig};
 use crate::traits::in_place_pairs;
 use crate::values::Random;
 use ep_core::handle::KnownLaunch;
@@ -38,6 +39,24 @@ pub fn known(runtime: &Runtime, device: &Device, op: &str, seed: u64) -> Result<
         Ok((case, known))
     };
     (0..count).map(one).collect()
+}
+
+/// Runs the launches with known results that a provider brings, on memory of a device: the op and the name of each, and
+/// how it ended.
+///
+/// # Errors
+/// As [`known`], and when there is no memory or no stream.
+pub fn vendor_cases(runtime: &Runtime, device: &Device, seed: u64) -> Result<Vec<(String, Outcome)>> {
+    let mut rig = Rig::new(runtime, device)?;
+    let ops: BTreeSet<String> = rig.keys().into_iter().map(|key| key.op).collect();
+    let mut all = Vec::new();
+    for op in ops {
+        for (case, launch) in known(runtime, device, &op, seed)? {
+            let expected = rig.known(&case, &launch)?;
+            all.push((format!("{op} {}", case.name), rig.run_on_device(&case, &expected)?));
+        }
+    }
+    Ok(all)
 }
 
 /// Cases of one op that a provider can bring.

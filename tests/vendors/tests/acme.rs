@@ -5,7 +5,7 @@ use ep_core::{Code, DType, Scalar};
 use ep_registry::query::Filter;
 use ep_registry::select::Verdict;
 use ep_registry::{Device, DynPrimitive, Runtime};
-use ep_vendor_tests::{folder, load, make, root};
+use ep_vendor_tests::{folder, load, make, make_in, root};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -369,4 +369,39 @@ fn no_file_of_the_core_the_host_or_the_command_names_them() {
     assert!(
         lines_with(&root().join("plugins/c-example"), &["acme.conv2d"], &mut found) > 3 && !found.is_empty()
     );
+}
+
+/// The kit's verdict on the plugin with one line of its source replaced: the names of the cases that fail.
+fn failing_cases(line: &str, by: &str) -> Vec<String> {
+    let folder = folder();
+    let source = root().join("plugins/c-example");
+    for file in ["acme.c", "acme_cases.h", "provider.h", "Makefile"] {
+        std::fs::copy(source.join(file), folder.path().join(file)).unwrap();
+    }
+    let text = std::fs::read_to_string(source.join("acme.c")).unwrap();
+    assert_eq!(text.matches(line).count(), 1, "{line}");
+    std::fs::write(folder.path().join("acme.c"), text.replace(line, by)).unwrap();
+    let library = make_in(folder.path(), folder.path(), "acme");
+    let runtime = load(&[("acme", &library)]);
+    let verdicts = ep_conformance::vendor_cases(&runtime, cpu(&runtime), 7).unwrap();
+    assert!(verdicts.len() >= 25, "{verdicts:?}");
+    let failed =
+        verdicts.into_iter().filter(|(_, outcome)| matches!(outcome, ep_conformance::Outcome::Fail(_)));
+    failed.map(|(name, _)| name).collect()
+}
+
+#[test]
+fn its_own_cases_tell_right_from_wrong() {
+    assert_eq!(failing_cases("*dst++ = (float)sum;", "*dst++ = (float)sum;"), [""; 0]);
+    for (line, defect, op) in [
+        ("+ y + i) * s[2]", "+ y + j) * s[2]", "acme.conv2d"),
+        ("c < in; ++c) sum", "c + 1 < in; ++c) sum", "acme.conv2d"),
+        ("(int)nearbyint(", "(int)floor(", "cast"),
+        ("exponent - 11);", "exponent - 10);", "cast"),
+        ("fmin(fabs(x), 240)", "fmin(fabs(x), 224)", "fill"),
+        ("if (isnan(x)) return 0x80;", "if (isnan(x)) return 0;", "fill"),
+    ] {
+        let failed = failing_cases(line, defect);
+        assert!(failed.iter().any(|name| name.starts_with(op)), "{defect}: {failed:?}");
+    }
 }
