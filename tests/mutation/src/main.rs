@@ -276,6 +276,7 @@ impl Check {
             quick: !self.whole,
             sample: SAMPLE,
             perf: false,
+            onnx: None,
             filter,
         }
     }
