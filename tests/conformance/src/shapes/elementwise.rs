@@ -46,7 +46,7 @@ pub(super) fn unary(key: &Key) -> Vec<Case> {
     let make = |name: &'static str, n| {
         let case = Case::new(key, name).sizes(&[("count", n)]);
         // Half of them, by the name, which a case has in common with the smaller one that it repeats.
-        let wide = if name.len() % 2 == 0 { content(key, function) } else { Content::Modest };
+        let wide = if name.len().is_multiple_of(2) { content(key, function) } else { Content::Modest };
         let case = case.content(wide);
         if key.op == "cast" { case } else { with_attrs(case) }
     };

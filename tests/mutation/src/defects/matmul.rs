@@ -69,7 +69,7 @@ fn beta_first_item_only(call: &mut Call, _: &DeviceMemory<'_>) -> Result<Vec<Wri
     let honest = call.reference()?;
     let [m, n, _] = sizes(call);
     let floats = [DType::F32, DType::F64].contains(&dtype(call, "data"));
-    if !floats || or(scalar(call, "beta"), 0.0) == 0.0 || size(call, "batch") < 2 {
+    if !floats || or(scalar(call, "beta"), 0.0) == 0.0 || size(call, "batch") < 2 || m * n == 0 {
         return Ok(honest);
     }
     let c = operand(call, "c")?;
