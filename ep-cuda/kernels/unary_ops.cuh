@@ -30,16 +30,16 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     else if constexpr (Op == U::hard_tanh) return x >= b ? b : x <= a ? a : x;
     else if constexpr (Op == U::leaky_relu) return x > 0 ? x : x * a;
     else if constexpr (Op == U::mish) {
-        // tanh(ln(1 + p)) = (p^2 + 2p) / (p^2 + 2p + 2); far below 0 that is p, far above it 1.
+        // x tanh(ln(1 + e^x)) is a product less a smaller one, whose errors weigh less: below 0 of x e^x, above of x. With
+        // p = e^x the tangent is (p^2 + 2p) / (p^2 + 2p + 2), and with p = e^-x it is (1 + 2p) / (1 + 2p + 2p^2).
         if (x > 20) return x;
         if (x < low_bound<T>) return low_power(x, T(0), x);
-        const T p = exp_near(x), q = p * (p + 2);
-        // Where p is small, what x p is too large by is smaller still, and so are its errors.
-        if (x < -1) {
-            const T y = times_exp(x, x, T(0));
-            return fma(-y, p * (p + 1) / (q + 2), y);
+        if (x < T(-0.25)) {
+            const T p = exp_near(x), y = times_exp(x, x, T(0));
+            return fma(-y, p * (p + 1) / (p * (p + 2) + 2), y);
         }
-        return x * (q / (q + 2));
+        const T p = exp_near(-x), square = 2 * p * p;
+        return fma(-x, square / (square + (2 * p + 1)), x);
     } else if constexpr (Op == U::selu) return x > 0 ? selu_scale * x : selu_scale * selu_alpha * expm1(x);
     else if constexpr (Op == U::silu) return times_sigmoid(x, x);
     else if constexpr (Op == U::soft_shrink) return x > a ? x - a : x < -a ? x + a : x != x ? x : T(0);

@@ -3,7 +3,7 @@
 //! An entry is `ARCH/nvrtc-VERSION/KEY.cubin` in the cache's folder, where KEY is the hash of everything else that
 //! decides about the code: sources, options, the kernel's name. It is written beside its place and renamed, so
 //! nobody sees half of one; it carries its length and a hash, so a damaged one is noticed, removed and built anew.
-//! Entries are never changed, so processes need no lock.
+//! Entries are never changed, so processes need no lock. With a limit, writing one removes the oldest ones.
 
 use crate::compiler::Arch;
 use crate::env;
@@ -28,6 +28,8 @@ const HEAD: usize = 8 + 8 + 32;
 #[derive(Debug, Default)]
 pub struct Cache {
     folder: Option<PathBuf>,
+    /// Bytes of all entries at most; none: any number.
+    limit: Option<u64>,
     /// A folder that cannot be written is told of once.
     complained: AtomicBool,
 }
@@ -42,7 +44,13 @@ impl Cache {
             Some(path) => Some(path),
             None => user_folder(),
         };
-        Cache { folder, complained: AtomicBool::new(false) }
+        Cache { folder, limit: None, complained: AtomicBool::new(false) }
+    }
+
+    /// With a limit on the bytes of all entries. The one that was written last stays whatever its size.
+    #[must_use]
+    pub fn with_limit(self, limit: Option<u64>) -> Cache {
+        Cache { limit, ..self }
     }
 
     /// Where it is; `None`: disabled.
@@ -87,7 +95,7 @@ impl Cache {
     /// Keeps code. What goes wrong is logged: the code is there all the same.
     pub fn put(&self, arch: Arch, version: Version, key: &Key, code: &[u8]) {
         let Some(path) = self.place(arch, version, key) else { return };
-        if let Err(e) = store(&path, code)
+        if let Err(e) = self.store(&path, code)
             && !self.complained.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
@@ -108,7 +116,15 @@ impl Cache {
                 "the cache is disabled; name a folder with option `cache` or {FOLDER_ENV}"
             ))
         })?;
-        store(&path, code).map_err(|e| Error::unavailable(format!("{}: {e}", path.display())))
+        self.store(&path, code).map_err(|e| Error::unavailable(format!("{}: {e}", path.display())))
+    }
+
+    fn store(&self, path: &Path, code: &[u8]) -> io::Result<()> {
+        store(path, code)?;
+        match (self.limit, &self.folder) {
+            (Some(limit), Some(folder)) => trim(folder, limit, path),
+            _ => Ok(()),
+        }
     }
 
     fn place(&self, arch: Arch, version: Version, key: &Key) -> Option<PathBuf> {
@@ -156,6 +172,39 @@ fn store(path: &Path, code: &[u8]) -> io::Result<()> {
     })
 }
 
+/// Removes the oldest entries but `last` until the others with it have at most `limit` bytes.
+fn trim(folder: &Path, limit: u64, last: &Path) -> io::Result<()> {
+    let mut entries = Vec::new();
+    for arch in fs::read_dir(folder)? {
+        // What else lies in the folder is none of ours.
+        let Ok(versions) = fs::read_dir(arch?.path()) else { continue };
+        for version in versions {
+            let Ok(files) = fs::read_dir(version?.path()) else { continue };
+            for file in files {
+                let file = file?;
+                let path = file.path();
+                // Another process may have removed it since.
+                let Ok(data) = file.metadata() else { continue };
+                if path.extension().is_some_and(|e| e == "cubin") {
+                    entries.push((data.modified()?, data.len(), path));
+                }
+            }
+        }
+    }
+    let mut total: u64 = entries.iter().map(|(_, bytes, _)| bytes).sum();
+    entries.sort();
+    for (_, bytes, path) in entries.iter().filter(|(_, _, path)| path != last) {
+        if total <= limit {
+            break;
+        }
+        match fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => total -= bytes,
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +233,28 @@ mod tests {
         assert_eq!(cache.find(ARCH, &key, 11), None);
         assert_eq!(cache.find(Arch::new(8, 0), &key, 13), None);
         assert_eq!(cache.find(ARCH, &[8; 32], 13), None);
+    }
+
+    #[test]
+    fn a_limit_removes_the_oldest_entries_and_nothing_else() {
+        let folder = Folder::new();
+        let entry = HEAD as u64 + 100;
+        let cache = cache(&folder).with_limit(Some(3 * entry));
+        let own = folder.path().join("sm_90/nvrtc-13.0/notes.txt");
+        let there = || (0..6).filter(|k| cache.get(ARCH, NEW, &[*k; 32]).is_some()).collect::<Vec<_>>();
+        for key in 0..5u8 {
+            cache.put(ARCH, if key == 1 { OLD } else { NEW }, &[key; 32], &[key; 100]);
+            // File systems tell times in steps.
+            let path = cache.place(ARCH, if key == 1 { OLD } else { NEW }, &[key; 32]).unwrap();
+            let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000 + u64::from(key));
+            fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+            fs::write(&own, b"mine").unwrap();
+        }
+        assert_eq!((there(), cache.get(ARCH, OLD, &[1; 32])), (vec![2, 3, 4], None));
+        assert!(own.exists());
+        // One that is larger than the limit is kept alone.
+        cache.put(ARCH, NEW, &[5; 32], &[5; 1000]);
+        assert_eq!(there(), [5]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// The architecture of a GPU: its compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,7 +92,7 @@ impl Spec {
     /// What decides about the code, except for architecture and compiler.
     pub fn key(&self) -> Key {
         let mut hash = Sha256::new();
-        hash.update(digest(self.source));
+        hash.update(digest(self.source).0);
         self.options().iter().for_each(|o| add(&mut hash, o));
         hash.finalize().into()
     }
@@ -103,18 +104,24 @@ fn add(hash: &mut Sha256, text: &str) {
     hash.update(text);
 }
 
-/// The hash of a source with all that it includes, computed once.
-fn digest(source: &'static Source) -> Key {
-    static KNOWN: Mutex<BTreeMap<usize, Key>> = Mutex::new(BTreeMap::new());
-    *KNOWN.lock().entry(std::ptr::from_ref(source).addr()).or_insert_with(|| {
+/// Name and text of each header that a source includes.
+type Headers = Arc<[(&'static str, &'static str)]>;
+
+/// The hash of a source with all that it includes, and that, found once.
+fn digest(source: &'static Source) -> (Key, Headers) {
+    static KNOWN: Mutex<BTreeMap<usize, (Key, Headers)>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock();
+    let found = known.entry(std::ptr::from_ref(source).addr()).or_insert_with(|| {
+        let headers = included(source.text);
         let mut hash = Sha256::new();
         [source.name, source.entry, source.text].iter().for_each(|text| add(&mut hash, text));
-        for (name, text) in included(source.text) {
+        for (name, text) in &headers {
             add(&mut hash, name);
             add(&mut hash, text);
         }
-        hash.finalize().into()
-    })
+        (hash.finalize().into(), headers.into())
+    });
+    found.clone()
 }
 
 impl fmt::Display for Spec {
@@ -221,7 +228,7 @@ fn compile(nvrtc: &Nvrtc, spec: &Spec, arch: Arch) -> Result<Vec<u8>> {
     let input = Input {
         name: spec.source.name,
         text: spec.source.text,
-        headers: &included(spec.source.text),
+        headers: &digest(spec.source).1,
         options: &spec.options(),
     };
     nvrtc.compile(input, arch).map_err(|e| e.context(spec))

@@ -79,7 +79,7 @@ impl CudaProvider {
     pub fn new(settings: &Settings) -> Result<CudaProvider> {
         let driver = Driver::open(settings.driver.as_deref());
         let version = driver.as_ref().ok().map(Driver::version);
-        let cache = Cache::new(settings.cache.as_deref());
+        let cache = Cache::new(settings.cache.as_deref()).with_limit(settings.cache_limit);
         let compiler = Arc::new(Compiler::new(cache, settings.nvrtc.clone(), version));
         match driver.and_then(|driver| Devices::find(driver, &compiler, settings)) {
             Err(e) if e.code() == Code::InvalidArgument => Err(e),

@@ -145,10 +145,15 @@ impl Told {
                 address
             }
         };
+        Ok((address as u64, self.remember(launch)))
+    }
+
+    /// The number of a launch.
+    fn remember(&self, launch: Refused) -> u32 {
         let number = self.launches.get();
         self.launches.set(number.wrapping_add(1));
         self.latest[number as usize % REMEMBERED].set(launch);
-        Ok((address as u64, number))
+        number
     }
 
     /// The error of the first launch that refused an index since the last call. Everything queued is done.
@@ -185,5 +190,46 @@ impl Told {
         if let Some(address) = self.slot.take() {
             context.refusals().give(address);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_core::Code;
+
+    /// As a kernel does it.
+    fn refuse(slot: &Slot, launch: u32, position: u64, value: i64) {
+        slot.launch.store(launch, Ordering::Relaxed);
+        slot.position.store(position, Ordering::Relaxed);
+        slot.value.store(value, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn the_next_wait_tells_the_op_the_place_and_the_value_once() {
+        assert_eq!((size_of::<Slot>(), std::mem::offset_of!(Slot, position)), (24, 8));
+        let page = Box::new(Slot {
+            lock: AtomicU32::new(0),
+            launch: AtomicU32::new(0),
+            position: AtomicU64::new(NOWHERE),
+            value: AtomicI64::new(0),
+        });
+        let told = Told::default();
+        assert_eq!(told.check(), Ok(()), "no launch may refuse anything");
+        told.slot.set(Some(std::ptr::from_ref(&*page).expose_provenance()));
+        told.remember(Refused { name: "gather", from: -5, to: 5 });
+        let second = told.remember(Refused { name: "one_hot", from: 0, to: 7 });
+        assert_eq!(told.check(), Ok(()));
+        refuse(&page, second, 3, 12);
+        let error = told.check().unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert_eq!(error.message(), "one_hot: index 12 at position 3 is out of range: it must be in 0..7");
+        assert_eq!(told.check(), Ok(()), "it is told once");
+        for _ in 0..REMEMBERED {
+            told.remember(Refused { name: "gather", from: 0, to: 7 });
+        }
+        refuse(&page, second, 0, -1);
+        let error = told.check().unwrap_err();
+        assert!(error.message().starts_with("index -1 at position 0 of an earlier"), "{error}");
     }
 }

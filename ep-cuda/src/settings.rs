@@ -17,6 +17,7 @@ use std::path::PathBuf;
 /// | `softmax` | by width | strategy of the softmax family, where it has room: `warp`, `block`, `cluster`, `shared`, `wide` |
 /// | `tf32` | `false` | matrix products of f32 may round their factors to TF32, which is faster |
 /// | `cache` | [`FOLDER_ENV`](crate::cache::FOLDER_ENV), else the user's cache folder | folder of compiled kernels, or `off` |
+/// | `cache_limit` | none | bytes of compiled kernels in that folder at most; the oldest go first |
 /// | `nvrtc` | [`LIBRARY_ENV`](crate::nvrtc::LIBRARY_ENV), else searched for | file of NVRTC, or the folder that holds it |
 /// | `cublaslt` | [`LIBRARY_ENV`](crate::cublaslt::LIBRARY_ENV), else searched for | file of cuBLASLt, or the folder that holds it |
 /// | `driver` | [`LIBRARY_ENV`](crate::driver::LIBRARY_ENV), else `libcuda.so.1` | file of the driver |
@@ -34,6 +35,8 @@ pub struct Settings {
     pub tf32: bool,
     /// `cache`
     pub cache: Option<String>,
+    /// `cache_limit`
+    pub cache_limit: Option<u64>,
     /// `nvrtc`
     pub nvrtc: Option<PathBuf>,
     /// `cublaslt`
@@ -56,6 +59,7 @@ impl Settings {
             "softmax",
             "tf32",
             "cache",
+            "cache_limit",
             "nvrtc",
             "cublaslt",
             "driver",
@@ -72,6 +76,7 @@ impl Settings {
             softmax: softmax.map_err(|e: Error| e.context("option `softmax`"))?,
             tf32: options.parse("tf32", false)?,
             cache: text("cache"),
+            cache_limit: options.get("cache_limit").map(|_| options.parse("cache_limit", 0)).transpose()?,
             nvrtc: text("nvrtc").map(PathBuf::from),
             cublaslt: text("cublaslt").map(PathBuf::from),
             driver: text("driver").map(PathBuf::from),

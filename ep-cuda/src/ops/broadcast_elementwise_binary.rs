@@ -58,7 +58,7 @@ fn classes() -> Vec<Class> {
 }
 
 /// An op and dtypes that compute the same from the same bits, for many: they share a kernel.
-fn canonical<'a>(op: &'a str, src: DType, dst: DType) -> (&'a str, DType, DType) {
+fn canonical(op: &str, src: DType, dst: DType) -> (&str, DType, DType) {
     let is_unsigned = src.is_int() && unsigned(src) == src;
     let op = match exchanged(op).unwrap_or(op) {
         "relu_backward_with_dy_y" => "relu_backward_with_dy_x",

@@ -228,12 +228,10 @@ impl Plan {
 
     /// Dimensions from the innermost outwards, as the source and as the destination has them.
     fn orders(&self) -> [[usize; RANK]; 2] {
-        let mut orders = [[0; RANK]; 2];
-        for k in 0..self.rank {
-            orders[0][k] = self.rank - 1 - k;
-            orders[1][k] = self.perm[self.rank - 1 - k];
-        }
-        orders
+        let last = self.rank - 1;
+        let order =
+            |dim: &dyn Fn(usize) -> usize| std::array::from_fn(|k| if k <= last { dim(last - k) } else { 0 });
+        [order(&|d| d), order(&|d| self.perm[d])]
     }
 
     /// How many indices of each dimension a block has: as long runs on both sides as there is room for.

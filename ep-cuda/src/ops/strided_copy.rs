@@ -31,16 +31,16 @@ fn build(device: &CudaDevice, desc: &StridedCopyDesc) -> Result<Copier> {
     let (loader, name) = (device.loader()?, StridedCopy::NAME);
     let bytes = [dst, src].map(DType::bytes_for_bounds);
     let way = if src == dst {
-        Way::Move(Mover::new(&loader, name, bytes[0]))
+        Way::Move(Box::new(Mover::new(&loader, name, bytes[0])))
     } else {
-        Way::Cast(ByIndex::new(&loader, name, |index| spec("cast", src, dst, index)))
+        Way::Cast(Box::new(ByIndex::new(&loader, name, |index| spec("cast", src, dst, index))))
     };
     Ok(Copier { way, bytes })
 }
 
 enum Way {
-    Move(Mover),
-    Cast(ByIndex),
+    Move(Box<Mover>),
+    Cast(Box<ByIndex>),
 }
 
 struct Copier {

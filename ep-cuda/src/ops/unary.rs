@@ -88,7 +88,7 @@ pub(super) fn name_of(op: UnaryOp) -> Result<&'static str> {
 const KEEP_INT: [&str; 6] = ["ceil", "floor", "rint", "round", "trunc", "nan_assign"];
 
 /// An op and dtypes that compute the same from the same bits, for many: they share a kernel.
-fn canonical<'a>(op: &'a str, src: DType, dst: DType) -> (&'a str, DType, DType) {
+fn canonical(op: &str, src: DType, dst: DType) -> (&str, DType, DType) {
     let is_int = src.is_int();
     let is_unsigned = is_int && unsigned(src) == src;
     match op {

@@ -70,7 +70,7 @@ ENTRY = {
     "one_hot.cu": "ep_one_hot", "transpose.cu": "ep_transpose", "permute.cu": "ep_permute", "reduce.cu": "ep_reduce",
     "arg_reduce.cu": "ep_arg_reduce", "softmax.cu": "ep_softmax", "softmax_backward.cu": "ep_softmax_backward",
     "softmax_wide.cu": "ep_softmax_wide", "softmax_strided.cu": "ep_softmax_strided", "norm.cu": "ep_norm",
-    "norm_wide.cu": "ep_norm_wide",
+    "norm_wide.cu": "ep_norm_wide", "scatter_add.cu": "ep_scatter_add",
 }
 
 

@@ -384,6 +384,24 @@ def one_hot(mode, index_dtype, size, num_indices, depth, on, off, indices, dst, 
     return Launch(spec, args, ceil_div(ceil_div(count, pack) if count else num_indices, 256))
 
 
+class ScatterAddArgs(ctypes.Structure):
+    _fields_ = [
+        ("outer", u64), ("processed", u64), ("inner", u64), ("num_indices", u64), ("window", i64 * 3), ("indices", u64),
+        ("src", u64), ("dst", u64), ("error", u64), ("launch", u64), ("mode", u64), ("blocks_per_outer", u64),
+    ]
+
+
+def scatter_add(mode, index_dtype, dtype, outer, processed, inner, num_indices, indices, src, dst, error=0, offset=0,
+                axis=0):
+    volume = (16 << 10) // max(4, SIZE[dtype])
+    adds = outer * processed * inner * num_indices > 0
+    per_outer = ceil_div(processed * inner, volume) if adds else 0
+    args = ScatterAddArgs(outer, processed, inner, num_indices, (i64 * 3)(offset, processed, axis or offset + processed),
+                          indices, src, dst, error, 1, ("wrap", "zero", "error").index(mode), per_outer)
+    spec = Spec("scatter_add.cu", INDICES=index_dtype, DATA=dtype, THREADS=256, VOLUME=volume)
+    return Launch(spec, args, min(per_outer * outer if adds else ceil_div(num_indices, 256), 1 << 30))
+
+
 class FillArgs(ctypes.Structure):
     _fields_ = [("count", u64), ("dst", u64), ("src", u64), ("value", u64 * 2)]
 
@@ -440,7 +458,8 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, roomy=False):
         sharers = lanes if blocks == 0 else threads * blocks
         return config(*held) if sharers * each >= packs else None
     def each_of(sharers):
-        return next((n for n in (1, 2, 3, 4, 6, 8) if n * sharers >= packs), None)
+        steps = (1, 2, 3, 4, 6, 8) if is_aligned or packs <= 128 // sources else (1, 2, 3, 4, 8)
+        return next((n for n in steps if n * sharers >= packs), None)
 
     if packs <= 128 // sources:
         # Within a warp: two packs for each lane as far as they go, then four.
