@@ -17,11 +17,11 @@ pub struct Graphs<D: Device> {
     /// From now on the stream, which does not record, records what is queued and does none of it.
     pub begin: fn(&D::Stream) -> Result<()>,
     /// Ends the recording, also where it fails. The graph does not depend on the stream.
-    pub end: fn(&D::Stream) -> Result<NewGraph<D>>,
+    pub end: EndRecording<D>,
 }
 
-/// A graph of what a stream of a device has recorded.
-pub type NewGraph<D> = Box<dyn Graph<<D as Device>::Stream>>;
+/// Makes a graph of what a stream has recorded.
+pub type EndRecording<D> = fn(&<D as Device>::Stream) -> Result<Box<dyn Graph<<D as Device>::Stream>>>;
 
 /// How a graph took new work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -39,7 +39,7 @@ pub use device::{
 };
 pub use export::query;
 pub use factory::{Factory, Kernel, Registrar};
-pub use graph::{Graph, Graphs, Updated};
+pub use graph::{EndRecording, Graph, Graphs, Updated};
 pub use host::{Host, Options};
 pub use operand::{cells, slice, slice_mut};
 

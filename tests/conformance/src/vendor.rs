@@ -45,7 +45,7 @@ pub fn known(runtime: &Runtime, device: &Device, op: &str, seed: u64) -> Result<
 /// how it ended.
 ///
 /// # Errors
-/// As [`known`], and when there is no memory or no stream.
+/// The provider's; `InvalidArgument` for a case that does not fit the op's schema; when there is no memory or no stream.
 pub fn vendor_cases(runtime: &Runtime, device: &Device, seed: u64) -> Result<Vec<(String, Outcome)>> {
     let mut rig = Rig::new(runtime, device)?;
     let ops: BTreeSet<String> = rig.keys().into_iter().map(|key| key.op).collect();
