@@ -45,12 +45,12 @@ EP_EXPORT void ep_plugin_layout(Layout *out) { out->series = ep_str("0.10"); out
 
     #[test]
     fn a_rust_plugin_built_with_the_feature_fits() {
-        let path = built("ep_cpu");
+        let path = built("ep_null");
         // SAFETY: our own plugin.
         let library = unsafe { libloading::Library::new(&path) }.unwrap();
         // SAFETY: only asked for, not called.
         let exported = unsafe { library.get::<*const ()>(b"ep_plugin_layout") }.is_ok();
-        assert!(exported, "build it with: cargo build -p ep-cpu-plugin --features ep-core/abi_stable");
+        assert!(exported, "build it with: cargo build -p ep-null --features ep-core/abi_stable");
         let runtime = runtime(&path, true).unwrap();
         assert_eq!(only(&runtime).status, Status::Loaded);
         assert_eq!(only(&runtime).reason, "");

@@ -276,7 +276,11 @@ EP_DEVICE f64 zeta(f64 s, f64 q) {
     // With opposite signs they nearly cancel, so the first ones are added in pairs.
     const int pairs = -whole < 64 ? int(-whole) : 64;
     f64 paired = 0;
-    for (int k = 0; k < pairs; ++k) paired += pow(above + k, -s) - pow(below + k, -s);
+    for (int k = 0; k < pairs && above != below; ++k) {
+        const f64 first = pow(above + k, -s), second = pow(below + k, -s);
+        // Where both overflow, they are so far apart that the larger one's sign is the result's.
+        paired += isinf(first) && isinf(second) ? copysign(inf_of(s), below - above) : first - second;
+    }
     const f64 rest = zeta_above_zero(s, below + pairs) - zeta_above_zero(s, below - whole);
     return paired + (zeta_above_zero(s, above + pairs) - rest);
 }

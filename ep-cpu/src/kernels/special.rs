@@ -38,11 +38,21 @@ fn below_zero(s: f64, q: f64) -> f64 {
     let (mut sum, mut k) = (0.0, 0.0);
     while k < pairs {
         let above = b + k;
+        if difference == 0.0 {
+            // Each pair cancels, even where both powers overflow.
+            break;
+        }
         let log_ratio = s * (difference / above).ln_1p();
         sum += if log_ratio.abs() < 1.0 {
             above.powf(-s) * (-log_ratio).exp_m1()
         } else {
-            (a + k).powf(-s) - above.powf(-s)
+            let (first, second) = ((a + k).powf(-s), above.powf(-s));
+            // Where both overflow, they are so far apart that the larger one's sign is the result's.
+            if first.is_infinite() && second.is_infinite() {
+                f64::INFINITY.copysign(-log_ratio)
+            } else {
+                first - second
+            }
         };
         k += 1.0;
     }
@@ -132,6 +142,9 @@ mod tests {
         let want = zeta(3.0, 10.5) - 3.0 * d * (zeta(4.0, 10.5) + 2.0 * slope);
         assert!((zeta(3.0, d - 9.5) / want - 1.0).abs() < 1e-15, "{:e}", zeta(3.0, d - 9.5));
         let inf = f64::INFINITY;
+        // Odd powers overflow on both sides of zero.
+        assert_eq!((zeta(20_001.0, -1.25), zeta(20_001.0, -1.75)), (-inf, inf));
+        assert_eq!((zeta(20_001.0, -1.5), zeta(20_001.0, -4.25)), (0.0, -inf));
         for (s, q, want) in [
             (inf, 1.5, 0.0),
             (inf, 1.0, 1.0),

@@ -18,7 +18,7 @@ mod cases;
 #[cfg(test)]
 mod tests;
 
-use ep_core::abi::{EpPlugin, EpStatus, EpStr, finish, str_of};
+use ep_core::abi::{ABI_MAJOR, ABI_MINOR, EpPlugin, EpStatus, EpStr, finish, str_of};
 use ep_core::{Error, Result};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -84,11 +84,18 @@ pub unsafe extern "C" fn ep_test_hostile_mode(mode: EpStr) -> *const EpStatus {
 /// # Safety
 /// `out` is valid for a write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ep_plugin_query(_: u32, _: u32, out: *mut *const EpPlugin) -> *const EpStatus {
+pub unsafe extern "C" fn ep_plugin_query(
+    host_major: u32,
+    host_minor: u32,
+    out: *mut *const EpPlugin,
+) -> *const EpStatus {
     let mut status = std::ptr::null();
     let guarded = finish(|| {
         let mode = Mode::current()?;
         mode.act("query")?;
+        if (host_major, host_minor) < (ABI_MAJOR, ABI_MINOR) {
+            return Err(Error::abi(format!("a host of ABI {host_major}.{host_minor} is too old")));
+        }
         // SAFETY: as the caller promises.
         status = unsafe { tables::query(&mode, out) }?;
         Ok(())
