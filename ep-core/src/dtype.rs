@@ -101,6 +101,7 @@ impl DType {
     }
 
     /// Bytes of one element of a core dtype; `None` where elements are smaller than a byte or unknown.
+    #[inline]
     pub fn size(self) -> Option<usize> {
         self.bits().filter(|b| b % 8 == 0).map(|b| b as usize / 8)
     }

@@ -88,11 +88,13 @@ impl Buffer {
     }
 
     /// Bytes.
+    #[inline]
     pub fn bytes(&self) -> u64 {
         self.memory().bytes
     }
 
     /// The address of the first byte, for raw launches.
+    #[inline]
     pub fn address(&self) -> u64 {
         self.memory().address
     }
