@@ -37,7 +37,7 @@ for file in ep ep-gpu-bench libep_cuda.so libep_pytorch.so; do
 done
 install -m 755 "${cpu:-$target/libep_cpu.so}" "$out/bin/libep_cpu.so"
 cc -O2 tests/gpu/bare.c -o "$out/bin/bare" -ldl
-strip "$out"/bin/ep* "$out"/bin/*.so
+strip "$out"/bin/{ep,ep-gpu-bench} "$out"/bin/*.so
 
 # The GPU alone, and with the CPU beside it; names are those of the files.
 printf '[[provider]]\nname = "cuda"\npath = "libep_cuda.so"\n' >"$out/bin/cuda.toml"

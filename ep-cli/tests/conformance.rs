@@ -220,6 +220,13 @@ fn wrong_behaviour_is_found() {
 }
 
 #[test]
+fn a_process_that_ends_badly_fails_a_case_of_its_own() {
+    let run = hostile("end", "end.abort").run(&["--case", "abi/create-and-destroy"]).exits(6);
+    assert_eq!(run.failed_with("SIGABRT"), ["load/end"], "{}", run.text);
+    assert!(run.cases().any(|(n, o, _)| (n, o) == ("abi/create-and-destroy", "passed")), "{}", run.text);
+}
+
+#[test]
 fn expectations_that_do_not_hold_are_stale() {
     let folder = hostile("stale", "");
     folder.write(

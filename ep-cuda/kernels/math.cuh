@@ -250,6 +250,8 @@ EP_DEVICE f64 zeta_above_zero(f64 s, f64 q) {
         a += 1;
     }
     const f64 term = pow(a, -s);
+    // The factors of the corrections overflow for large s.
+    if (term == 0) return sum;
     sum += term * a / (s - 1) + term / 2;
     f64 factor = s * term / (2 * a);
 #pragma unroll

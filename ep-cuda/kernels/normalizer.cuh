@@ -5,7 +5,7 @@
 EP_DEVICE f32 infinity(f32) { return __uint_as_float(0x7f800000u); }
 EP_DEVICE f64 infinity(f64) { return __longlong_as_double(0x7ff0000000000000ll); }
 
-// e^x for x <= 0. In f32 to a few units of the last place of values that matter in a sum of such.
+// e^x, meant for x <= 0. In f32 to a few units of the last place of values that matter in a sum of such.
 EP_DEVICE f32 exp_fast(f32 x) {
     f32 y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.442695041f));
@@ -13,7 +13,7 @@ EP_DEVICE f32 exp_fast(f32 x) {
 }
 EP_DEVICE f64 exp_fast(f64 x) { return exp(x); }
 
-// The same with what the multiplication rounds away, which matters where sums are merged often.
+// The same, only for x <= 0, with what the multiplication rounds away, which matters where sums are merged often.
 EP_DEVICE f32 exp_close(f32 x) {
     // Lower powers are 0, and minus infinity would make the rest no number.
     x = x < -150 ? -150 : x;

@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_strided(cons
                 const A x = convert<A>(src[at]);
                 if constexpr (EP_BACKWARD) {
                     const A dy = convert<A>(gradient[at]);
-                    dst[at] = convert<Dst>(EP_LOG ? dy - exp_close(x) * all.sum : (dy - all.sum) * x);
+                    dst[at] = convert<Dst>(EP_LOG ? dy - exp_fast(x) * all.sum : (dy - all.sum) * x);
                 } else {
                     const A d = x - all.max;
                     dst[at] = convert<Dst>(EP_LOG ? d - factor : exp_close(d) * factor);

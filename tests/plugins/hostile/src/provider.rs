@@ -50,6 +50,7 @@ const OTHERS: &[&str] = &[
     "schema.size",
     "schema.overlap",
     "schema.conflict",
+    "end.abort",
 ];
 
 pub(crate) fn knows(mode: &str) -> bool {
@@ -67,6 +68,15 @@ impl Drop for Bomb {
     }
 }
 
+unsafe extern "C" {
+    fn atexit(call: extern "C" fn()) -> i32;
+}
+
+/// As a library's destructor would that finds its state in disorder.
+extern "C" fn abort_at_end() {
+    std::process::abort();
+}
+
 /// An instance.
 pub(crate) struct Hostile {
     mode: Mode,
@@ -82,6 +92,10 @@ impl Provider for Hostile {
         options.only(&["mode"])?;
         let mode = options.get("mode").map_or_else(Mode::current, Mode::new)?;
         mode.act("create")?;
+        if mode.is("end.abort") {
+            // SAFETY: the function is there until the process ends: plugins are not unloaded.
+            unsafe { atexit(abort_at_end) };
+        }
         Ok(Hostile { _bomb: Bomb(mode.clone(), "drop.provider"), mode })
     }
 
