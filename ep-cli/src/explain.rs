@@ -16,7 +16,7 @@ Examples:
       --dtype src=f32 --dtype dst=f32
   ep query --op matmul      shows the names of the roles and selectors";
 
-/// Tells which factory a request gets on each device, and why the others refuse it
+/// Tells which factory a request gets on each device, how it computes, and why the others refuse it
 ///
 /// A selector that is not given has its first value. Exit code 5 when nothing matches.
 #[derive(Args)]
@@ -41,7 +41,7 @@ pub struct Explain {
     /// The device, `cpu:0`, or `cpu` for the first of its kind [default: all]
     #[arg(long)]
     device: Option<String>,
-    /// Prints JSON: [{device, request, chosen, candidates: [{provider, factory, verdict}], nearest}]
+    /// Prints JSON: [{device, request, chosen, description, error, candidates: [{provider, factory, verdict}], nearest}]
     #[arg(long)]
     json: bool,
 }
@@ -71,6 +71,10 @@ struct Row {
     device: String,
     request: String,
     chosen: Option<String>,
+    /// What the primitive says of itself.
+    description: Option<String>,
+    /// Why it cannot be created.
+    error: Option<String>,
     candidates: Vec<CandidateRow>,
     nearest: Option<String>,
 }
@@ -91,13 +95,28 @@ impl Explain {
         let mut matched = false;
         for device in host.devices(self.device.as_deref())? {
             let story = host.runtime.explain(device, &request).map_err(|e| named(&e))?;
-            matched |= story.chosen().is_some();
+            // Only the primitive itself knows, such as which of several kernels a width gets.
+            let created = story.chosen().map(|_| host.runtime.primitive_dyn(device, &request));
+            matched |= created.is_some();
+            let (description, error) = match created {
+                Some(Ok(primitive)) => (Some(primitive.describe()).filter(|d| !d.is_empty()), None),
+                Some(Err(e)) => (None, Some(e.to_string())),
+                None => (None, None),
+            };
             if !self.json {
                 out.text(story.to_string())?;
+                if let Some(description) = description {
+                    out.text(format!("  it computes by: {description}\n"))?;
+                }
+                if let Some(error) = error {
+                    out.text(format!("  it cannot be created: {error}\n"))?;
+                }
                 continue;
             }
             rows.push(Row {
                 chosen: story.chosen().map(|c| format!("{}/{}", c.instance, c.factory)),
+                description,
+                error,
                 candidates: story
                     .candidates
                     .iter()

@@ -287,12 +287,13 @@ fn explain_tells_the_chosen_and_the_nearest() {
     folder.config();
     let relu = ["explain", "--op", "elementwise_unary", "--selector", "op=relu", "--dtype", "src=f32"];
     let args = [relu.as_slice(), &["--dtype", "dst=f32"]].concat();
-    folder.ep(&args).works().shows(&["op=relu", "on cpu:0: cpu/", "chosen"]);
+    folder.ep(&args).works().shows(&["op=relu", "on cpu:0: cpu/", "chosen", "it computes by: "]);
     let rows = folder.ep(&[args.as_slice(), &["--json", "--device", "cpu"]].concat()).works().json();
-    assert_keys(&rows[0], &["device", "request", "chosen", "candidates", "nearest"]);
+    assert_keys(&rows[0], &["device", "request", "chosen", "description", "error", "candidates", "nearest"]);
     assert_keys(&rows[0]["candidates"][0], &["provider", "factory", "verdict"]);
     assert!(rows[0]["chosen"].as_str().is_some_and(|c| c.starts_with("cpu/")));
-    assert_eq!(rows[0]["nearest"], Value::Null);
+    assert!(rows[0]["description"].as_str().is_some_and(|d| !d.is_empty()));
+    assert_eq!((&rows[0]["error"], &rows[0]["nearest"]), (&Value::Null, &Value::Null));
 
     let args = [relu.as_slice(), &["--dtype", "dst=bool"]].concat();
     folder.ep(&args).fails(5, &[]).shows(&["nothing matches", "nearest that is covered"]);
