@@ -73,6 +73,19 @@ def host_table(rows):
     return "\n".join(text + [f"| {r['op']} | {number(r['us'], 2)} |" for r in rows])
 
 
+def summary(rows):
+    """For each group: how many rows, how they compare with the faster PyTorch, and the least share."""
+    text = ["| group | rows | geometric mean of the ratios | rows behind PyTorch | least share |", "|---|--:|--:|--:|--:|"]
+    for group in dict.fromkeys(r["group"] for r in rows):
+        own = [r for r in rows if r["group"] == group and not r["error"]]
+        ratios = [r["ratio"] for r in own if r["ratio"]]
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+        least = None if any(r["tflops"] for r in own) else min((r["share"] for r in own if r["share"]), default=None)
+        behind = sum(ratio < 1 for ratio in ratios)
+        text.append(f"| {group} | {len(own)} | {number(mean, 2)} | {behind} | {number(least, 2)} |")
+    return "\n".join(text)
+
+
 def width_of(shape):
     """Columns of a row's shape `ROWSxCOLS`; none for rows that are measured misaligned."""
     found = re.fullmatch(r"\d+x(\d+)", shape)
@@ -104,7 +117,8 @@ def chart(title, rows):
         if w & (w - 1) == 0:
             out.append(f'<text x="{x(w):.1f}" y="{top + high + 16}" text-anchor="middle">{w}</text>')
     for i, (label, colour, points) in enumerate(series):
-        path = " ".join(f"{x(w):.1f},{y(s):.1f}" for w, s in points)
+        # Odd widths are points beside the line, which would otherwise jump between two kinds of rows.
+        path = " ".join(f"{x(w):.1f},{y(s):.1f}" for w, s in points if w & (w - 1) == 0)
         out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         out += [f'<circle cx="{x(w):.1f}" cy="{y(s):.1f}" r="3" fill="{colour}"><title>{w}: {s:.2f}</title></circle>' for w, s in points]
         out.append(f'<text x="{left + i * 190}" y="{top + high + 50}" fill="{colour}">{html.escape(label)}</text>')
@@ -120,6 +134,7 @@ def page(rows, first_result, peers_host, machine, day):
         text += ["### Cost of a launch on the host", "", host_table(host + peers_host), ""]
     if first_result:
         text += [f"First result of a process on a warm cache: {first_result['ours_ms']} ms, of the bare program {first_result['bare_ms']} ms.", ""]
+    text += ["### In short", "", summary([r for r in rows if r["group"] != "host"]), ""]
     for group in dict.fromkeys(r["group"] for r in rows if r["group"] != "host"):
         own = [r for r in rows if r["group"] == group]
         text += [f"### {group}", "", table(own), ""]

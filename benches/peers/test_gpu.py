@@ -50,8 +50,10 @@ class Join(unittest.TestCase):
         self.assertIn("| matmul | f32 | 1x16x16x16 | 4.0 | 123.4 | – | – | – |", text)
         self.assertIn("failed: OutOfMemory: a/b |", text)
         self.assertIn("| launch | 1.25 |", text)
+        # Of three rows two have a peer, with ratios 1.5 and 2.
+        self.assertIn("| softmax | 3 | 1.73 | 0 | 0.50 |", text)
         self.assertIn("230.5 ms, of the bare program 200.0 ms", text)
-        columns = {l.count("|") for l in text.splitlines() if l.startswith("| softmax")}
+        columns = {l.count("|") for l in text.splitlines() if l.startswith("| softmax | f32")}
         self.assertEqual(columns, {9})
 
     def test_charts_are_xml_with_a_line_for_each_peer(self):
