@@ -8,7 +8,7 @@
 //! Calls take a lock, so a stream may be used from several threads; their work is then in some order.
 
 use crate::device::Device;
-use crate::graph::{Recording, Uses};
+use crate::graph::{Access, Recording, Uses};
 use crate::memory::Memory;
 use crate::shared::Shared;
 use ep_core::handle::{EventHandle, StreamHandle};
@@ -24,6 +24,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Clone)]
 pub struct Stream {
     pub(crate) core: Arc<StreamCore>,
+    /// Of a stream that was adopted.
+    _adopted: Option<Arc<Adopted>>,
+}
+
+/// Ends the use of a native stream with the last clone: buffers remember the queue for longer, and the native stream's
+/// owner does not know of them.
+struct Adopted(Arc<StreamCore>);
+
+impl Drop for Adopted {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// What buffers remember of a stream that uses them.
@@ -45,6 +57,8 @@ struct State {
     last: Option<usize>,
     deferred: VecDeque<Deferred>,
     recording: Option<Recording>,
+    /// How many recordings have begun.
+    recordings: u64,
 }
 
 struct Lane {
@@ -80,7 +94,7 @@ impl Stream {
             completed: AtomicU64::new(0),
             recording: AtomicBool::new(false),
         };
-        let stream = Stream { core: Arc::new(core) };
+        let stream = Stream { core: Arc::new(core), _adopted: None };
         // The primary lane is made now, so that a device without resources says so here.
         stream.core.on_lane(0, |_| Ok(()))?;
         Ok(stream)
@@ -97,15 +111,15 @@ impl Stream {
         let first = Lane { handle, inline: primary.info().inline, adopted: false };
         let lanes = std::iter::once(Some(first)).chain((1..device.members().len()).map(|_| None));
         let state = State { lanes: lanes.collect(), ..State::default() };
-        let core = StreamCore {
+        let core = Arc::new(StreamCore {
             device,
             options: StreamOptions::default(),
             state: Mutex::new(state),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             recording: AtomicBool::new(false),
-        };
-        Ok(Stream { core: Arc::new(core) })
+        });
+        Ok(Stream { _adopted: Some(Arc::new(Adopted(core.clone()))), core })
     }
 
     /// Its device.
@@ -258,7 +272,8 @@ impl StreamCore {
         }
         let Some(Some(lane)) = state.lanes.get(member) else { unreachable!("opened above") };
         lane.handle.begin_recording()?;
-        state.recording = Some(Recording::new(member));
+        state.recordings += 1;
+        state.recording = Some(Recording::new(state.recordings, member));
         self.recording.store(true, Ordering::Release);
         Ok(())
     }
@@ -277,19 +292,20 @@ impl StreamCore {
         Ok((result?, recording.into_uses()))
     }
 
-    /// Records work of a member; `note` says which buffers it uses.
-    pub(crate) fn record_on(
+    /// Records work of a member on these buffers. `within` is the recording that writes what the work reads, where it was
+    /// not written before.
+    pub(crate) fn record_on<'a>(
         &self,
         member: usize,
-        note: impl FnOnce(&mut Recording),
+        within: Option<u64>,
+        buffers: impl Iterator<Item = Access<'a>> + Clone,
         work: impl FnOnce(&StreamHandle) -> Result<()>,
     ) -> Result<()> {
         let mut state = self.state.lock();
         let State { lanes, recording, .. } = &mut *state;
-        let Some(recording) = recording else {
-            return Err(Error::invalid(
-                "another thread ended the recording of this stream; use one for each",
-            ));
+        let Some(recording) = recording.as_mut().filter(|r| within.is_none_or(|number| number == r.number))
+        else {
+            return Err(recording_ended());
         };
         let members = self.device.members();
         if member != recording.member {
@@ -300,15 +316,19 @@ impl StreamCore {
             )));
         }
         let Some(Some(lane)) = lanes.get(member) else { unreachable!("opened when the recording began") };
-        // Also where the work fails, which may have been recorded in part.
-        note(recording);
-        work(&lane.handle)
+        // Also where the work fails, which may have been recorded in part; nothing counts as written then.
+        buffers.clone().for_each(|access| recording.note_use(access));
+        work(&lane.handle)?;
+        buffers.for_each(|access| recording.note_written(access));
+        Ok(())
     }
 
-    /// Whether so many bytes of a buffer are written by what this stream records.
-    pub(crate) fn has_recorded(&self, shared: &Arc<Shared>, end: u64) -> bool {
-        self.is_recording()
-            && self.state.lock().recording.as_ref().is_some_and(|r| r.has_written(shared, end))
+    /// The recording that is going on, if it writes so many bytes of a buffer.
+    pub(crate) fn recording_that_wrote(&self, shared: &Arc<Shared>, end: u64) -> Option<u64> {
+        if !self.is_recording() {
+            return None;
+        }
+        self.state.lock().recording.as_ref().filter(|r| r.has_written(shared, end)).map(|r| r.number)
     }
 
     /// The number of the latest piece of asynchronous work.
@@ -392,6 +412,12 @@ fn records() -> Error {
     )
 }
 
+/// The error of work that was to be recorded.
+#[cold]
+pub(crate) fn recording_ended() -> Error {
+    Error::invalid("another thread ended the recording of this stream; use one for each")
+}
+
 /// Orders a lane behind the one that was used last.
 #[cold]
 fn switch_lane(state: &mut State, member: usize) -> Result<()> {
@@ -427,15 +453,26 @@ fn is_done(event: &EventHandle) -> bool {
     })
 }
 
-impl Drop for StreamCore {
-    fn drop(&mut self) {
-        if let Err(e) = self.sync() {
+impl StreamCore {
+    /// Waits for all work and gives the lanes back.
+    fn close(&self) {
+        let _done;
+        let mut state = self.state.lock();
+        let (done, result) = self.drain(&mut state);
+        _done = done;
+        if let Err(e) = result {
             tracing::error!("{}: work of a dropped stream failed: {e}", self.device.name());
         }
+        state.last = None;
         // Adopted lanes go before the lane whose native stream they use.
-        let state = self.state.get_mut();
         while let Some(lane) = state.lanes.pop() {
             drop(lane);
         }
+    }
+}
+
+impl Drop for StreamCore {
+    fn drop(&mut self) {
+        self.close();
     }
 }
