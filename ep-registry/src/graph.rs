@@ -167,6 +167,7 @@ impl Graph {
     /// that the graph uses; else the provider's.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         self.check_stream(stream)?;
+        stream.core.tidy();
         let mut recorded = self.recorded.lock();
         let Recorded { handle, uses } = &mut *recorded;
         let core = &stream.core;
@@ -179,7 +180,7 @@ impl Graph {
                 core.order_behind(self.member, &other)?;
             }
         }
-        core.on_lane(self.member, |lane| {
+        core.on_lane_locked(self.member, |lane| {
             if own.is_some() {
                 all().for_each(|(users, write)| users.note(core, write));
             }

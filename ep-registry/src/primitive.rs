@@ -559,9 +559,10 @@ impl<'a, 'b> Operands<'a, 'b> {
     #[inline(never)]
     unsafe fn run_behind(&self, args: *const c_void) -> Result<()> {
         let (core, stream) = (self.core, self.stream);
+        stream.core.tidy();
         let _gates = Gates::enter(self.buffers().map(|(b, _)| &**b.shared()));
         self.order(&stream.core, core.inline)?;
-        stream.core.on_lane(core.member, |lane| {
+        stream.core.on_lane_locked(core.member, |lane| {
             if !core.inline {
                 for (buffer, write) in self.buffers() {
                     buffer.users().note(&stream.core, write);

@@ -160,9 +160,36 @@ impl fmt::Debug for Stream {
 }
 
 impl StreamCore {
-    /// Runs `work` with the lane of a member, ordered behind what was queued before.
+    /// Runs `work` with the lane of a member, ordered behind what was queued before. Lets go of what was kept for work that
+    /// is done.
     #[inline]
     pub(crate) fn on_lane<R>(
+        &self,
+        member: usize,
+        work: impl FnOnce(&StreamHandle) -> Result<R>,
+    ) -> Result<R> {
+        self.work::<true, R>(member, work)
+    }
+
+    /// The same for a caller that holds a lock and has called [`StreamCore::tidy`] before: lets go of nothing.
+    #[inline]
+    pub(crate) fn on_lane_locked<R>(
+        &self,
+        member: usize,
+        work: impl FnOnce(&StreamHandle) -> Result<R>,
+    ) -> Result<R> {
+        self.work::<false, R>(member, work)
+    }
+
+    /// Lets go of what was kept for work that is done. That runs deleters, which are foreign code: no lock is held.
+    pub(crate) fn tidy(&self) {
+        let _done;
+        let mut state = self.state.lock();
+        _done = self.take_done(&mut state.deferred);
+    }
+
+    #[inline]
+    fn work<const TIDY: bool, R>(
         &self,
         member: usize,
         work: impl FnOnce(&StreamHandle) -> Result<R>,
@@ -184,7 +211,7 @@ impl StreamCore {
         if lane.inline {
             return work(&lane.handle);
         }
-        _done = self.take_done(deferred);
+        _done = if TIDY { self.take_done(deferred) } else { Vec::new() };
         *last = Some(member);
         self.submitted.fetch_add(1, Ordering::Relaxed);
         work(&lane.handle)
@@ -346,14 +373,15 @@ impl StreamCore {
         record(&self.state.lock())
     }
 
-    /// Makes later work of this stream's lane `member` wait for an event of any provider.
+    /// Makes later work of this stream's lane `member` wait for an event of any provider. Lets go of nothing, as callers
+    /// may hold locks.
     pub(crate) fn wait_for(&self, member: usize, event: &EventHandle) -> Result<()> {
         let mine = self.device.members()[member].handle();
         if mine.info().inline || !Arc::ptr_eq(mine.provider(), event.device().provider()) {
             // An inline lane does its work at once, and another provider does not know the event.
             return event.sync();
         }
-        self.on_lane(member, |lane| lane.wait(event))
+        self.on_lane_locked(member, |lane| lane.wait(event))
     }
 
     /// Makes later work of this stream's lane `member` wait for everything queued on another stream so far.

@@ -305,6 +305,7 @@ impl Stream {
 
     fn copy_on(&self, member: usize, src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
         let core = &self.core;
+        core.tidy();
         let _gates = Gates::enter([src.buffer, &*dst.buffer].map(|b| &**b.shared()).into_iter());
         let own = (!core.is_inline(member)).then_some(core);
         for other in
@@ -312,7 +313,7 @@ impl Stream {
         {
             core.order_behind(member, &other)?;
         }
-        core.on_lane(member, |lane| {
+        core.on_lane_locked(member, |lane| {
             if own.is_some() {
                 src.buffer.users().note(core, false);
                 dst.buffer.users().note(core, true);
@@ -362,12 +363,13 @@ impl Stream {
         else {
             return dst.upload(&data);
         };
+        core.tidy();
         let gates = Gates::enter(std::iter::once(&**dst.shared()));
         for other in dst.users().before(Some(core), true) {
             core.order_behind(member, &other)?;
         }
         let src = data.as_ptr().expose_provenance() as u64;
-        let queued = core.on_lane(member, |lane| {
+        let queued = core.on_lane_locked(member, |lane| {
             dst.users().note(core, true);
             let copy =
                 CopyRequest { dst: dst.address(), dst_space: dst.space(), src, src_space: HOST_SPACE, bytes };

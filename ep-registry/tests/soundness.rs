@@ -340,6 +340,45 @@ fn a_query_that_fails_frees_nothing() {
 }
 
 #[test]
+fn a_deleter_that_waits_for_a_buffer_of_a_graph_gets_it() {
+    let (runtime, _) = late();
+    let device = runtime.device("late").unwrap();
+    let stream = device.stream().unwrap();
+    let x = Arc::new(device.upload(&[5u8; 4]).unwrap());
+    let mut y = device.alloc(DType::U8, 4).unwrap();
+    let graph = stream.capture(|s| s.copy(&*x, &mut y)).unwrap();
+    let launches: [&dyn Fn(); 2] = [&|| graph.launch(&stream).unwrap(), &|| {
+        let mut z = device.alloc(DType::U8, 4).unwrap();
+        stream.copy(&*x, &mut z).unwrap();
+    }];
+    for launch in launches {
+        let mut data = [9u8; 4];
+        let address = data.as_mut_ptr().expose_provenance() as u64;
+        let (x, seen) = (x.clone(), Arc::new(Mutex::new(None)));
+        let told = seen.clone();
+        let deleter = move || {
+            // Another thread's call, for which this one waits: as a deleter that needs an interpreter's lock does.
+            let (sender, receiver) = std::sync::mpsc::channel();
+            std::thread::spawn(move || sender.send(x.download::<u8>()));
+            *told.lock().unwrap() = receiver.recv_timeout(std::time::Duration::from_secs(10)).ok();
+        };
+        // SAFETY: the array outlives the buffer and the copy, and nobody touches it meanwhile.
+        let src = unsafe { Buffer::import(device, SPACE, address, 4, DType::U8, deleter) }.unwrap();
+        let mut dst = device.alloc(DType::U8, 4).unwrap();
+        stream.copy(&src, &mut dst).unwrap();
+        drop(src);
+        // The copy is done, and the stream has not noticed.
+        let event = ep_registry::Event::new();
+        stream.record(&event).unwrap();
+        event.sync().unwrap();
+        assert!(seen.lock().unwrap().is_none());
+        launch();
+        assert_eq!(seen.lock().unwrap().take(), Some(Ok(vec![5; 4])), "the deleter runs without a lock");
+        stream.sync().unwrap();
+    }
+}
+
+#[test]
 fn streams_and_buffers_in_any_order_of_dropping() {
     let (runtime, sim) = late();
     let device = runtime.device("late").unwrap();
