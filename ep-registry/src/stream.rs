@@ -148,7 +148,7 @@ impl Stream {
                 return Ok(false);
             }
         }
-        self.core.completed.fetch_max(self.core.submitted(), Ordering::Relaxed);
+        self.core.completed.fetch_max(self.core.submitted(), Ordering::Release);
         Ok(true)
     }
 }
@@ -269,7 +269,7 @@ impl StreamCore {
             }
         }
         // Done even where it failed: a failed piece of work no longer touches its memory.
-        self.completed.fetch_max(submitted, Ordering::Relaxed);
+        self.completed.fetch_max(submitted, Ordering::Release);
         (std::mem::take(&mut state.deferred), first)
     }
 
@@ -365,7 +365,8 @@ impl StreamCore {
 
     /// Whether work up to this number is known to be done.
     pub(crate) fn has_completed(&self, number: u64) -> bool {
-        self.completed.load(Ordering::Relaxed) >= number
+        // Whoever is told that work is done may read what it wrote: it comes after the wait of the thread that noticed.
+        self.completed.load(Ordering::Acquire) >= number
     }
 
     /// An event behind everything queued so far; `None` if nothing is asynchronous here.
@@ -420,7 +421,7 @@ impl StreamCore {
             done.extend(deferred.pop_front());
         }
         if let Some(last) = done.last() {
-            self.completed.fetch_max(last.number, Ordering::Relaxed);
+            self.completed.fetch_max(last.number, Ordering::Release);
         }
         done
     }
