@@ -141,7 +141,10 @@ unsafe fn read(schema: &Schema, case: &EpConformanceCase) -> Result<KnownLaunch>
         )
     };
     if case.reserved != 0 {
-        return Err(Error::unsupported(format!("reserved is {}, which has no meaning; use 0", case.reserved)));
+        return Err(Error::unsupported(format!(
+            "reserved is {}, which has no meaning; use 0",
+            case.reserved
+        )));
     }
     let key = schema.key(&desc)?;
     let facts = DescFacts { schema, desc: &desc, device: &[] };
