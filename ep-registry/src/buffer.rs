@@ -23,8 +23,8 @@ impl Buffer {
         Buffer { shared: Arc::new(Shared::new(memory, 0)), dtype }
     }
 
-    /// Wraps memory that somebody else owns, all of it initialised. `deleter` runs when neither the buffer nor
-    /// queued work uses it any more, on the thread that happens to notice: it should be short and not block.
+    /// Wraps memory that somebody else owns, all of it initialised. `deleter` runs when neither the buffer, nor a graph,
+    /// nor queued work uses it any more, on the thread that happens to notice: it should be short and not block.
     ///
     /// # Errors
     /// `InvalidArgument` when no provider of the device reaches `space`, or the address is impossible.

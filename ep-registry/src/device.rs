@@ -138,13 +138,16 @@ impl Device {
 
     /// A stream whose work goes onto a native stream that another library made: in order with that library's own work,
     /// without waiting. `kind` is the provider's name of such handles; of CUDA `CUstream`. Dropping the last clone waits
-    /// for the work and leaves the native stream alone.
+    /// for the work and leaves the native stream alone; buffers and graphs do not use it any more then.
     ///
     /// # Errors
     /// `Unsupported` where the device's first provider adopts no streams, or none of this kind; the provider's.
     ///
     /// # Safety
-    /// `native` is a live stream of that kind on this device that outlives the result and everything queued on it.
+    /// - `native` is a live stream of that kind on this device that outlives the result and its clones.
+    /// - While anybody records its work into a graph, work reaches it from that side only: the other library queues nothing
+    ///   while [`Stream::capture`] records, and no safe call uses the result, nor another stream that was adopted from
+    ///   `native`, while somebody else records. A graph does not keep the buffers of work that it got from elsewhere.
     pub unsafe fn adopt_stream(&self, kind: &str, native: u64) -> Result<Stream> {
         // SAFETY: the caller's promise.
         unsafe { Stream::adopt(self.clone(), kind, native) }

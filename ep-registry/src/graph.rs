@@ -38,27 +38,45 @@ pub(crate) struct Use {
     written: u64,
 }
 
+/// A buffer of a launch or a copy that is recorded.
+#[derive(Clone, Copy)]
+pub(crate) struct Access<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+    /// The offset and the bytes that are written for certain; `None`: it is only read.
+    pub(crate) written: Option<(u64, u64)>,
+}
+
 /// A recording that is going on.
 pub(crate) struct Recording {
+    /// Its number among those of the stream.
+    pub(crate) number: u64,
     /// The member of the device whose work is recorded.
     pub(crate) member: usize,
     uses: Uses,
 }
 
 impl Recording {
-    pub(crate) fn new(member: usize) -> Recording {
-        Recording { member, uses: Uses::new() }
+    pub(crate) fn new(number: u64, member: usize) -> Recording {
+        Recording { number, member, uses: Uses::new() }
     }
 
-    /// Notes that recorded work uses a buffer, and the range that it writes for certain.
-    pub(crate) fn note(&mut self, shared: &Arc<Shared>, write: bool, (offset, bytes): (u64, u64)) {
+    /// Notes that recorded work uses a buffer.
+    pub(crate) fn note_use(&mut self, access: Access<'_>) {
+        let shared = access.shared;
         let fresh = || {
             shared.set_recorded();
             Use { shared: shared.clone(), write: false, written: shared.written() }
         };
         let entry = self.uses.entry(Arc::as_ptr(shared).addr()).or_insert_with(fresh);
-        entry.write |= write;
-        if write && offset <= entry.written {
+        entry.write |= access.written.is_some();
+    }
+
+    /// Notes what recorded work writes to a buffer whose use has been noted.
+    pub(crate) fn note_written(&mut self, access: Access<'_>) {
+        let entry = self.uses.get_mut(&Arc::as_ptr(access.shared).addr());
+        if let (Some(entry), Some((offset, bytes))) = (entry, access.written)
+            && offset <= entry.written
+        {
             entry.written = entry.written.max(offset + bytes);
         }
     }
@@ -149,6 +167,7 @@ impl Graph {
     /// that the graph uses; else the provider's.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         self.check_stream(stream)?;
+        stream.core.tidy();
         let mut recorded = self.recorded.lock();
         let Recorded { handle, uses } = &mut *recorded;
         let core = &stream.core;
@@ -161,7 +180,7 @@ impl Graph {
                 core.order_behind(self.member, &other)?;
             }
         }
-        core.on_lane(self.member, |lane| {
+        core.on_lane_locked(self.member, |lane| {
             if own.is_some() {
                 all().for_each(|(users, write)| users.note(core, write));
             }

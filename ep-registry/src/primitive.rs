@@ -2,12 +2,14 @@
 
 use crate::buffer::{Buffer, Read, ViewMut};
 use crate::device::{Device, Member};
+use crate::graph::Access;
 use crate::shared::Gates;
-use crate::stream::{Stream, StreamCore};
+use crate::stream::{Stream, StreamCore, recording_ended};
 use ep_core::handle::{PrimitiveHandle, StreamHandle};
 use ep_core::op::{Call, MAX_INLINE_OPERANDS, Op, OperandUse, Slot};
 use ep_core::schema::{ArgsFacts, Schema};
 use ep_core::{DType, Error, Result};
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -83,7 +85,7 @@ impl Core {
         let launch = |lane: &StreamHandle| unsafe { self.handle.launch(lane, args) };
         if stream.core.is_recording() {
             self.check_capturable()?;
-            return stream.core.record_on(self.member, |_| (), launch);
+            return stream.core.record_on(self.member, None, std::iter::empty(), launch);
         }
         stream.core.on_lane(self.member, launch)
     }
@@ -271,6 +273,8 @@ pub(crate) struct Operands<'a, 'b> {
     addresses: &'b mut [u64],
     /// Operands that have been given a slot.
     given: usize,
+    /// The recording of the stream that writes what was not written before.
+    within: Cell<Option<u64>>,
 }
 
 impl<'a, 'b> Operands<'a, 'b> {
@@ -283,7 +287,7 @@ impl<'a, 'b> Operands<'a, 'b> {
         room: &'b mut Room<'a>,
     ) -> Self {
         let (places, addresses) = room.of(uses.len());
-        Operands { core, stream, uses, places, addresses, given: 0 }
+        Operands { core, stream, uses, places, addresses, given: 0, within: Cell::new(None) }
     }
 
     /// The address of each, apart from `self`: arguments may point to them while `self` is still borrowed anew.
@@ -361,10 +365,16 @@ impl<'a, 'b> Operands<'a, 'b> {
     /// Fails where something would be read that was not written, nor is by what the stream records.
     #[inline(always)]
     fn check_written(&self, i: usize, buffer: &Buffer, offset: u64, bytes: u64) -> Result<()> {
-        match buffer.check_written(offset, bytes) {
-            Err(e) if !self.stream.core.has_recorded(buffer.shared(), offset + bytes) => {
-                Err(self.error(i, e.to_string()))
-            }
+        buffer.check_written(offset, bytes).or_else(|e| self.check_recorded(i, buffer, offset + bytes, &e))
+    }
+
+    #[cold]
+    fn check_recorded(&self, i: usize, buffer: &Buffer, end: u64, unwritten: &Error) -> Result<()> {
+        let Some(number) = self.stream.core.recording_that_wrote(buffer.shared(), end) else {
+            return Err(self.error(i, unwritten.to_string()));
+        };
+        match self.within.replace(Some(number)) {
+            Some(other) if other != number => Err(recording_ended()),
             _ => Ok(()),
         }
     }
@@ -523,6 +533,9 @@ impl<'a, 'b> Operands<'a, 'b> {
             // SAFETY: as the caller promises; the recording keeps the buffers.
             return unsafe { self.record(args) };
         }
+        if self.within.get().is_some() {
+            return Err(recording_ended());
+        }
         if core.inline && !self.buffers().any(|(b, _)| b.users().maybe_busy()) {
             // SAFETY: as the caller promises; the work is done on return.
             stream.core.on_lane(core.member, |lane| unsafe { core.handle.launch(lane, args) })?;
@@ -546,9 +559,10 @@ impl<'a, 'b> Operands<'a, 'b> {
     #[inline(never)]
     unsafe fn run_behind(&self, args: *const c_void) -> Result<()> {
         let (core, stream) = (self.core, self.stream);
+        stream.core.tidy();
         let _gates = Gates::enter(self.buffers().map(|(b, _)| &**b.shared()));
         self.order(&stream.core, core.inline)?;
-        stream.core.on_lane(core.member, |lane| {
+        stream.core.on_lane_locked(core.member, |lane| {
             if !core.inline {
                 for (buffer, write) in self.buffers() {
                     buffer.users().note(&stream.core, write);
@@ -568,22 +582,16 @@ impl<'a, 'b> Operands<'a, 'b> {
     unsafe fn record(&self, args: *const c_void) -> Result<()> {
         let core = self.core;
         core.check_capturable()?;
-        self.stream.core.record_on(
-            core.member,
-            |recording| {
-                for (place, u) in self.places.iter().zip(self.uses) {
-                    match place {
-                        Place::Read(b) => recording.note(b.shared(), false, (0, 0)),
-                        Place::Write(b, offset) => {
-                            recording.note(b.shared(), true, (*offset, u.bytes_written()));
-                        }
-                        Place::None | Place::Shared => {}
-                    }
-                }
-            },
-            // SAFETY: as the caller promises; the graph orders its launches and keeps the buffers alive.
-            |lane| unsafe { core.handle.launch(lane, args) },
-        )
+        let buffers = self.places.iter().zip(self.uses).filter_map(|(place, u)| match place {
+            Place::Read(b) => Some(Access { shared: b.shared(), written: None }),
+            Place::Write(b, offset) => {
+                Some(Access { shared: b.shared(), written: Some((*offset, u.bytes_written())) })
+            }
+            Place::None | Place::Shared => None,
+        });
+        // SAFETY: as the caller promises; the graph orders its launches and keeps the buffers alive.
+        let launch = |lane: &StreamHandle| unsafe { core.handle.launch(lane, args) };
+        self.stream.core.record_on(core.member, self.within.get(), buffers, launch)
     }
 
     fn order(&self, stream: &Arc<StreamCore>, inline: bool) -> Result<()> {

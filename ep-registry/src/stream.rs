@@ -8,7 +8,7 @@
 //! Calls take a lock, so a stream may be used from several threads; their work is then in some order.
 
 use crate::device::Device;
-use crate::graph::{Recording, Uses};
+use crate::graph::{Access, Recording, Uses};
 use crate::memory::Memory;
 use crate::shared::Shared;
 use ep_core::handle::{EventHandle, StreamHandle};
@@ -24,6 +24,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Clone)]
 pub struct Stream {
     pub(crate) core: Arc<StreamCore>,
+    /// Of a stream that was adopted.
+    _adopted: Option<Arc<Adopted>>,
+}
+
+/// Ends the use of a native stream with the last clone: buffers remember the queue for longer, and the native stream's
+/// owner does not know of them.
+struct Adopted(Arc<StreamCore>);
+
+impl Drop for Adopted {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// What buffers remember of a stream that uses them.
@@ -45,6 +57,8 @@ struct State {
     last: Option<usize>,
     deferred: VecDeque<Deferred>,
     recording: Option<Recording>,
+    /// How many recordings have begun.
+    recordings: u64,
 }
 
 struct Lane {
@@ -80,7 +94,7 @@ impl Stream {
             completed: AtomicU64::new(0),
             recording: AtomicBool::new(false),
         };
-        let stream = Stream { core: Arc::new(core) };
+        let stream = Stream { core: Arc::new(core), _adopted: None };
         // The primary lane is made now, so that a device without resources says so here.
         stream.core.on_lane(0, |_| Ok(()))?;
         Ok(stream)
@@ -97,15 +111,15 @@ impl Stream {
         let first = Lane { handle, inline: primary.info().inline, adopted: false };
         let lanes = std::iter::once(Some(first)).chain((1..device.members().len()).map(|_| None));
         let state = State { lanes: lanes.collect(), ..State::default() };
-        let core = StreamCore {
+        let core = Arc::new(StreamCore {
             device,
             options: StreamOptions::default(),
             state: Mutex::new(state),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             recording: AtomicBool::new(false),
-        };
-        Ok(Stream { core: Arc::new(core) })
+        });
+        Ok(Stream { _adopted: Some(Arc::new(Adopted(core.clone()))), core })
     }
 
     /// Its device.
@@ -134,7 +148,7 @@ impl Stream {
                 return Ok(false);
             }
         }
-        self.core.completed.fetch_max(self.core.submitted(), Ordering::Relaxed);
+        self.core.completed.fetch_max(self.core.submitted(), Ordering::Release);
         Ok(true)
     }
 }
@@ -146,9 +160,36 @@ impl fmt::Debug for Stream {
 }
 
 impl StreamCore {
-    /// Runs `work` with the lane of a member, ordered behind what was queued before.
+    /// Runs `work` with the lane of a member, ordered behind what was queued before. Lets go of what was kept for work that
+    /// is done.
     #[inline]
     pub(crate) fn on_lane<R>(
+        &self,
+        member: usize,
+        work: impl FnOnce(&StreamHandle) -> Result<R>,
+    ) -> Result<R> {
+        self.work::<true, R>(member, work)
+    }
+
+    /// The same for a caller that holds a lock and has called [`StreamCore::tidy`] before: lets go of nothing.
+    #[inline]
+    pub(crate) fn on_lane_locked<R>(
+        &self,
+        member: usize,
+        work: impl FnOnce(&StreamHandle) -> Result<R>,
+    ) -> Result<R> {
+        self.work::<false, R>(member, work)
+    }
+
+    /// Lets go of what was kept for work that is done. That runs deleters, which are foreign code: no lock is held.
+    pub(crate) fn tidy(&self) {
+        let _done;
+        let mut state = self.state.lock();
+        _done = self.take_done(&mut state.deferred);
+    }
+
+    #[inline]
+    fn work<const TIDY: bool, R>(
         &self,
         member: usize,
         work: impl FnOnce(&StreamHandle) -> Result<R>,
@@ -170,7 +211,7 @@ impl StreamCore {
         if lane.inline {
             return work(&lane.handle);
         }
-        _done = self.take_done(deferred);
+        _done = if TIDY { self.take_done(deferred) } else { Vec::new() };
         *last = Some(member);
         self.submitted.fetch_add(1, Ordering::Relaxed);
         work(&lane.handle)
@@ -228,7 +269,7 @@ impl StreamCore {
             }
         }
         // Done even where it failed: a failed piece of work no longer touches its memory.
-        self.completed.fetch_max(submitted, Ordering::Relaxed);
+        self.completed.fetch_max(submitted, Ordering::Release);
         (std::mem::take(&mut state.deferred), first)
     }
 
@@ -258,7 +299,8 @@ impl StreamCore {
         }
         let Some(Some(lane)) = state.lanes.get(member) else { unreachable!("opened above") };
         lane.handle.begin_recording()?;
-        state.recording = Some(Recording::new(member));
+        state.recordings += 1;
+        state.recording = Some(Recording::new(state.recordings, member));
         self.recording.store(true, Ordering::Release);
         Ok(())
     }
@@ -277,19 +319,20 @@ impl StreamCore {
         Ok((result?, recording.into_uses()))
     }
 
-    /// Records work of a member; `note` says which buffers it uses.
-    pub(crate) fn record_on(
+    /// Records work of a member on these buffers. `within` is the recording that writes what the work reads, where it was
+    /// not written before.
+    pub(crate) fn record_on<'a>(
         &self,
         member: usize,
-        note: impl FnOnce(&mut Recording),
+        within: Option<u64>,
+        buffers: impl Iterator<Item = Access<'a>> + Clone,
         work: impl FnOnce(&StreamHandle) -> Result<()>,
     ) -> Result<()> {
         let mut state = self.state.lock();
         let State { lanes, recording, .. } = &mut *state;
-        let Some(recording) = recording else {
-            return Err(Error::invalid(
-                "another thread ended the recording of this stream; use one for each",
-            ));
+        let Some(recording) = recording.as_mut().filter(|r| within.is_none_or(|number| number == r.number))
+        else {
+            return Err(recording_ended());
         };
         let members = self.device.members();
         if member != recording.member {
@@ -300,15 +343,19 @@ impl StreamCore {
             )));
         }
         let Some(Some(lane)) = lanes.get(member) else { unreachable!("opened when the recording began") };
-        // Also where the work fails, which may have been recorded in part.
-        note(recording);
-        work(&lane.handle)
+        // Also where the work fails, which may have been recorded in part; nothing counts as written then.
+        buffers.clone().for_each(|access| recording.note_use(access));
+        work(&lane.handle)?;
+        buffers.for_each(|access| recording.note_written(access));
+        Ok(())
     }
 
-    /// Whether so many bytes of a buffer are written by what this stream records.
-    pub(crate) fn has_recorded(&self, shared: &Arc<Shared>, end: u64) -> bool {
-        self.is_recording()
-            && self.state.lock().recording.as_ref().is_some_and(|r| r.has_written(shared, end))
+    /// The recording that is going on, if it writes so many bytes of a buffer.
+    pub(crate) fn recording_that_wrote(&self, shared: &Arc<Shared>, end: u64) -> Option<u64> {
+        if !self.is_recording() {
+            return None;
+        }
+        self.state.lock().recording.as_ref().filter(|r| r.has_written(shared, end)).map(|r| r.number)
     }
 
     /// The number of the latest piece of asynchronous work.
@@ -318,7 +365,8 @@ impl StreamCore {
 
     /// Whether work up to this number is known to be done.
     pub(crate) fn has_completed(&self, number: u64) -> bool {
-        self.completed.load(Ordering::Relaxed) >= number
+        // Whoever is told that work is done may read what it wrote: it comes after the wait of the thread that noticed.
+        self.completed.load(Ordering::Acquire) >= number
     }
 
     /// An event behind everything queued so far; `None` if nothing is asynchronous here.
@@ -326,14 +374,15 @@ impl StreamCore {
         record(&self.state.lock())
     }
 
-    /// Makes later work of this stream's lane `member` wait for an event of any provider.
+    /// Makes later work of this stream's lane `member` wait for an event of any provider. Lets go of nothing, as callers
+    /// may hold locks.
     pub(crate) fn wait_for(&self, member: usize, event: &EventHandle) -> Result<()> {
         let mine = self.device.members()[member].handle();
         if mine.info().inline || !Arc::ptr_eq(mine.provider(), event.device().provider()) {
             // An inline lane does its work at once, and another provider does not know the event.
             return event.sync();
         }
-        self.on_lane(member, |lane| lane.wait(event))
+        self.on_lane_locked(member, |lane| lane.wait(event))
     }
 
     /// Makes later work of this stream's lane `member` wait for everything queued on another stream so far.
@@ -372,7 +421,7 @@ impl StreamCore {
             done.extend(deferred.pop_front());
         }
         if let Some(last) = done.last() {
-            self.completed.fetch_max(last.number, Ordering::Relaxed);
+            self.completed.fetch_max(last.number, Ordering::Release);
         }
         done
     }
@@ -390,6 +439,12 @@ fn records() -> Error {
         "the stream records a graph: launches of capturable primitives and copies between buffers are possible; do \
          this after the recording, or on another stream",
     )
+}
+
+/// The error of work that was to be recorded.
+#[cold]
+pub(crate) fn recording_ended() -> Error {
+    Error::invalid("another thread ended the recording of this stream; use one for each")
 }
 
 /// Orders a lane behind the one that was used last.
@@ -427,15 +482,26 @@ fn is_done(event: &EventHandle) -> bool {
     })
 }
 
-impl Drop for StreamCore {
-    fn drop(&mut self) {
-        if let Err(e) = self.sync() {
+impl StreamCore {
+    /// Waits for all work and gives the lanes back.
+    fn close(&self) {
+        let _done;
+        let mut state = self.state.lock();
+        let (done, result) = self.drain(&mut state);
+        _done = done;
+        if let Err(e) = result {
             tracing::error!("{}: work of a dropped stream failed: {e}", self.device.name());
         }
+        state.last = None;
         // Adopted lanes go before the lane whose native stream they use.
-        let state = self.state.get_mut();
         while let Some(lane) = state.lanes.pop() {
             drop(lane);
         }
+    }
+}
+
+impl Drop for StreamCore {
+    fn drop(&mut self) {
+        self.close();
     }
 }

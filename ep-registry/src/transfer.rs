@@ -2,8 +2,9 @@
 
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::device::Device;
+use crate::graph::Access;
 use crate::shared::{Gates, Hold};
-use crate::stream::{Kept, Stream};
+use crate::stream::{Kept, Stream, recording_ended};
 use ep_core::provider::CopyRequest;
 use ep_core::provider::inline::{HOST_SPACE, is_host};
 use ep_core::{Element, Error, Result};
@@ -260,10 +261,13 @@ impl Stream {
                 dst.buffer.dtype()
             )));
         }
-        match src.buffer.check_written(src.offset, src.bytes) {
-            Err(e) if !self.core.has_recorded(src.buffer.shared(), src.offset + src.bytes) => return Err(e),
-            _ => {}
-        }
+        let within = match src.buffer.check_written(src.offset, src.bytes) {
+            Ok(()) => None,
+            Err(e) => {
+                let end = src.offset + src.bytes;
+                Some(self.core.recording_that_wrote(src.buffer.shared(), end).ok_or(e)?)
+            }
+        };
         if src.bytes == 0 {
             return Ok(());
         }
@@ -279,7 +283,7 @@ impl Stream {
         let able = self.device().member_where(|m| m.reads(spaces.0) && m.writes(spaces.1));
         if self.core.is_recording() {
             return match able {
-                Some(member) => self.record_copy(member, &src, &dst),
+                Some(member) => self.record_copy(member, within, &src, &dst),
                 None => Err(Error::unsupported(format!(
                     "no provider of {} copies from `{}` to `{}` in one step, as a graph needs",
                     self.device().name(),
@@ -287,6 +291,9 @@ impl Stream {
                     spaces.1
                 ))),
             };
+        }
+        if within.is_some() {
+            return Err(recording_ended());
         }
         match able {
             Some(member) => self.copy_on(member, &src, &dst)?,
@@ -298,6 +305,7 @@ impl Stream {
 
     fn copy_on(&self, member: usize, src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
         let core = &self.core;
+        core.tidy();
         let _gates = Gates::enter([src.buffer, &*dst.buffer].map(|b| &**b.shared()).into_iter());
         let own = (!core.is_inline(member)).then_some(core);
         for other in
@@ -305,7 +313,7 @@ impl Stream {
         {
             core.order_behind(member, &other)?;
         }
-        core.on_lane(member, |lane| {
+        core.on_lane_locked(member, |lane| {
             if own.is_some() {
                 src.buffer.users().note(core, false);
                 dst.buffer.users().note(core, true);
@@ -316,13 +324,21 @@ impl Stream {
         })
     }
 
-    fn record_copy(&self, member: usize, src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
+    fn record_copy(
+        &self,
+        member: usize,
+        within: Option<u64>,
+        src: &View<'_>,
+        dst: &ViewMut<'_>,
+    ) -> Result<()> {
+        let buffers = [
+            Access { shared: src.buffer.shared(), written: None },
+            Access { shared: dst.buffer.shared(), written: Some((dst.offset, dst.bytes)) },
+        ];
         self.core.record_on(
             member,
-            |recording| {
-                recording.note(src.buffer.shared(), false, (0, 0));
-                recording.note(dst.buffer.shared(), true, (dst.offset, dst.bytes));
-            },
+            within,
+            buffers.into_iter(),
             // SAFETY: both ranges are inside live buffers, which the graph keeps; it orders its launches.
             |lane| unsafe { lane.copy(request(src, dst)) },
         )
@@ -337,6 +353,8 @@ impl Stream {
         if dst.dtype() != T::DTYPE || bytes > dst.bytes() {
             return Err(Error::invalid(format!("{} {} into {dst:?}", data.len(), T::DTYPE)));
         }
+        let core = &self.core;
+        core.check_idle()?;
         if bytes == 0 {
             return Ok(());
         }
@@ -345,14 +363,13 @@ impl Stream {
         else {
             return dst.upload(&data);
         };
-        let core = &self.core;
-        core.check_idle()?;
+        core.tidy();
         let gates = Gates::enter(std::iter::once(&**dst.shared()));
         for other in dst.users().before(Some(core), true) {
             core.order_behind(member, &other)?;
         }
         let src = data.as_ptr().expose_provenance() as u64;
-        let queued = core.on_lane(member, |lane| {
+        let queued = core.on_lane_locked(member, |lane| {
             dst.users().note(core, true);
             let copy =
                 CopyRequest { dst: dst.address(), dst_space: dst.space(), src, src_space: HOST_SPACE, bytes };

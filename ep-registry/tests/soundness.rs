@@ -3,8 +3,8 @@
 use ep_core::primitive::{Permute, PermuteArgs, PermuteCall, PermuteDesc};
 use ep_core::provider::inline::{HostAllocator, host_copy};
 use ep_core::provider::{
-    Allocator, CopyRequest, Device, DeviceInfo, Event, Factory, Host, Kernel, MemoryKind, MemoryStats,
-    Options, Provider, Registrar, Stream, StreamOptions,
+    Allocator, CopyRequest, Device, DeviceInfo, Event, Factory, ForeignStreams, Graph, Graphs, Host, Kernel,
+    MemoryKind, MemoryStats, Options, Provider, Registrar, Stream, StreamOptions, Updated,
 };
 use ep_core::{Code, DType, Error, Result};
 use ep_registry::{Buffer, Runtime};
@@ -14,6 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The host's own name for its memory: the simulated device works on real addresses.
 const SPACE: &str = "late";
+
+/// The kind of its native streams, which are numbers of queues.
+const QUEUES: &str = "late-queue";
 
 /// Work that is queued and not done.
 enum Work {
@@ -27,6 +30,10 @@ enum Work {
 #[derive(Default)]
 struct State {
     queues: HashMap<u64, VecDeque<Work>>,
+    /// What streams record, as copies.
+    recordings: HashMap<u64, Vec<(u64, u64, u64)>>,
+    /// Streams that were destroyed.
+    ended: Vec<u64>,
     /// By event: the number of the latest record, of the latest done, and the stream.
     events: HashMap<u64, (u64, u64, u64)>,
     /// Frees of memory that queued work uses.
@@ -60,6 +67,7 @@ struct Sim {
     next: AtomicU64,
     fail_next_event: AtomicBool,
     fail_queries: AtomicBool,
+    fail_next_copy: AtomicBool,
 }
 
 impl Sim {
@@ -76,6 +84,7 @@ struct LateDevice(Arc<Sim>, HostAllocator);
 struct LateStream(Arc<Sim>, u64);
 struct LateEvent(Arc<Sim>, u64);
 struct LateAllocator(Arc<Sim>, HostAllocator);
+struct LateGraph(Vec<(u64, u64, u64)>);
 struct NoPermute;
 
 impl Provider for Late {
@@ -112,6 +121,20 @@ impl Device for LateDevice {
     type Event = LateEvent;
     type Allocator = LateAllocator;
 
+    const FOREIGN_STREAMS: Option<ForeignStreams<Self>> = Some(ForeignStreams {
+        kind: QUEUES,
+        native: |stream| Ok(stream.1),
+        adopt: |device, queue| Ok(LateStream(device.0.clone(), queue)),
+    });
+
+    const GRAPHS: Option<Graphs<Self>> = Some(Graphs {
+        begin: |stream| {
+            stream.0.state().recordings.insert(stream.1, Vec::new());
+            Ok(())
+        },
+        end: |stream| Ok(Box::new(LateGraph(stream.recorded()))),
+    });
+
     fn info(&self) -> DeviceInfo {
         let spaces = vec![SPACE.to_owned(), "host".to_owned()];
         DeviceInfo {
@@ -147,6 +170,29 @@ impl LateStream {
         self.0.state().queues.entry(self.1).or_default().push_back(work);
         Ok(())
     }
+
+    fn recorded(&self) -> Vec<(u64, u64, u64)> {
+        self.0.state().recordings.remove(&self.1).unwrap()
+    }
+}
+
+impl Drop for LateStream {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.run(self.1, None);
+        state.ended.push(self.1);
+    }
+}
+
+impl Graph<LateStream> for LateGraph {
+    unsafe fn launch(&mut self, stream: &LateStream) -> Result<()> {
+        self.0.iter().try_for_each(|(dst, src, bytes)| stream.push(Work::Copy(*dst, *src, *bytes)))
+    }
+
+    fn update(&mut self, stream: &LateStream) -> Result<Updated> {
+        self.0 = stream.recorded();
+        Ok(Updated::InPlace)
+    }
 }
 
 impl Stream for LateStream {
@@ -162,6 +208,13 @@ impl Stream for LateStream {
     }
 
     unsafe fn copy(&self, c: CopyRequest<'_>) -> Result<()> {
+        if self.0.fail_next_copy.swap(false, Ordering::Relaxed) {
+            return Err(Error::out_of_memory("no copy is left"));
+        }
+        if let Some(recording) = self.0.state().recordings.get_mut(&self.1) {
+            recording.push((c.dst, c.src, c.bytes));
+            return Ok(());
+        }
         self.push(Work::Copy(c.dst, c.src, c.bytes))
     }
 
@@ -287,6 +340,45 @@ fn a_query_that_fails_frees_nothing() {
 }
 
 #[test]
+fn a_deleter_that_waits_for_a_buffer_of_a_graph_gets_it() {
+    let (runtime, _) = late();
+    let device = runtime.device("late").unwrap();
+    let stream = device.stream().unwrap();
+    let x = Arc::new(device.upload(&[5u8; 4]).unwrap());
+    let mut y = device.alloc(DType::U8, 4).unwrap();
+    let graph = stream.capture(|s| s.copy(&*x, &mut y)).unwrap();
+    let launches: [&dyn Fn(); 2] = [&|| graph.launch(&stream).unwrap(), &|| {
+        let mut z = device.alloc(DType::U8, 4).unwrap();
+        stream.copy(&*x, &mut z).unwrap();
+    }];
+    for launch in launches {
+        let mut data = [9u8; 4];
+        let address = data.as_mut_ptr().expose_provenance() as u64;
+        let (x, seen) = (x.clone(), Arc::new(Mutex::new(None)));
+        let told = seen.clone();
+        let deleter = move || {
+            // Another thread's call, for which this one waits: as a deleter that needs an interpreter's lock does.
+            let (sender, receiver) = std::sync::mpsc::channel();
+            std::thread::spawn(move || sender.send(x.download::<u8>()));
+            *told.lock().unwrap() = receiver.recv_timeout(std::time::Duration::from_secs(10)).ok();
+        };
+        // SAFETY: the array outlives the buffer and the copy, and nobody touches it meanwhile.
+        let src = unsafe { Buffer::import(device, SPACE, address, 4, DType::U8, deleter) }.unwrap();
+        let mut dst = device.alloc(DType::U8, 4).unwrap();
+        stream.copy(&src, &mut dst).unwrap();
+        drop(src);
+        // The copy is done, and the stream has not noticed.
+        let event = ep_registry::Event::new();
+        stream.record(&event).unwrap();
+        event.sync().unwrap();
+        assert!(seen.lock().unwrap().is_none());
+        launch();
+        assert_eq!(seen.lock().unwrap().take(), Some(Ok(vec![5; 4])), "the deleter runs without a lock");
+        stream.sync().unwrap();
+    }
+}
+
+#[test]
 fn streams_and_buffers_in_any_order_of_dropping() {
     let (runtime, sim) = late();
     let device = runtime.device("late").unwrap();
@@ -306,6 +398,58 @@ fn streams_and_buffers_in_any_order_of_dropping() {
     drop(kept);
     no_violations(&sim);
     assert!(sim.state().queues.values().all(VecDeque::is_empty));
+}
+
+#[test]
+fn an_adopted_stream_ends_with_its_last_clone_while_buffers_live() {
+    let (runtime, sim) = late();
+    let device = runtime.device("late").unwrap();
+    let (src, native) = (device.upload(&[1u8, 2, 3]).unwrap(), 1 << 40);
+    let mut dst = device.alloc(DType::U8, 3).unwrap();
+    // SAFETY: the simulation has a queue of every number.
+    let stream = unsafe { device.adopt_stream(QUEUES, native) }.unwrap();
+    let graph = stream.capture(|s| s.copy(&src, &mut dst)).unwrap();
+    graph.launch(&stream).unwrap();
+    let clone = stream.clone();
+    drop(stream);
+    assert_eq!(sim.state().queues[&native].len(), 1, "a clone is left");
+    assert!(!sim.state().ended.contains(&native));
+    drop(clone);
+    // Neither the buffers nor the graph use the native stream from now on.
+    assert!(sim.state().ended.contains(&native) && sim.state().queues[&native].is_empty());
+    assert_eq!(dst.download::<u8>().unwrap(), [1, 2, 3]);
+    let other = device.stream().unwrap();
+    graph.launch(&other).unwrap();
+    drop((src, dst, graph));
+    other.sync().unwrap();
+    no_violations(&sim);
+}
+
+#[test]
+fn what_a_failed_call_should_have_written_is_unwritten_in_the_recording() {
+    let (runtime, sim) = late();
+    let device = runtime.device("late").unwrap();
+    let stream = device.stream().unwrap();
+    let src = device.upload(&[4i32, 5]).unwrap();
+    let (mut x, mut y) = (device.alloc(DType::I32, 2).unwrap(), device.alloc(DType::I32, 2).unwrap());
+    let fails = |x: &mut Buffer, y: &mut Buffer, s: &ep_registry::Stream| {
+        sim.fail_next_copy.store(true, Ordering::Relaxed);
+        assert_eq!(s.copy(&src, &mut *x).unwrap_err().code(), Code::OutOfMemory);
+        let e = s.copy(&*x, y).unwrap_err();
+        assert!(e.message().contains("only 0..0"), "{e}");
+        Ok(())
+    };
+    let failed = stream.capture(|s| fails(&mut x, &mut y, s)).unwrap();
+    failed.launch(&stream).unwrap();
+    assert_eq!(x.download::<i32>().unwrap_err().code(), Code::InvalidArgument);
+    let graph = stream.capture(|s| {
+        fails(&mut x, &mut y, s)?;
+        s.copy(&src, &mut x)?;
+        s.copy(&x, &mut y)
+    });
+    graph.unwrap().launch(&stream).unwrap();
+    assert_eq!(y.download::<i32>().unwrap(), [4, 5]);
+    no_violations(&sim);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::provider::ProviderHandle;
 use crate::abi::*;
 use crate::hob::{FactKind, Facts, Value};
-use crate::schema::{ArgKind, ArgsFacts, DescFacts, DescKind, Schema};
+use crate::schema::{ArgKind, ArgsFacts, DescFacts, DescKind, MAX_STRUCT, Schema};
 use crate::{Code, DType, Error, Result, Scalar};
 use std::ffi::c_void;
 
@@ -101,7 +101,8 @@ impl ProviderHandle {
     }
 }
 
-/// A copy of an op's struct, completed with zeros.
+/// A copy of an op's struct with this side's size: a shorter one is completed with zeros, and of a longer one the rest is
+/// zero (rule 3).
 ///
 /// # Safety
 /// `ptr` is null, or points to a struct that begins with its size and is readable for that.
@@ -111,11 +112,17 @@ unsafe fn whole(ptr: *const c_void, bytes: usize, what: &str) -> Result<Vec<u8>>
     }
     // SAFETY: as the caller promises.
     let size = unsafe { ptr.cast::<u64>().read() };
-    if size < 8 || size > bytes as u64 {
+    if size < 8 || !size.is_multiple_of(8) || size > MAX_STRUCT as u64 {
         return Err(Error::invalid(format!("{what} has a struct_size of {size}, where {bytes} is right")));
     }
     // SAFETY: as above.
     let own = unsafe { std::slice::from_raw_parts(ptr.cast::<u8>(), size as usize) };
+    if let Some(at) = own.iter().skip(bytes).position(|b| *b != 0) {
+        return Err(Error::unsupported(format!(
+            "{what} sets a field at byte {} that this version does not know; use a newer one",
+            bytes + at
+        )));
+    }
     let mut all = own.to_vec();
     all.resize(bytes, 0);
     Ok(all)
@@ -133,6 +140,12 @@ unsafe fn read(schema: &Schema, case: &EpConformanceCase) -> Result<KnownLaunch>
             list(case.operands, case.num_operands, "operands")?,
         )
     };
+    if case.reserved != 0 {
+        return Err(Error::unsupported(format!(
+            "reserved is {}, which has no meaning; use 0",
+            case.reserved
+        )));
+    }
     let key = schema.key(&desc)?;
     let facts = DescFacts { schema, desc: &desc, device: &[] };
     // SAFETY: the lists of the provider's arguments are readable until the case is released.
@@ -195,4 +208,29 @@ unsafe fn read(schema: &Schema, case: &EpConformanceCase) -> Result<KnownLaunch>
         });
     }
     Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copied(words: &[u64], bytes: usize) -> Result<Vec<u8>> {
+        // SAFETY: the words are readable for the sizes that the tests say, or those are refused.
+        unsafe { whole(words.as_ptr().cast(), bytes, "the struct") }
+    }
+
+    #[test]
+    fn structs_of_other_versions_are_read_as_far_as_they_are_known() {
+        let bytes = |words: &[u64]| words.iter().flat_map(|w| w.to_ne_bytes()).collect::<Vec<u8>>();
+        assert_eq!(copied(&[16, 7], 24), Ok(bytes(&[16, 7, 0])));
+        assert_eq!(copied(&[24, 7, 8], 24), Ok(bytes(&[24, 7, 8])));
+        assert_eq!(copied(&[24, 7, 0], 16), Ok(bytes(&[24, 7])));
+        let e = copied(&[24, 7, 1], 16).unwrap_err();
+        assert!(e.code() == Code::Unsupported && e.message().contains("byte 16"), "{e}");
+        for size in [0, 4, 15, u64::MAX] {
+            assert_eq!(copied(&[size, 7], 16).unwrap_err().code(), Code::InvalidArgument, "{size}");
+        }
+        // SAFETY: null is refused before anything is read.
+        assert!(unsafe { whole(std::ptr::null(), 16, "the struct") }.is_err());
+    }
 }

@@ -3,7 +3,7 @@
 use super::super::device::Timing;
 use super::super::{Attribute, Device, DeviceInfo, MemoryKind, Provider, StreamOptions};
 use super::graph::{GraphTable, StreamBox, stream_of};
-use super::{DeviceOf, drop_object, entry, give, object};
+use super::{DeviceOf, drop_object, entry, give, give_object, object};
 use crate::abi::{self, *};
 use crate::{Error, Result, Scalar};
 
@@ -95,7 +95,7 @@ pub(super) unsafe extern "C" fn stream_create<P: Provider>(
         }
         let stream = device.device.create_stream(StreamOptions { priority: options.priority })?;
         // SAFETY: the out-pointer is the host's.
-        unsafe { give(out, StreamBox::<P>::raw(stream)) }
+        unsafe { give_object(out, StreamBox::<P>::new(stream)) }
     })
 }
 
@@ -109,7 +109,7 @@ pub(super) unsafe extern "C" fn event_create<P: Provider>(
             return Err(Error::unsupported(format!("event flags {flags:#x} are not known")));
         }
         // SAFETY: a live device of ours; the out-pointer is the host's.
-        unsafe { give(out, Box::into_raw(Box::new(device_of::<P>(device)?.device.create_event()?)).cast()) }
+        unsafe { give_object(out, device_of::<P>(device)?.device.create_event()?) }
     })
 }
 
@@ -121,9 +121,7 @@ pub(super) unsafe extern "C" fn allocator_open<P: Provider>(
     entry::<P>(|| {
         let kind = MemoryKind::from_raw(kind)?;
         // SAFETY: a live device of ours; the out-pointer is the host's.
-        unsafe {
-            give(out, Box::into_raw(Box::new(device_of::<P>(device)?.device.open_allocator(kind)?)).cast())
-        }
+        unsafe { give_object(out, device_of::<P>(device)?.device.open_allocator(kind)?) }
     })
 }
 
@@ -222,6 +220,6 @@ pub(super) unsafe extern "C" fn adopt_stream<P: Provider>(
         }
         let stream = (foreign.adopt)(&device.device, handle)?;
         // SAFETY: the out-pointer is the host's.
-        unsafe { give(out, StreamBox::<P>::raw(stream)) }
+        unsafe { give_object(out, StreamBox::<P>::new(stream)) }
     })
 }

@@ -1,7 +1,7 @@
 //! The functions of `ep.graph`, and what a stream refuses while it records.
 
 use super::super::{Graph, Graphs, Provider, Updated};
-use super::{DeviceOf, StreamOf, drop_object, entry, give, object};
+use super::{DeviceOf, StreamOf, drop_object, entry, give, give_object, object};
 use crate::abi::*;
 use crate::provider::Device;
 use crate::{Error, Result};
@@ -14,8 +14,8 @@ pub(super) struct StreamBox<P: Provider> {
 }
 
 impl<P: Provider> StreamBox<P> {
-    pub(super) fn raw(stream: StreamOf<P>) -> *mut EpStream {
-        Box::into_raw(Box::new(StreamBox::<P> { stream, recording: Cell::new(false) })).cast()
+    pub(super) fn new(stream: StreamOf<P>) -> StreamBox<P> {
+        StreamBox { stream, recording: Cell::new(false) }
     }
 
     /// The stream, for what is illegal while it records.
@@ -93,7 +93,7 @@ unsafe extern "C" fn end<P: Provider>(stream: *mut EpStream, out: *mut *mut EpGr
         // SAFETY: a live stream of ours.
         let graph: GraphBox<P> = (graphs::<P>()?.end)(unsafe { stream_of::<P>(stream)? }.ending()?)?;
         // SAFETY: the out-pointer is the host's.
-        unsafe { give(out, Box::into_raw(Box::new(graph)).cast()) }
+        unsafe { give_object(out, graph) }
     })
 }
 

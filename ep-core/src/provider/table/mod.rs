@@ -81,6 +81,19 @@ unsafe fn give<T>(out: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
+/// Hands an object over through an out-pointer; where that is null, the object is dropped.
+///
+/// # Safety
+/// As [`give`]; what is given is used and freed as a `T`.
+unsafe fn give_object<T, O>(out: *mut *mut O, object: T) -> Result<()> {
+    let boxed = Box::new(object);
+    if out.is_null() {
+        return Err(Error::invalid("the out-pointer is null"));
+    }
+    // SAFETY: as the caller promises.
+    unsafe { give(out, Box::into_raw(boxed).cast()) }
+}
+
 /// Frees an object; a panic in its `drop` stays here.
 ///
 /// # Safety
@@ -117,9 +130,9 @@ pub(super) unsafe extern "C" fn create_provider<P: Provider>(
         // Ends here if the vendor's code fails or panics, because the host's services then end with this call.
         let session = Session { host: host.clone(), _log: log };
         let provider = P::create(host, &options)?;
-        let boxed = Box::new(ProviderBox { provider, factories: Mutex::default(), session: Some(session) });
+        let object = ProviderBox { provider, factories: Mutex::default(), session: Some(session) };
         // SAFETY: the out-pointer is the host's.
-        unsafe { give(out, Box::into_raw(boxed).cast()) }
+        unsafe { give_object(out, object) }
     })
 }
 
@@ -161,7 +174,7 @@ unsafe extern "C" fn device_open<P: Provider>(
         let device = provider.open_device(index)?;
         let info = InfoBox::new(device.info());
         // SAFETY: the out-pointer is the host's.
-        unsafe { give(out, Box::into_raw(Box::new(DeviceBox { device, info })).cast()) }
+        unsafe { give_object(out, DeviceBox { device, info }) }
     })
 }
 
@@ -245,4 +258,25 @@ impl<P: Provider> Tables<P> {
         trim: Some(objects::allocator_trim::<P>),
         ..EpAllocatorTable::EMPTY
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn an_object_is_handed_over_or_dropped() {
+        let counted = Arc::new(());
+        let mut out: *mut EpEvent = std::ptr::null_mut();
+        // SAFETY: null is refused; the other out-pointer is valid, and the object is freed below as what it is.
+        unsafe {
+            let e = give_object::<_, EpEvent>(std::ptr::null_mut(), counted.clone()).unwrap_err();
+            assert_eq!((e.code(), Arc::strong_count(&counted)), (crate::Code::InvalidArgument, 1));
+            give_object(&mut out, counted.clone()).unwrap();
+            assert_eq!(Arc::strong_count(&counted), 2);
+            drop(Box::from_raw(out.cast::<Arc<()>>()));
+        }
+        assert_eq!(Arc::strong_count(&counted), 1);
+    }
 }

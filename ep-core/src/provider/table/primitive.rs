@@ -2,7 +2,7 @@
 
 use super::super::{Kernel, Provider};
 use super::device::device_of;
-use super::{drop_object, entry, give, object};
+use super::{drop_object, entry, give, give_object, object};
 use crate::abi::*;
 use crate::op::Op;
 use crate::{Error, Result};
@@ -76,7 +76,7 @@ where
         }
         let kernel = build(&device.device, &desc)?;
         // SAFETY: the out-pointer is the host's.
-        unsafe { give(out, Box::into_raw(Box::new(Built::<O, K> { desc, kernel })).cast()) }
+        unsafe { give_object(out, Built::<O, K> { desc, kernel }) }
     })
 }
 
