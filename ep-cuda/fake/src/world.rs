@@ -145,9 +145,13 @@ pub(crate) fn world(use_it: impl FnOnce(&mut World) -> i32) -> i32 {
     use_it(guard.get_or_insert_with(|| World::new(Config::default())))
 }
 
+/// Devices of a program that does not know that its driver is a fake; one without the variable.
+const DEVICES_ENV: &str = "FAKECUDA_DEVICES";
+
 impl Default for Config {
     fn default() -> Config {
-        Config { devices: 1, pools: true, peers: true, memory_bytes: 1 << 30, delay: 2, version: 13000 }
+        let devices = std::env::var(DEVICES_ENV).ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+        Config { devices, pools: true, peers: true, memory_bytes: 1 << 30, delay: 2, version: 13000 }
     }
 }
 
