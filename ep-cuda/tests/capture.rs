@@ -246,3 +246,36 @@ fn an_adopted_stream_is_ordered_with_our_own() {
     }
     rig.assert_clean();
 }
+
+#[test]
+fn the_default_stream_can_be_adopted_and_records_nothing() {
+    let rig = Rig::new(Setup { devices: 2, ..Setup::default() });
+    {
+        let runtime = rig.runtime(&[]);
+        // Each device has its own, by the same handle.
+        for name in ["cuda:0", "cuda:1"] {
+            let device = runtime.device(name).unwrap();
+            // SAFETY: it lives as long as the device's primary context.
+            let default = unsafe { device.adopt_stream("CUstream", 0) }.unwrap();
+            let (own, matmul) = (device.stream().unwrap(), matmul(&runtime, device));
+            let (a, b) = (matrix(device, 3.0), matrix(device, 2.0));
+            let [mut c, mut d] = [0.0; 2].map(|v| matrix(device, v));
+            rig.fake.fail(0, 0);
+            matmul.launch(&default, call(&a, &b, &mut c)).unwrap();
+            assert_eq!(default.query(), Ok(false), "work is late here too");
+            own.copy(&c, &mut d).unwrap();
+            own.sync().unwrap();
+            assert_eq!(d.download::<f32>().unwrap(), product(3.0, 2.0));
+            assert_eq!(workspaces(&rig), ["1024) = 0"]);
+            let error = default.capture(|s| s.copy(&a, &mut d)).unwrap_err();
+            assert!(
+                error.code() == Code::InvalidArgument && error.message().contains("beginning a capture"),
+                "{error}"
+            );
+            default.copy(&a, &mut d).unwrap();
+            default.sync().unwrap();
+            assert_eq!(d.download::<f32>().unwrap(), [3.0; N * N], "it goes on");
+        }
+    }
+    rig.assert_clean();
+}

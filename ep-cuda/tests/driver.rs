@@ -1,4 +1,4 @@
-//! How the fake judges a launch's argument, which is as a driver does.
+//! The fake judges calls as a driver does: what a launch is given, and sizes of memory.
 
 mod rig;
 
@@ -76,4 +76,18 @@ fn an_argument_comes_by_one_of_two_lists() {
     // What the list leads to is looked at when the kernel's turn comes.
     launch(driver, function, &queue, &[1, freed], By::Parameters).unwrap();
     assert_eq!(queue.sync().unwrap_err().code(), Code::DeviceLost);
+}
+
+#[test]
+fn no_size_is_so_large_that_it_is_not_refused() {
+    let rig = Rig::new(Setup::default());
+    let device = rig.device();
+    let memory = device.open_allocator(MemoryKind::Device).unwrap();
+    let block = memory.alloc(16, 64, None).unwrap();
+    for bytes in [1 << 31, u64::MAX - 4095, u64::MAX] {
+        assert_eq!(memory.alloc(bytes, 64, None).map_err(|e| e.code()), Err(Code::OutOfMemory), "{bytes}");
+    }
+    memory.free(block, 16).unwrap();
+    drop((memory, device));
+    rig.assert_clean();
 }
