@@ -4,6 +4,8 @@
 #   tests/gpu.sh STAGE OUT
 #
 #   kit           the conformance kit on cuda:0, and on softmax with each strategy forced
+#   limits        softmax on both sides of the limits of each strategy
+#   two           the second GPU: objects and a quick kit on cuda:1, copies and waits between it and cuda:0
 #   sanitize      memcheck, racecheck and initcheck over a reduced suite
 #   bench-ours    the rows of docs/performance.md through the provider
 #   bench-peers   the same rows by PyTorch, eager and compiled
@@ -16,5 +18,5 @@
 # EP_BIN_DIR is the folder with the binaries [.gpu/bin], EP_GPU_CACHE the archive of the cache [cache.tar.xz beside it].
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# = 2 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# = 2 ] || { sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 2; }
 exec python3 tests/gpu/stages.py "$1" "$2"

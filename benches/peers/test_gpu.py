@@ -36,6 +36,17 @@ PEERS = report(
 )
 
 
+TWO = report(
+    "two",
+    [
+        line("ours", "peer_copy", "268435456 bytes, cuda:0 to cuda:1", 1000.0, copy=970.0),
+        line("ours", "peer_event", "20 times 16777216 bytes, cuda:0 to cuda:1", None),
+    ],
+)
+# Parts whose result is no list of lines: reports of the kit.
+TWO["parts"].append(dict(name="add", status="ok", passed=3))
+
+
 class Join(unittest.TestCase):
     def test_rows_meet_by_name_and_the_fastest_peer_counts(self):
         rows = {r["shape"]: r for r in gpu_join.joined(OURS, PEERS)}
@@ -45,13 +56,14 @@ class Join(unittest.TestCase):
 
     def test_tables_have_a_line_for_each_row_also_for_failures(self):
         rows = gpu_join.joined(OURS, PEERS)
-        text = gpu_join.page(rows, gpu_join.first_of(OURS), [], "A GPU", "2030-01-02")
+        text = gpu_join.page(rows, gpu_join.first_of(OURS), [], TWO, "A GPU", "2030-01-02")
         self.assertIn("| softmax | f32 | 49152x32 | 10.0 | 1.00 | 15.0 | 20.0 | 1.50 |", text)
         self.assertIn("| matmul | f32 | 1x16x16x16 | 4.0 | 123.4 | – | – | – |", text)
         self.assertIn("failed: OutOfMemory: a/b |", text)
         self.assertIn("| launch | 1.25 |", text)
         # Of three rows two have a peer, with ratios 1.5 and 2.
         self.assertIn("| softmax | 3 | 1.73 | 0 | 0.50 |", text)
+        self.assertIn("| cuda:0 to cuda:1, 256 MiB | 1000.0 | 268.4 | 0.97 |", text)
         self.assertIn("230.5 ms, of the bare program 200.0 ms", text)
         columns = {l.count("|") for l in text.splitlines() if l.startswith("| softmax | f32")}
         self.assertEqual(columns, {9})
@@ -77,7 +89,13 @@ class Join(unittest.TestCase):
             self.assertTrue(once.startswith("# Performance\n\nBefore.\n") and once.count(gpu_join.BEGIN) == 1)
             self.assertTrue((docs / "charts/gpu-softmax-f32.svg").is_file())
             record = json.loads(Path(folder, "benches/record/gpu-2030-01-02.json").read_text())
-            self.assertEqual(len(record["rows"]), 6)
+            self.assertEqual((len(record["rows"]), record["two"]), (6, []))
+            self.assertNotIn("between two GPUs", once)
+            (out / "two.json").write_text(json.dumps(TWO))
+            subprocess.run(command, check=True)
+            self.assertIn("Copies between two GPUs", (docs / "performance.md").read_text())
+            record = json.loads(Path(folder, "benches/record/gpu-2030-01-02.json").read_text())
+            self.assertEqual([r["group"] for r in record["two"]], ["peer_copy", "peer_event"])
 
 
 class Rows(unittest.TestCase):

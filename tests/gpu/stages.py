@@ -204,12 +204,16 @@ def json_lines(text, cut_off=False):
 # ---- Stages: lists of (name, part)
 
 
-def ops(place):
-    """The ops that the device has, as `ep query` lists them."""
+def query(place):
+    """What the devices of CUDA have, as `ep query` lists it."""
     code, output, errors = run(place.ep("query", "--json"), 120, place.environment)
     if code != 0:
         raise RuntimeError(f"`ep query` ended with {code}: {errors}")
-    return sorted({row["op"] for row in json.loads(output) if row["device"].startswith("cuda")})
+    return [row for row in json.loads(output) if row["device"].startswith("cuda")]
+
+
+def ops(place):
+    return sorted({row["op"] for row in query(place)})
 
 
 def kit(place):
@@ -225,6 +229,26 @@ def kit(place):
         for op in SOFTMAX_OPS:
             parts.append((f"{op} {strategy}", conformance(forced, *device, "--op", op, "--quick")))
     return parts
+
+
+def limits(place):
+    """Both sides of the limits of each strategy of softmax."""
+    check = lambda op: program(lambda p: bench_program(p, "--limits", op), lines=True)
+    return [(op, check(op)) for op in SOFTMAX_OPS]
+
+
+def two(place):
+    """The second GPU, and what goes between it and the first."""
+    devices = sorted({row["device"] for row in query(place)})
+    if "cuda:1" not in devices:
+        sys.exit(f"error: stage `two` needs two GPUs; the driver shows {', '.join(devices) or 'none'}. "
+                 "See CUDA_VISIBLE_DEVICES, or run it on another machine")
+    own = lambda p: p.config("cuda.toml")
+    parts = [
+        ("peer copy", program(lambda p: bench_program(p, "--peer-copy", "cuda:1"), lines=True)),
+        ("objects", conformance(own, "--case", "objects/cuda:1/*", "--allow-empty")),
+    ]
+    return parts + [(op, conformance(own, "--device", "cuda:1", "--op", op, "--quick")) for op in ops(place)]
 
 
 def sanitize(place):
@@ -296,7 +320,15 @@ def demo(place):
     ]
 
 
-STAGES = {"kit": kit, "sanitize": sanitize, "bench-ours": bench_ours, "bench-peers": bench_peers, "demo": demo}
+STAGES = {
+    "kit": kit,
+    "limits": limits,
+    "two": two,
+    "sanitize": sanitize,
+    "bench-ours": bench_ours,
+    "bench-peers": bench_peers,
+    "demo": demo,
+}
 
 
 # ---- Running

@@ -1,9 +1,11 @@
 """python3 -m unittest discover tests/gpu"""
 import json
+import os
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parent))
 import stages
@@ -102,6 +104,65 @@ class Programs(unittest.TestCase):
         found, summaries = stages.sanitizer_findings([clean, bad, race, clean_race, "cut off"])
         self.assertEqual(summaries, 4)
         self.assertEqual([("Invalid" in f, "RACECHECK" in f) for f in found], [(True, False), (False, True)])
+
+
+class Stages(unittest.TestCase):
+    """The lists of parts, with programs that say what they were asked."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.bin = Path(folder.name, "bin")
+        self.bin.mkdir()
+        (self.bin / "cuda.toml").touch()
+        self.write("ep-gpu-bench", """printf '{"asked": "%s"}\\n' "$*" """)
+
+    def write(self, name, script):
+        program = self.bin / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    def devices(self, *names):
+        """Lets `ep query` list softmax and add of these devices, and the kit write a report of what it was asked."""
+        rows = [dict(device=d, op=op) for d in names for op in ("softmax", "add")]
+        kit = """while [ $# -gt 0 ]; do [ "$1" = --json ] && report=$2; shift; done; echo "$all" > "$report.asked"
+echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
+        self.write("ep", f"""all="$*"; case "$all" in *query*) echo '{json.dumps(rows)}';; *) {kit};; esac""")
+
+    def place(self):
+        with patch.dict(os.environ, EP_BIN_DIR=str(self.bin)):
+            return stages.Place()
+
+    def records(self, parts, place):
+        return {name: part(place, 20) for name, part in parts}
+
+    def test_two_is_about_the_second_device(self):
+        self.devices("cuda:0", "cuda:1", "cpu:0")
+        place = self.place()
+        parts = stages.two(place)
+        self.assertEqual([name for name, _ in parts], ["peer copy", "objects", "add", "softmax"])
+        records = self.records(parts[:1], place)
+        self.assertTrue(records["peer copy"]["result"][0]["asked"].endswith("cuda.toml --peer-copy cuda:1"))
+        for name, words in [("objects", "--case objects/cuda:1/*"), ("softmax", "--device cuda:1 --op softmax --quick")]:
+            record = dict(parts)[name](place, 20)
+            self.assertEqual((record["status"], record["passed"]), ("ok", 3), record)
+            self.assertIn(words, (place.work / "conformance.json.asked").read_text())
+
+    def test_two_needs_two(self):
+        self.devices("cuda:0", "cpu:0")
+        with self.assertRaises(SystemExit) as ended:
+            stages.two(self.place())
+        self.assertRegex(str(ended.exception), "needs two GPUs; the driver shows cuda:0. See CUDA_VISIBLE_DEVICES")
+
+    def test_limits_fail_with_their_program(self):
+        place = self.place()
+        parts = stages.limits(place)
+        self.assertEqual([name for name, _ in parts], stages.SOFTMAX_OPS)
+        asked = self.records(parts, place)["log_softmax"]["result"][0]["asked"]
+        self.assertTrue(asked.endswith("--limits log_softmax"), asked)
+        self.write("ep-gpu-bench", """echo '{"failed": 2}'; echo "error: 2 of 20" >&2; exit 1""")
+        record = self.records(parts[:1], place)["softmax"]
+        self.assertEqual((record["status"], record["result"], record["errors"]), ("failed", [{"failed": 2}], "error: 2 of 20\n"))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 //! What a launch costs the host: through the provider's plugin, and by the driver alone with the same kernel.
 
+use crate::bare::Bare;
 use crate::timing::median;
 use ep_core::primitive::{Fill, FillArgs, FillDesc};
-use ep_core::provider::{Device as _, Provider, StreamOptions};
+use ep_core::provider::{Device as _, StreamOptions};
 use ep_core::{DType, Error, Result, Scalar};
 use ep_cuda::compiler::Spec;
 use ep_cuda::device::CudaDevice;
 use ep_cuda::driver::{CuFunction, CuModule};
 use ep_cuda::kernel::{Argument, Function, Geometry, Loader};
-use ep_cuda::provider::CudaProvider;
 use ep_cuda::settings::Settings;
 use ep_cuda::stream::CudaStream;
 use ep_cuda::warm;
@@ -33,25 +33,23 @@ struct FillKernelArgs {
 // SAFETY: as `Args` of fill.cu.
 unsafe impl Argument for FillKernelArgs {}
 
-/// The kernel that fills elements of four bytes, with the provider's code linked into this program.
-struct Bare {
+/// The kernel that fills elements of four bytes, on a device of its own.
+struct FillKernel {
     device: CudaDevice,
     loader: Loader,
     spec: Spec,
 }
 
-impl Bare {
-    fn new() -> Result<Bare> {
-        let provider = CudaProvider::new(&Settings::default())?;
-        let device = provider.open_device(0)?;
+impl FillKernel {
+    fn new(bare: Bare) -> Result<FillKernel> {
+        let Bare { device, compiler } = bare;
         let arch = device.properties().arch;
-        let loader =
-            Loader { context: device.context()?.clone(), compiler: provider.compiler().clone(), arch };
+        let loader = Loader { context: device.context()?.clone(), compiler, arch };
         let fills = warm::kernels(arch, Some("fill"))?;
         let of_four = |s: &Spec| s.macros.iter().any(|(name, value)| *name == "EP_SIZE" && value == "4");
         let spec = fills.into_iter().find(of_four);
         let spec = spec.ok_or_else(|| Error::internal("no kernel fills elements of four bytes"))?;
-        Ok(Bare { device, loader, spec })
+        Ok(FillKernel { device, loader, spec })
     }
 
     fn code(&self) -> Result<Vec<u8>> {
@@ -138,7 +136,7 @@ fn bursts(mut call: impl FnMut() -> Result<()>, wait: impl Fn() -> Result<()>) -
 ///
 /// # Errors
 /// The provider's; those of a machine without CUDA.
-pub fn measure(runtime: &Runtime, device: &Device) -> Result<Vec<(&'static str, f64)>> {
+pub fn measure(runtime: &Runtime, device: &Device, settings: &Settings) -> Result<Vec<(&'static str, f64)>> {
     let stream = device.stream()?;
     let mut y = device.alloc(DType::F32, 4)?;
     let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F32))?;
@@ -148,7 +146,7 @@ pub fn measure(runtime: &Runtime, device: &Device) -> Result<Vec<(&'static str, 
         unsafe { fill.launch_raw(&stream, &args) }
     };
     let mut rows = vec![("launch", bursts(raw, || stream.sync())?)];
-    let bare = Bare::new()?;
+    let bare = FillKernel::new(Bare::of(settings, device)?)?;
     {
         let _current = bare.loader.context.enter()?;
         rows.push(("launch in the current context", bursts(raw, || stream.sync())?));
@@ -184,5 +182,30 @@ pub fn first_result(runtime: &Runtime, device: &Device) -> Result<()> {
 /// # Errors
 /// Those of compiling.
 pub fn kernel() -> Result<Vec<u8>> {
-    Bare::new()?.code()
+    FillKernel::new(Bare::first(&Settings::default())?)?.code()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::{Alone, Setup};
+
+    #[test]
+    fn every_way_to_launch_is_measured_on_the_device_that_is_named() {
+        let alone = Alone::new(Setup { devices: 2, ..Setup::default() });
+        {
+            let runtime = alone.runtime(&[]);
+            let device = runtime.device("cuda:1").unwrap();
+            let rows = measure(&runtime, device, &alone.settings()).unwrap();
+            assert!(rows.len() == 5 && rows.iter().all(|(_, us)| *us > 0.0), "{rows:?}");
+            // Three ways through the provider and the driver's own; a graph is recorded once and replayed.
+            let (launches, recorded) = (4 * BURST * BURSTS, GRAPH);
+            assert_eq!(alone.calls("cuLaunchKernel"), launches + recorded);
+            assert_eq!(alone.calls("cuGraphLaunch"), BURST * BURSTS);
+            let log = alone.fake.log();
+            let others = log.iter().filter(|l| l.starts_with("cuCtxSetCurrent(0x100)"));
+            assert_eq!(others.count(), 0, "nothing is done on another device");
+        }
+        assert_eq!(alone.fake.leaks(), [""; 0]);
+    }
 }

@@ -1,15 +1,23 @@
 //! `ep-gpu-bench`: times rows of `benches/peers/gpu_rows.py` through a provider, beside a device copy of as many bytes.
 
+mod bare;
+#[cfg(test)]
+mod fake;
 mod host;
+mod limits;
 mod operands;
+mod peers;
 mod row;
 mod timing;
 
 use clap::Parser;
 use ep_core::{Error, Result};
+use ep_cuda::ops::softmax::Strategy;
+use ep_cuda::settings::Settings;
 use ep_registry::config::Config;
 use ep_registry::{Device, Runtime, Stream};
 use operands::{Copier, Launches};
+use peers::{Pair, Side};
 use row::Row;
 use serde::Serialize;
 use std::io::{Read, Write};
@@ -20,7 +28,8 @@ use std::process::ExitCode;
 ///
 /// Reads rows as benches/peers/gpu_rows.py prints them and writes a line of JSON for each when it is done: {peer, group, op,
 /// dtype, shape, us, copy_us, share, tflops, by}, or with `error` in place of times. Times are medians of the device's
-/// events over operands that rotate beyond the L2 cache.
+/// events over operands that rotate beyond the L2 cache. In place of that, what one of --host, --peer-copy, --limits,
+/// --first-result and --kernel asks for.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -31,11 +40,22 @@ struct Cli {
     #[arg(long, value_name = "NAME", default_value = "cuda:0")]
     device: String,
     /// The rows, `-` for standard input
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["host", "first_result", "kernel"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["host", "peer_copy", "limits", "first_result", "kernel"])]
     rows: Option<PathBuf>,
     /// What a launch costs the host, by each way to launch
     #[arg(long)]
     host: bool,
+    /// Copies to this device beside `cuMemcpyPeerAsync`, back from it, and work of each that waits for the other's events
+    #[arg(long, value_name = "NAME")]
+    peer_copy: Option<String>,
+    /// Bytes of the copies of --peer-copy
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [16 << 20, 256 << 20, 1 << 30])]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 36))]
+    bytes: Vec<u64>,
+    /// Compares this op of the softmax family with the reference on both sides of the limits of each strategy; a line for
+    /// each strategy and dtype: {op, dtype, strategy, widths, cases, failed, messages}
+    #[arg(long, value_name = "OP")]
+    limits: Option<String>,
     /// Computes one thing and ends
     #[arg(long)]
     first_result: bool,
@@ -85,17 +105,27 @@ fn run(cli: &Cli) -> Result<()> {
     let config = config.ok_or_else(|| {
         Error::not_found("there is no config; write one with `ep init`, or name it with --config")
     })?;
-    let runtime = Runtime::builder().config(Config::from_file(&config)?).build()?;
+    let mut config = Config::from_file(&config)?;
+    let runtime = Runtime::builder().config(config.clone()).build()?;
     let device = runtime.device(&cli.device)?;
     if cli.first_result {
         return host::first_result(&runtime, device);
     }
     if cli.host {
-        for (name, us) in host::measure(&runtime, device)? {
+        let settings = bare::settings(bare::instance(&mut config, device)?);
+        for (name, us) in host::measure(&runtime, device, &settings)? {
             let line = Line { op: name, dtype: "f32", shape: "4", us: Some(us), ..Line::of_group("host") };
             print(&line)?;
         }
         return Ok(());
+    }
+    if let Some(name) = &cli.peer_copy {
+        let peer = runtime.device(name).map_err(|e| e.context("--peer-copy needs two devices"))?;
+        let settings = bare::settings(bare::instance(&mut config, device)?);
+        return two(&runtime, [device, peer], &settings, &cli.bytes);
+    }
+    if let Some(op) = &cli.limits {
+        return at_limits(config, device, op);
     }
     let rows = row::read(&text(cli.rows.as_deref())?)?;
     let (stream, copier) = (device.stream()?, Copier::new(&runtime, device)?);
@@ -103,6 +133,47 @@ fn run(cli: &Cli) -> Result<()> {
     for row in &rows {
         print(&measure(&runtime, device, &stream, &copier, &mut copies, row))?;
         device.trim()?;
+    }
+    Ok(())
+}
+
+/// Copies and waits in both directions.
+fn two(runtime: &Runtime, devices: [&Device; 2], settings: &Settings, bytes: &[u64]) -> Result<()> {
+    let [a, b] = devices;
+    for [from, to] in [[a, b], [b, a]] {
+        let between = format!("{} to {}", from.name(), to.name());
+        let pair = Pair::new(runtime, Side::new(from, settings)?, Side::new(to, settings)?)?;
+        for bytes in bytes {
+            let copied = pair.copies(*bytes)?;
+            let shape = format!("{bytes} bytes, {between}");
+            let (us, bare) = (copied.us, copied.bare_us);
+            let line = Line { op: "copy", dtype: "u8", shape: &shape, ..Line::of_group("peer_copy") };
+            print(&Line { us: Some(us), copy_us: Some(bare), share: Some(bare / us), ..line })?;
+        }
+        if let Some(least) = bytes.iter().min() {
+            let shape = format!("{} times {least} bytes, {between}", pair.waits(*least)?);
+            print(&Line { op: "wait", dtype: "u8", shape: &shape, ..Line::of_group("peer_event") })?;
+        }
+    }
+    Ok(())
+}
+
+/// Each strategy in a runtime of its own: an option forces it.
+fn at_limits(mut config: Config, device: &Device, op: &str) -> Result<()> {
+    let settings = bare::settings(bare::instance(&mut config, device)?);
+    let (mut failed, mut cases) = (0, 0);
+    for strategy in Strategy::ALL {
+        let options = &mut bare::instance(&mut config, device)?.options;
+        options.insert("softmax".to_owned(), strategy.to_string());
+        let runtime = Runtime::builder().config(config.clone()).build()?;
+        let forced = runtime.device(device.name())?;
+        limits::check(&runtime, forced, &settings, (op, strategy), &[], |checked| {
+            (failed, cases) = (failed + checked.failed, cases + checked.cases);
+            print(checked)
+        })?;
+    }
+    if failed > 0 {
+        return Err(Error::internal(format!("{failed} of {cases} cases at the limits of {op} are wrong")));
     }
     Ok(())
 }
@@ -157,7 +228,7 @@ fn measure<'a>(
     line
 }
 
-fn print(line: &Line<'_>) -> Result<()> {
+fn print(line: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string(line).map_err(|e| Error::internal(e.to_string()))?;
     writeln!(std::io::stdout(), "{text}").map_err(|e| told("writing", &e))
 }

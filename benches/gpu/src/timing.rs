@@ -20,7 +20,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 ///
 /// # Errors
 /// Those of `queue`, and the device's.
-pub fn time(stream: &Stream, count: usize, queue: &dyn Fn() -> Result<()>) -> Result<f64> {
+pub fn time(stream: &Stream, count: usize, mut queue: impl FnMut() -> Result<()>) -> Result<f64> {
     // Kernels are loaded, algorithms chosen and clocks raised before.
     queue()?;
     queue()?;
@@ -55,7 +55,7 @@ impl Copies {
         let count = sets(2 * half);
         let make = || device.alloc(DType::U8, half as usize);
         let pairs = (0..count).map(|_| Ok((make()?, make()?))).collect::<Result<Vec<_>>>()?;
-        let us = time(stream, count, &|| {
+        let us = time(stream, count, || {
             pairs.iter().try_for_each(|(src, dst)| {
                 // SAFETY: whole buffers, which live until the work is done: `time` waits for it.
                 unsafe { copier.queue(stream, src.address(), dst.address(), half) }
@@ -71,7 +71,7 @@ impl Copies {
 /// # Errors
 /// The provider's.
 pub fn row(stream: &Stream, launches: &Launches<'_>) -> Result<f64> {
-    let us = time(stream, launches.len(), &|| launches.queue(stream));
+    let us = time(stream, launches.len(), || launches.queue(stream));
     // Also where it failed: nothing may use the operands when they go.
     stream.sync()?;
     us

@@ -119,6 +119,7 @@ pub(crate) struct World {
     /// How often each primary context is retained.
     pub(crate) contexts: HashMap<u64, u32>,
     pub(crate) peers: Vec<(u64, u64)>,
+    /// By handle; the default stream of a context by that of the context.
     pub(crate) streams: HashMap<u64, Stream>,
     pub(crate) events: HashMap<u64, Event>,
     pub(crate) blocks: BTreeMap<u64, Block>,
@@ -145,9 +146,13 @@ pub(crate) fn world(use_it: impl FnOnce(&mut World) -> i32) -> i32 {
     use_it(guard.get_or_insert_with(|| World::new(Config::default())))
 }
 
+/// Devices of a program that does not know that its driver is a fake; one without the variable.
+const DEVICES_ENV: &str = "FAKECUDA_DEVICES";
+
 impl Default for Config {
     fn default() -> Config {
-        Config { devices: 1, pools: true, peers: true, memory_bytes: 1 << 30, delay: 2, version: 13000 }
+        let devices = std::env::var(DEVICES_ENV).ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+        Config { devices, pools: true, peers: true, memory_bytes: 1 << 30, delay: 2, version: 13000 }
     }
 }
 
@@ -196,7 +201,7 @@ impl World {
     pub(crate) fn leaks(&self) -> Vec<String> {
         let counts = [
             ("contexts", self.contexts.values().map(|n| *n as usize).sum()),
-            ("streams", self.streams.len()),
+            ("streams", self.streams.iter().filter(|(key, stream)| **key != stream.context).count()),
             ("events", self.events.len()),
             ("blocks", self.blocks.len()),
             ("pools", self.pools.len()),
@@ -214,10 +219,16 @@ impl World {
         if self.contexts.contains_key(&context) { Ok(context) } else { Err(INVALID_CONTEXT) }
     }
 
+    /// What a stream is kept by: for 0, which is the default stream of the current context, that context's handle.
+    pub(crate) fn stream_key(&self, handle: u64) -> Outcome<u64> {
+        if handle == 0 { self.current() } else { Ok(handle) }
+    }
+
     /// A live stream of the current context.
     pub(crate) fn stream(&mut self, handle: u64) -> Outcome<&mut Stream> {
         let context = self.current()?;
-        match self.streams.get_mut(&handle) {
+        let key = self.stream_key(handle)?;
+        match self.streams.get_mut(&key) {
             Some(stream) if stream.context == context => Ok(stream),
             _ => Err(INVALID_HANDLE),
         }
@@ -234,7 +245,7 @@ impl World {
             return Err(INVALID_VALUE);
         }
         let used: u64 = self.blocks.values().filter(|b| b.device == device).map(|b| b.bytes as u64).sum();
-        if device.is_some() && used + bytes as u64 > self.config.memory_bytes {
+        if device.is_some() && used.saturating_add(bytes as u64) > self.config.memory_bytes {
             return Err(crate::result::OUT_OF_MEMORY);
         }
         let layout = Block::layout(bytes)?;
@@ -283,7 +294,7 @@ impl World {
         }
         let (start, block) = self.blocks.range(..=address).next_back().ok_or(INVALID_VALUE)?;
         let offset = (address - start) as usize;
-        if block.doomed || offset + bytes > block.bytes {
+        if block.doomed || offset.saturating_add(bytes) > block.bytes {
             return Err(INVALID_VALUE);
         }
         // SAFETY: inside the block.
@@ -335,7 +346,8 @@ impl World {
     /// Frees in stream order.
     pub(crate) fn free_later(&mut self, address: u64, handle: u64) -> Outcome {
         let delay = self.config.delay;
-        let stream = self.streams.get_mut(&handle).ok_or(INVALID_HANDLE)?;
+        let key = self.stream_key(handle)?;
+        let stream = self.streams.get_mut(&key).ok_or(INVALID_HANDLE)?;
         let block = self.blocks.get_mut(&address).filter(|b| !b.doomed).ok_or(INVALID_VALUE)?;
         block.doomed = true;
         if stream.queue.is_empty() {

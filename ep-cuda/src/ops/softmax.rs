@@ -1,5 +1,9 @@
 //! `softmax`, `log_softmax` and their gradients: which kernel a row's width gets, and its launch.
 
+mod limits;
+
+pub use limits::Widest;
+
 use super::dtype_name;
 use super::rows::{Holding, Sharing, block_for_each};
 use super::source::{SOFTMAX, SOFTMAX_BACKWARD, SOFTMAX_STRIDED, SOFTMAX_WIDE};
@@ -41,6 +45,12 @@ const STRATEGIES: [(&str, Strategy); 5] = [
     ("shared", Strategy::Shared),
     ("wide", Strategy::Wide),
 ];
+
+impl Strategy {
+    /// All.
+    pub const ALL: [Strategy; STRATEGIES.len()] =
+        [STRATEGIES[0].1, STRATEGIES[1].1, STRATEGIES[2].1, STRATEGIES[3].1, STRATEGIES[4].1];
+}
 
 impl FromStr for Strategy {
     type Err = Error;

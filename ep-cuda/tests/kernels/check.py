@@ -440,7 +440,40 @@ def gather(mem, mode, index, row, window):
     assert slot.read().view(np.uint64)[1] == (1 << 64) - 1
 
 
-@case("gather_refused", ["wrap", "error"], ["gather", "one_hot", "nothing"])
+# Rows narrower than a warp, of several groups of threads, of more columns than a block has threads, and of more than a
+# block owns; next to no indices, and more than a block looks at together.
+SCATTERS = [(1, 50, 3), (1, 50, 700), (3, 33, 700), (64, 40, 300), (300, 7, 40), (9001, 3, 20)]
+
+
+@case("scatter_add", ["wrap", "zero", "error"], ["i32", "i64"], ["f32", "f64", "f16", "bf16", "u8", "u16", "i32", "u64", "c64", "c128"], SCATTERS, [0, 1])
+def scatter_add(mem, mode, index, dtype, shape, window):
+    inner, axis, n = shape
+    rng, outer = rng_of("scatter_add", mode, index, dtype, shape, window), 2
+    offset, processed = (axis // 3, axis // 2) if window else (0, axis)
+    low, high = {"wrap": (-axis, axis), "zero": (-axis - 9, axis + 9), "error": (0, axis)}[mode]
+    def data(count):
+        if dtype[0] in "iu":
+            return elements(dtype, count, rng)
+        x = rng.normal(size=count) * 10 ** rng.uniform(-2, 2, count)
+        return (x + 1j * rng.normal(size=count) if dtype[0] == "c" else x).astype(numpy_dtype(dtype))
+    before = data(outer * processed * inner)
+    i = mem.block(index, SIZE[index], n, 0, lambda: rng.integers(low, high, n).astype(numpy_dtype(index)))
+    x = mem.block(dtype, SIZE[dtype], outer * n * inner, 1, lambda: data(outer * n * inner))
+    y = mem.block(dtype, SIZE[dtype], before.size, 1, lambda: before)
+    slot = error_slot(mem)
+    yield plan.scatter_add(mode, index, dtype, outer, processed, inner, n, i.address, x.address, y.address, slot.address, offset, axis)
+    # One addition after the other, as the indices come; halves are rounded once, at the end.
+    wide = np.dtype(np.float32) if dtype in ("f16", "bf16") else before.dtype
+    src, expected = x.read().reshape(outer, n, inner).astype(wide), before.reshape(outer, processed, inner).astype(wide)
+    for k, v in enumerate(int(v) for v in i.read()):
+        v = v + axis if v < 0 and mode == "wrap" else v
+        if 0 <= v < axis and 0 <= v - offset < processed:
+            expected[:, v - offset] += src[:, k]
+    equal(y.read(), expected.reshape(-1).astype(before.dtype))
+    assert slot.read().view(np.uint64)[1] == (1 << 64) - 1
+
+
+@case("gather_refused", ["wrap", "error"], ["gather", "scatter_add", "one_hot", "nothing"])
 def gather_refused(mem, mode, op):
     rng, n = rng_of(mode, op), 3000
     given = rng.integers(0, 50, n).astype(np.int32)
@@ -450,6 +483,8 @@ def gather_refused(mem, mode, op):
     slot = error_slot(mem)
     if op == "one_hot":
         yield plan.one_hot(mode, "i32", 4, n, 50, (1, 0), (0, 0), i.address, y.address, slot.address)
+    elif op == "scatter_add":
+        yield plan.scatter_add(mode, "i32", "f32", 1, 50, 8, n, i.address, y.address, x.address, slot.address)
     else:
         yield plan.gather(mode, "i32", 4, 1, 1, 50, 8 if op == "gather" else 0, n, i.address, x.address, y.address, slot.address)
     lock_launch, position, value = slot.read().view(np.int64)

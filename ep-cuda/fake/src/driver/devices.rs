@@ -144,6 +144,7 @@ pub(super) extern "C" fn retain(out: *mut u64, ordinal: i32) -> i32 {
         device(w, ordinal)?;
         let handle = context_of(ordinal);
         *w.contexts.entry(handle).or_default() += 1;
+        w.streams.entry(handle).or_insert_with(|| Stream { context: handle, ..Stream::default() });
         give(out, handle)
     })
 }
@@ -154,6 +155,8 @@ pub(super) extern "C" fn release(ordinal: i32) -> i32 {
         let count = w.contexts.get_mut(&handle).ok_or(INVALID_CONTEXT)?;
         *count -= 1;
         if *count == 0 {
+            w.abandon(handle)?;
+            w.streams.remove(&handle);
             w.contexts.remove(&handle);
             w.peers.retain(|(a, b)| *a != handle && *b != handle);
         }

@@ -49,10 +49,10 @@ pub(super) extern "C" fn function_set(function: u64, attribute: i32, value: i32)
 }
 
 /// The argument behind `extra`: its address follows a 1, the address of its size a 2, and a 0 ends it.
+///
+/// # Safety
+/// `extra` is such a list, and what it points to is readable.
 unsafe fn argument(extra: *const usize) -> Option<Vec<u8>> {
-    if extra.is_null() {
-        return None;
-    }
     let (mut data, mut bytes, mut at) = (None, None, 0);
     // SAFETY: a list that ends, as the caller promises, and pointers to what it says.
     unsafe {
@@ -69,17 +69,46 @@ unsafe fn argument(extra: *const usize) -> Option<Vec<u8>> {
     }
 }
 
+/// A launch's argument as it was given, in one of the driver's two ways.
+#[derive(Clone, Copy)]
+struct Given {
+    /// The address of each parameter. The kernels here have one.
+    params: *const *const u8,
+    extra: *const usize,
+}
+
+impl Given {
+    /// Its bytes, of which there are none where the kernel's size is not known and `extra` does not say it.
+    ///
+    /// # Safety
+    /// `params` and `extra` are null or as the driver wants them, for a kernel of one parameter of `bytes` bytes.
+    unsafe fn bytes(self, bytes: Option<usize>) -> Option<Vec<u8>> {
+        match (self.params.is_null(), self.extra.is_null()) {
+            // SAFETY: as the caller promises.
+            (true, false) => unsafe { argument(self.extra) },
+            (false, true) => {
+                // SAFETY: as the caller promises.
+                let at = unsafe { *self.params };
+                // SAFETY: as the caller promises.
+                (!at.is_null())
+                    .then(|| unsafe { std::slice::from_raw_parts(at, bytes.unwrap_or(0)) }.to_vec())
+            }
+            _ => None,
+        }
+    }
+}
+
 fn launch(
     w: &mut World,
     function: u64,
     [grid, block]: [[u32; 3]; 2],
     shared: u32,
     stream: u64,
-    extra: *const usize,
+    given: Given,
 ) -> Outcome {
     let state = w.functions.get(&function).ok_or(INVALID_HANDLE)?;
-    // SAFETY: the caller's list, as the driver's contract says.
-    let argument = unsafe { argument(extra) }.ok_or(INVALID_VALUE)?;
+    // SAFETY: the caller's lists, as the driver's contract says.
+    let argument = unsafe { given.bytes(state.argument_bytes) }.ok_or(INVALID_VALUE)?;
     let fits = state.argument_bytes.is_none_or(|bytes| bytes == argument.len());
     let threads: u64 = block.iter().map(|n| u64::from(*n)).product();
     let in_grid = grid[0] > 0
@@ -103,13 +132,13 @@ pub(super) extern "C" fn launch_kernel(
     bz: u32,
     shared: u32,
     stream: u64,
-    _params: *const c_void,
+    params: *const *const u8,
     extra: *const usize,
 ) -> i32 {
     let shape = [[gx, gy, gz], [bx, by, bz]];
     let name = function_name(function);
     call("cuLaunchKernel", format_args!("{name}, {shape:?}, {shared}, {stream:#x}"), Needs::Context, |w| {
-        launch(w, function, shape, shared, stream, extra)
+        launch(w, function, shape, shared, stream, Given { params, extra })
     })
 }
 

@@ -16,7 +16,8 @@ pub(super) extern "C" fn stream_create(out: *mut u64, flags: u32, priority: i32)
 
 pub(super) extern "C" fn stream_destroy(stream: u64) -> i32 {
     call("cuStreamDestroy", format_args!("{stream:#x}"), Needs::Release, |w| {
-        if !w.streams.contains_key(&stream) {
+        // Not the default stream of a context, whose key is no handle.
+        if w.streams.get(&stream).is_none_or(|s| s.context == stream) {
             return Err(INVALID_HANDLE);
         }
         // A lost device does nothing more.
@@ -40,14 +41,16 @@ pub(super) fn not_capturing(w: &mut World, stream: u64) -> Outcome {
 pub(super) extern "C" fn stream_sync(stream: u64) -> i32 {
     call("cuStreamSynchronize", format_args!("{stream:#x}"), Needs::Context, |w| {
         not_capturing(w, stream)?;
-        w.drain(stream)
+        let key = w.stream_key(stream)?;
+        w.drain(key)
     })
 }
 
 pub(super) extern "C" fn stream_query(stream: u64) -> i32 {
     call("cuStreamQuery", format_args!("{stream:#x}"), Needs::Context, |w| {
         not_capturing(w, stream)?;
-        if w.poll(stream)? { Ok(()) } else { Err(NOT_READY) }
+        let key = w.stream_key(stream)?;
+        if w.poll(key)? { Ok(()) } else { Err(NOT_READY) }
     })
 }
 
@@ -60,13 +63,17 @@ pub(super) extern "C" fn stream_wait(stream: u64, event: u64, _flags: u32) -> i3
 
 pub(super) extern "C" fn stream_context(stream: u64, out: *mut u64) -> i32 {
     call("cuStreamGetCtx", format_args!("{stream:#x}"), Needs::Context, |w| {
-        let context = w.streams.get(&stream).ok_or(INVALID_HANDLE)?.context;
+        let key = w.stream_key(stream)?;
+        let context = w.streams.get(&key).ok_or(INVALID_HANDLE)?.context;
         give(out, context)
     })
 }
 
 pub(super) extern "C" fn begin_capture(stream: u64, mode: i32) -> i32 {
     call("cuStreamBeginCapture", format_args!("{stream:#x}, {mode}"), Needs::Context, |w| {
+        if stream == 0 {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
         let stream = w.stream(stream)?;
         if stream.capture.is_some() {
             return Err(ILLEGAL_STATE);
@@ -113,9 +120,10 @@ pub(super) extern "C" fn event_destroy(event: u64) -> i32 {
 pub(super) extern "C" fn event_record(event: u64, stream: u64) -> i32 {
     call("cuEventRecord", format_args!("{event:#x}, {stream:#x}"), Needs::Context, |w| {
         w.stream(stream)?;
+        let key = w.stream_key(stream)?;
         let state = w.event(event)?;
         state.recorded += 1;
-        state.stream = stream;
+        state.stream = key;
         let number = state.recorded;
         w.enqueue(stream, Work::Record { event, number })
     })
