@@ -73,7 +73,6 @@ def host_table(rows):
     return "\n".join(text + [f"| {r['op']} | {number(r['us'], 2)} |" for r in rows])
 
 
-<<<<<<< HEAD
 def summary(rows):
     """For each group: how many rows, how they compare with the faster PyTorch, and the least share."""
     text = ["| group | rows | geometric mean of the ratios | rows behind PyTorch | least share |", "|---|--:|--:|--:|--:|"]
@@ -85,7 +84,8 @@ def summary(rows):
         behind = sum(ratio < 1 for ratio in ratios)
         text.append(f"| {group} | {len(own)} | {number(mean, 2)} | {behind} | {number(least, 2)} |")
     return "\n".join(text)
-=======
+
+
 def two_table(report):
     """Copies between two devices."""
     copies = [line for line in lines(report) if line["group"] == "peer_copy"]
@@ -97,7 +97,6 @@ def two_table(report):
         cells = [f"{between}, {int(count) >> 20} MiB", number(line["us"], 1), number(int(count) / line["us"] / 1e3, 1)]
         text.append("| " + " | ".join(cells + [number(line["share"], 2)]) + " |")
     return text + [""]
->>>>>>> h5/cur
 
 
 def width_of(shape):
@@ -148,11 +147,8 @@ def page(rows, first_result, peers_host, two, machine, day):
         text += ["### Cost of a launch on the host", "", host_table(host + peers_host), ""]
     if first_result:
         text += [f"First result of a process on a warm cache: {first_result['ours_ms']} ms, of the bare program {first_result['bare_ms']} ms.", ""]
-<<<<<<< HEAD
     text += ["### In short", "", summary([r for r in rows if r["group"] != "host"]), ""]
-=======
     text += two_table(two)
->>>>>>> h5/cur
     for group in dict.fromkeys(r["group"] for r in rows if r["group"] != "host"):
         own = [r for r in rows if r["group"] == group]
         text += [f"### {group}", "", table(own), ""]
