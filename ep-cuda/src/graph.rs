@@ -149,7 +149,8 @@ impl Drop for Graph {
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        // SAFETY: made by `instantiate`, destroyed once. The driver waits for replays that are under way.
+        // SAFETY: made by `instantiate`, destroyed once. Replays that are under way go on, and the driver frees it
+        // behind them.
         self.context.log("destroying a graph", unsafe { self.context.driver().cuGraphExecDestroy(self.raw) });
     }
 }

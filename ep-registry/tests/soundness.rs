@@ -1,296 +1,24 @@
 //! Safe host code against a device that does its work as late as it may, and whose events fail on request.
 
-use ep_core::primitive::{Permute, PermuteArgs, PermuteCall, PermuteDesc};
-use ep_core::provider::inline::{HostAllocator, host_copy};
-use ep_core::provider::{
-    Allocator, CopyRequest, Device, DeviceInfo, Event, Factory, ForeignStreams, Graph, Graphs, Host, Kernel,
-    MemoryKind, MemoryStats, Options, Provider, Registrar, Stream, StreamOptions, Updated,
-};
-use ep_core::{Code, DType, Error, Result};
-use ep_registry::{Buffer, Runtime};
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod late;
 
-/// The host's own name for its memory: the simulated device works on real addresses.
-const SPACE: &str = "late";
+use ep_core::primitive::{Add, AddCall, AddDesc, Permute, PermuteCall, PermuteDesc};
+use ep_core::{Code, DType};
+use ep_registry::{Buffer, Read, Runtime};
+use late::{QUEUES, SPACE, late, no_violations};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-/// The kind of its native streams, which are numbers of queues.
-const QUEUES: &str = "late-queue";
+/// A source of a launch, and what the caller's code does when its turn comes.
+#[derive(Clone, Copy)]
+struct Source<'a>(&'a Buffer, &'a dyn Fn());
 
-/// Work that is queued and not done.
-enum Work {
-    /// Destination, source, bytes.
-    Copy(u64, u64, u64),
-    /// The event and which of its records.
-    Record(u64, u64),
-    Wait(u64, u64),
-}
-
-#[derive(Default)]
-struct State {
-    queues: HashMap<u64, VecDeque<Work>>,
-    /// What streams record, as copies.
-    recordings: HashMap<u64, Vec<(u64, u64, u64)>>,
-    /// Streams that were destroyed.
-    ended: Vec<u64>,
-    /// By event: the number of the latest record, of the latest done, and the stream.
-    events: HashMap<u64, (u64, u64, u64)>,
-    /// Frees of memory that queued work uses.
-    violations: Vec<(u64, u64)>,
-}
-
-impl State {
-    /// Does the work of a stream until its queue is empty, or `until` is done.
-    fn run(&mut self, stream: u64, until: Option<(u64, u64)>) {
-        while until.is_none_or(|(event, record)| self.events[&event].1 < record) {
-            let Some(work) = self.queues.get_mut(&stream).and_then(VecDeque::pop_front) else { return };
-            match work {
-                Work::Copy(dst, src, bytes) => {
-                    let copy = CopyRequest { dst, dst_space: "host", src, src_space: "host", bytes };
-                    // SAFETY: the host promised that both are valid until now; `violations` tells if not.
-                    unsafe { host_copy(copy) }.unwrap();
-                }
-                Work::Record(event, record) => self.events.get_mut(&event).unwrap().1 = record,
-                Work::Wait(event, record) => {
-                    let other = self.events[&event].2;
-                    self.run(other, Some((event, record)));
-                }
-            }
-        }
+impl<'a> From<Source<'a>> for Read<'a> {
+    fn from(source: Source<'a>) -> Read<'a> {
+        source.1();
+        source.0.into()
     }
-}
-
-#[derive(Default)]
-struct Sim {
-    state: Mutex<State>,
-    next: AtomicU64,
-    fail_next_event: AtomicBool,
-    fail_queries: AtomicBool,
-    fail_next_copy: AtomicBool,
-}
-
-impl Sim {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The simulation that the next provider instance gets.
-static NEXT: Mutex<Option<Arc<Sim>>> = Mutex::new(None);
-
-struct Late(Arc<Sim>);
-struct LateDevice(Arc<Sim>, HostAllocator);
-struct LateStream(Arc<Sim>, u64);
-struct LateEvent(Arc<Sim>, u64);
-struct LateAllocator(Arc<Sim>, HostAllocator);
-struct LateGraph(Vec<(u64, u64, u64)>);
-struct NoPermute;
-
-impl Provider for Late {
-    type Device = LateDevice;
-    const NAME: &'static str = "late";
-    const VERSION: &'static str = "1";
-
-    fn create(_: Host, _: &Options) -> Result<Late> {
-        Ok(Late(NEXT.lock().unwrap().take().unwrap()))
-    }
-
-    fn device_count(&self) -> Result<u32> {
-        Ok(1)
-    }
-
-    fn open_device(&self, _: u32) -> Result<LateDevice> {
-        Ok(LateDevice(self.0.clone(), HostAllocator::default()))
-    }
-
-    fn register(&self, registrar: &mut Registrar<'_, Self>) -> Result<()> {
-        let factory = Factory::<Permute, _, _>::new("permute", |_, _| Ok(NoPermute)).dtypes([[DType::F32]]);
-        registrar.device_kind("late").add(factory)
-    }
-}
-
-impl Kernel<Permute, LateDevice> for NoPermute {
-    unsafe fn launch(&self, _: &LateStream, _: &PermuteArgs) -> Result<()> {
-        Ok(())
-    }
-}
-
-impl Device for LateDevice {
-    type Stream = LateStream;
-    type Event = LateEvent;
-    type Allocator = LateAllocator;
-
-    const FOREIGN_STREAMS: Option<ForeignStreams<Self>> = Some(ForeignStreams {
-        kind: QUEUES,
-        native: |stream| Ok(stream.1),
-        adopt: |device, queue| Ok(LateStream(device.0.clone(), queue)),
-    });
-
-    const GRAPHS: Option<Graphs<Self>> = Some(Graphs {
-        begin: |stream| {
-            stream.0.state().recordings.insert(stream.1, Vec::new());
-            Ok(())
-        },
-        end: |stream| Ok(Box::new(LateGraph(stream.recorded()))),
-    });
-
-    fn info(&self) -> DeviceInfo {
-        let spaces = vec![SPACE.to_owned(), "host".to_owned()];
-        DeviceInfo {
-            kind: "late".into(),
-            name: "late".into(),
-            memory_space: SPACE.into(),
-            reads: spaces.clone(),
-            writes: spaces,
-            ..DeviceInfo::default()
-        }
-    }
-
-    fn create_stream(&self, _: StreamOptions) -> Result<LateStream> {
-        Ok(LateStream(self.0.clone(), self.0.next.fetch_add(1, Ordering::Relaxed)))
-    }
-
-    fn create_event(&self) -> Result<LateEvent> {
-        if self.0.fail_next_event.swap(false, Ordering::Relaxed) {
-            return Err(Error::out_of_memory("no event is left"));
-        }
-        let id = self.0.next.fetch_add(1, Ordering::Relaxed);
-        self.0.state().events.insert(id, (0, 0, 0));
-        Ok(LateEvent(self.0.clone(), id))
-    }
-
-    fn open_allocator(&self, _: MemoryKind) -> Result<LateAllocator> {
-        Ok(LateAllocator(self.0.clone(), self.1.clone()))
-    }
-}
-
-impl LateStream {
-    fn push(&self, work: Work) -> Result<()> {
-        self.0.state().queues.entry(self.1).or_default().push_back(work);
-        Ok(())
-    }
-
-    fn recorded(&self) -> Vec<(u64, u64, u64)> {
-        self.0.state().recordings.remove(&self.1).unwrap()
-    }
-}
-
-impl Drop for LateStream {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
-        state.run(self.1, None);
-        state.ended.push(self.1);
-    }
-}
-
-impl Graph<LateStream> for LateGraph {
-    unsafe fn launch(&mut self, stream: &LateStream) -> Result<()> {
-        self.0.iter().try_for_each(|(dst, src, bytes)| stream.push(Work::Copy(*dst, *src, *bytes)))
-    }
-
-    fn update(&mut self, stream: &LateStream) -> Result<Updated> {
-        self.0 = stream.recorded();
-        Ok(Updated::InPlace)
-    }
-}
-
-impl Stream for LateStream {
-    type Event = LateEvent;
-
-    fn sync(&self) -> Result<()> {
-        self.0.state().run(self.1, None);
-        Ok(())
-    }
-
-    fn query(&self) -> Result<bool> {
-        Ok(self.0.state().queues.get(&self.1).is_none_or(VecDeque::is_empty))
-    }
-
-    unsafe fn copy(&self, c: CopyRequest<'_>) -> Result<()> {
-        if self.0.fail_next_copy.swap(false, Ordering::Relaxed) {
-            return Err(Error::out_of_memory("no copy is left"));
-        }
-        if let Some(recording) = self.0.state().recordings.get_mut(&self.1) {
-            recording.push((c.dst, c.src, c.bytes));
-            return Ok(());
-        }
-        self.push(Work::Copy(c.dst, c.src, c.bytes))
-    }
-
-    fn record(&self, event: &LateEvent) -> Result<()> {
-        let mut state = self.0.state();
-        let entry = state.events.get_mut(&event.1).unwrap();
-        (entry.0, entry.2) = (entry.0 + 1, self.1);
-        let number = entry.0;
-        drop(state);
-        self.push(Work::Record(event.1, number))
-    }
-
-    fn wait(&self, event: &LateEvent) -> Result<()> {
-        let number = self.0.state().events[&event.1].0;
-        self.push(Work::Wait(event.1, number))
-    }
-}
-
-impl Event for LateEvent {
-    fn query(&self) -> Result<bool> {
-        if self.0.fail_queries.load(Ordering::Relaxed) {
-            return Err(Error::internal("the query failed"));
-        }
-        let state = self.0.state();
-        let (recorded, done, _) = state.events[&self.1];
-        Ok(done >= recorded)
-    }
-
-    fn sync(&self) -> Result<()> {
-        let mut state = self.0.state();
-        let (recorded, _, stream) = state.events[&self.1];
-        state.run(stream, Some((self.1, recorded)));
-        Ok(())
-    }
-}
-
-impl Allocator for LateAllocator {
-    type Stream = LateStream;
-
-    fn alloc(&self, bytes: u64, alignment: u64, _: Option<&LateStream>) -> Result<u64> {
-        self.1.allocate(bytes, alignment)
-    }
-
-    fn free(&self, address: u64, bytes: u64) -> Result<()> {
-        let mut state = self.0.state();
-        let inside = |a: u64| (address..address + bytes).contains(&a);
-        let used = state
-            .queues
-            .values()
-            .flatten()
-            .any(|w| matches!(w, Work::Copy(dst, src, _) if inside(*dst) || inside(*src)));
-        if used {
-            // Kept, so that the late copy reads something.
-            state.violations.push((address, bytes));
-            return Ok(());
-        }
-        self.1.release(address, bytes)
-    }
-
-    fn stats(&self) -> MemoryStats {
-        self.1.stats()
-    }
-}
-
-/// A runtime with such a device, and the simulation behind it.
-fn late() -> (Runtime, Arc<Sim>) {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let sim = Arc::new(Sim::default());
-    *NEXT.lock().unwrap() = Some(sim.clone());
-    let runtime = Runtime::builder().linked::<Late>("late").threads(1).build().unwrap();
-    (runtime, sim)
-}
-
-fn no_violations(sim: &Sim) {
-    assert_eq!(sim.state().violations, []);
 }
 
 #[test]
@@ -423,6 +151,54 @@ fn an_adopted_stream_ends_with_its_last_clone_while_buffers_live() {
     drop((src, dst, graph));
     other.sync().unwrap();
     no_violations(&sim);
+}
+
+#[test]
+fn what_a_recording_wrote_is_read_within_it_only() {
+    use std::sync::mpsc::channel;
+    let (runtime, _) = late();
+    let device = runtime.device("late").unwrap();
+    let stream = device.stream().unwrap();
+    let add = runtime.primitive::<Add>(device, AddDesc::new(DType::F32)).unwrap();
+    let src = device.upload(&[1f32; 4]).unwrap();
+    for in_another in [false, true] {
+        let mut x = device.alloc(DType::F32, 4).unwrap();
+        let ((give, take), (reach, reached)) = (channel::<Buffer>(), channel());
+        let ((go, went), (tell, told)) = (channel(), channel());
+        let (stream, add, src) = (&stream, &add, &src);
+        std::thread::scope(|scope| {
+            // A launch of another thread reads what is recorded, and is not through when the recording ends.
+            scope.spawn(move || {
+                let (x, mut y) = (take.recv().unwrap(), device.alloc(DType::F32, 4).unwrap());
+                let wait = || {
+                    reach.send(()).unwrap();
+                    went.recv().unwrap();
+                };
+                let srcs = [Source(&x, &|| ()), Source(src, &wait)];
+                let launched = add.launch(stream, AddCall { count: 4, srcs: &srcs, dst: &mut y });
+                tell.send((launched, y.download::<f32>().is_ok())).unwrap();
+            });
+            let first = stream.capture(move |s| {
+                s.copy(src, &mut x)?;
+                give.send(x).unwrap();
+                reached.recv().unwrap();
+                Ok(())
+            });
+            let end = || {
+                go.send(()).unwrap();
+                let (launched, written) = told.recv().unwrap();
+                let e = launched.unwrap_err();
+                assert!(
+                    e.code() == Code::InvalidArgument && e.message().contains("ended the recording"),
+                    "{e}"
+                );
+                assert!(!written, "{in_another}");
+                Ok(())
+            };
+            drop(first.unwrap());
+            if in_another { stream.capture(|_| end()).map(drop).unwrap() } else { end().unwrap() }
+        });
+    }
 }
 
 #[test]
