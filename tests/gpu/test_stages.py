@@ -154,6 +154,14 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
             stages.two(self.place())
         self.assertRegex(str(ended.exception), "needs two GPUs; the driver shows cuda:0. See CUDA_VISIBLE_DEVICES")
 
+    def test_what_is_sanitized_is_offered(self):
+        rows = [dict(op="cast", dtypes=dict(src="f32", dst="i8")), dict(op="cast", dtypes=dict(src="u8", dst="i8"))]
+        rows.append(dict(op="memset", dtypes={}))
+        of_memcheck = [case[1:] for case in stages.sanitized(rows) if case[0] == "memcheck"]
+        self.assertEqual(of_memcheck, [("cast", "f32"), ("cast", "u8"), ("memset", None)])
+        self.assertIn(("racecheck", "cast", "f32"), stages.sanitized(rows))
+        self.assertNotIn(("racecheck", "cast", "u8"), stages.sanitized(rows))
+
     def test_limits_fail_with_their_program(self):
         place = self.place()
         parts = stages.limits(place)
