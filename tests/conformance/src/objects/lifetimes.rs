@@ -15,8 +15,8 @@ use std::sync::Barrier;
 
 /// Threads, each with a stream of its own.
 const THREADS: u64 = 2;
-/// Launches of each.
-const ROUNDS: usize = 4;
+/// Launches of each, begun together.
+const ROUNDS: usize = 6;
 /// A launch that writes as many elements as this, at least, is not tried.
 const LARGE: u64 = 1 << 14;
 
@@ -54,22 +54,27 @@ pub(super) fn one_primitive_on_many_streams(bench: &Bench<'_>) -> Result<Verdict
         let Some(case) = launch_of(bench, key)? else { continue };
         let together = Barrier::new(THREADS as usize);
         let work = |thread: u64| -> Result<()> {
-            // Both wait for each other, whatever fails.
-            let ready = Rig::new(bench.runtime, bench.device).and_then(|mut rig| {
+            let mut prepared = Rig::new(bench.runtime, bench.device).and_then(|mut rig| {
                 let mut case = case.clone();
                 case.set_seed(bench.seed.wrapping_add(1000 * (thread + 1)));
                 let expected = rig.expect(&case)?;
                 Ok((rig, case, expected))
             });
-            together.wait();
-            let (mut rig, case, expected) = ready?;
+            let mut result = Ok(());
             for _ in 0..ROUNDS {
-                // Requests are alike, so the runtime hands every thread the same primitive.
-                if let Outcome::Fail(why) = rig.run_on_device(&case, &expected)? {
-                    return wrong(format!("beside a launch on another stream: {why} ({case})"));
+                // All wait for each other in every round, whatever has failed.
+                together.wait();
+                if let (Ok((rig, case, expected)), Ok(())) = (&mut prepared, &result) {
+                    // Requests are alike, so the runtime hands every thread the same primitive.
+                    result = rig.run_on_device(case, expected).and_then(|outcome| match outcome {
+                        Outcome::Fail(why) => {
+                            wrong(format!("beside a launch on another stream: {why} ({case})"))
+                        }
+                        _ => Ok(()),
+                    });
                 }
             }
-            Ok(())
+            prepared.and(result)
         };
         std::thread::scope(|scope| {
             let work = &work;
