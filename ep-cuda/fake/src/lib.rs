@@ -9,7 +9,8 @@
 //! Every call is logged, the n-th can be made to fail, and what is not given back can be counted.
 //!
 //! The library exports `cuGetProcAddress_v2`, the functions of NVRTC and cuBLASLt, and a few that [`Fake`] calls to control it.
-//! Its state is one for the process, as a driver's is: tests take turns.
+//! Its state is one for the process, as a driver's is: tests take turns. A program that does not know that its driver is a
+//! fake gets one device, or as many as the variable `FAKECUDA_DEVICES` says.
 
 mod control;
 mod cubin;

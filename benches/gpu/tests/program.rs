@@ -1,0 +1,137 @@
+//! The program, with the provider's plugin, on the fake driver.
+
+use fakecuda::Fake;
+use serde_json::Value;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The provider's plugin. Test programs are in `<target>/<profile>/deps`, plugins one folder up.
+fn plugin() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let path = program.parent().and_then(|deps| deps.parent()).unwrap().join("libep_cuda.so");
+    assert!(path.is_file(), "{} is not built; run `cargo build -p ep-cuda-plugin` first", path.display());
+    path
+}
+
+/// How a run ended: whether well, its lines of JSON, and what it said of errors.
+struct Ended {
+    well: bool,
+    lines: Vec<Value>,
+    errors: String,
+}
+
+impl Ended {
+    fn values(&self, key: &str) -> Vec<&str> {
+        self.lines.iter().map(|line| line[key].as_str().unwrap_or("none")).collect()
+    }
+}
+
+/// Runs the program where the driver shows so many devices.
+fn run(name: &str, devices: u32, arguments: &[&str], input: &str) -> Ended {
+    let config = PathBuf::from(format!("{}/{name}.toml", env!("CARGO_TARGET_TMPDIR")));
+    std::fs::write(&config, format!("[[provider]]\nname = \"cuda\"\npath = \"{}\"\n", plugin().display()))
+        .unwrap();
+    let fake = Fake::beside_the_test();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ep-gpu-bench"));
+    for variable in ["EP_CUDA_DRIVER", "EP_CUDA_NVRTC", "EP_CUDA_CUBLASLT"] {
+        command.env(variable, fake.path());
+    }
+    command.env("EP_CUDA_CACHE", "off").env("FAKECUDA_DEVICES", devices.to_string());
+    command.arg("--config").arg(&config).args(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // Dropped at once, which ends the input.
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    Ended {
+        well: output.status.success(),
+        lines: text.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
+        errors: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+#[test]
+fn the_cost_of_a_launch_has_a_line_for_each_way() {
+    let ended = run("host", 2, &["--host", "--device", "cuda:1"], "");
+    assert!(ended.well, "{}", ended.errors);
+    let ways = [
+        "launch",
+        "launch in the current context",
+        "launch by the driver",
+        "replay of a graph of 20",
+        "launch with checks",
+    ];
+    assert_eq!(ended.values("op"), ways);
+    assert!(ended.lines.iter().all(|line| line["us"].as_f64().is_some_and(|us| us > 0.0)));
+}
+
+#[test]
+fn copies_between_two_devices_go_in_both_directions() {
+    let ended = run("two", 2, &["--peer-copy", "cuda:1", "--bytes", "65536,4096"], "");
+    assert!(ended.well, "{}", ended.errors);
+    assert_eq!(
+        ended.values("shape"),
+        [
+            "65536 bytes, cuda:0 to cuda:1",
+            "4096 bytes, cuda:0 to cuda:1",
+            "20 times 4096 bytes, cuda:0 to cuda:1",
+            "65536 bytes, cuda:1 to cuda:0",
+            "4096 bytes, cuda:1 to cuda:0",
+            "20 times 4096 bytes, cuda:1 to cuda:0",
+        ]
+    );
+    for line in &ended.lines {
+        let timed = ["us", "copy_us", "share"].iter().all(|key| line[key].as_f64().is_some_and(|x| x > 0.0));
+        assert_eq!(timed, line["group"] == "peer_copy", "{line}");
+    }
+}
+
+#[test]
+fn one_device_is_told_what_is_missing() {
+    let ended = run("one", 1, &["--peer-copy", "cuda:1"], "");
+    assert!(!ended.well && ended.lines.is_empty());
+    assert!(
+        ended.errors.contains("--peer-copy needs two devices: no device `cuda:1`; there are cuda:0"),
+        "{}",
+        ended.errors
+    );
+}
+
+#[test]
+fn rows_come_from_standard_input_and_one_that_fails_does_not_end_the_others() {
+    let row = |primitive: &str| {
+        let tensor = |name: &str| {
+            format!(r#"{{"name":"{name}","dtype":"f32","dims":[4,32],"content":"normal","shared":false}}"#)
+        };
+        format!(
+            r#"{{"group":"g","op":"o","dtype":"f32","shape":"4x32","primitive":"{primitive}","selectors":{{}},
+               "roles":{{"src":"f32","dst":"f32"}},"attrs":{{}},"sizes":{{"rows":4,"cols":32,"inner":1}},"dims":{{}},
+               "scalars":{{}},"inputs":[{}],"output":{},"shift":1,"bytes":1024,"flops":0}}"#,
+            tensor("src"),
+            tensor("dst")
+        )
+        .replace('\n', " ")
+            + "\n"
+    };
+    let ended = run("rows", 1, &["--rows", "-"], &(row("softmin") + &row("softmax")));
+    assert!(ended.well, "{}", ended.errors);
+    let [failed, timed] = &ended.lines[..] else { panic!("{:?}", ended.lines) };
+    assert!(failed["error"].as_str().is_some_and(|e| e.contains("softmin")) && failed["us"].is_null());
+    assert!(timed["us"].as_f64().is_some_and(|us| us > 0.0), "{timed}");
+    assert!(timed["by"].as_str().is_some_and(|by| by.starts_with("cuda/softmax: ")), "{timed}");
+}
+
+#[test]
+fn what_means_nothing_is_refused() {
+    for (arguments, words) in [
+        (&["--limits", "reduce"][..], "cuda:0 has no limits of `reduce`"),
+        (&["--peer-copy", "cuda:0"], "cuda:0 twice"),
+        (&["--host", "--device", "cuda:7"], "no device `cuda:7`"),
+        (&["--peer-copy", "cuda:1", "--bytes", "0"], "invalid value '0'"),
+    ] {
+        let ended = run("refused", 1, arguments, "");
+        assert!(!ended.well && ended.errors.contains(words), "{arguments:?}: {}", ended.errors);
+    }
+}
