@@ -418,17 +418,9 @@ impl Trial<'_> {
 
     /// Launches and waits.
     fn launch(&self, addresses: &[u64]) -> Result<Result<()>> {
-        let schema = &self.expected.schema;
         let mut case = self.case.clone();
         let mut addresses = addresses.to_vec();
-        let mut args = arguments(self.primitive, &case)?;
-        let list = schema.list_length().map(|_| schema.operands.len() - 1);
-        for (i, x) in schema.operands.iter().enumerate() {
-            args = match list {
-                Some(l) if l == i => args.addresses(&x.name, &addresses[i..])?,
-                _ => args.address(&x.name, addresses[i])?,
-            };
-        }
+        let args = arguments(self.primitive, &case, &addresses)?;
         // SAFETY: every address covers as many bytes of its memory as the schema says, apart but where the op allows
         // the same memory; the stream is awaited before the memory is looked at, and a graph is launched before.
         let once = |stream: &Stream| unsafe { self.primitive.launch_raw(stream, &args) };
@@ -559,7 +551,7 @@ impl Trial<'_> {
             times.push(before.elapsed());
         }
         times.sort_unstable();
-        let cost = self.primitive.cost(&arguments(self.primitive, self.case)?)?;
+        let cost = self.primitive.cost(&arguments(self.primitive, self.case, &addresses)?)?;
         let median_us = times[times.len() / 2].as_secs_f64() * 1e6;
         Ok(Speed { median_us, bytes: cost.bytes, flops: cost.flops })
     }
@@ -570,9 +562,8 @@ fn element(u: &OperandUse) -> usize {
     u.dtype.map_or(1, |d| d.bytes_for_bounds() as usize)
 }
 
-fn arguments<'a>(primitive: &DynPrimitive, case: &'a Case) -> Result<DynArgs<'a>> {
-    /// Stands for addresses until they are known: only their number counts.
-    static NONE: [u64; REGIONS] = [0; REGIONS];
+/// A case's arguments with the addresses of its operands, in order.
+fn arguments<'a>(primitive: &DynPrimitive, case: &'a Case, addresses: &'a [u64]) -> Result<DynArgs<'a>> {
     let mut args = primitive.args();
     for (name, value) in &case.sizes {
         args = args.size(name, *value)?;
@@ -584,8 +575,12 @@ fn arguments<'a>(primitive: &DynPrimitive, case: &'a Case) -> Result<DynArgs<'a>
         args = args.scalar(name, *value)?;
     }
     let schema = primitive.schema();
-    if let (Some(_), Some(last)) = (schema.list_length(), schema.operands.last()) {
-        args = args.addresses(&last.name, &NONE[..case.arity])?;
+    let list = schema.list_length().map(|_| schema.operands.len() - 1);
+    for (i, x) in schema.operands.iter().enumerate() {
+        args = match list {
+            Some(l) if l == i => args.addresses(&x.name, &addresses[i..])?,
+            _ => args.address(&x.name, addresses[i])?,
+        };
     }
     Ok(args)
 }

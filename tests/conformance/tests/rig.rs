@@ -1,8 +1,10 @@
 //! The rig finds what is wrong with kernels, and only that.
 
-use ep_conformance::{Key, Outcome, Rig, cases};
+use ep_conformance::{Case, Key, Outcome, Rig, cases};
+use ep_core::op::MAX_LIST;
 use ep_core::primitive::{
-    ElementwiseUnary, ElementwiseUnaryArgs, Softmax, SoftmaxArgs, TensorFill, TensorFillArgs, UnaryOp,
+    Add, AddArgs, ElementwiseUnary, ElementwiseUnaryArgs, Softmax, SoftmaxArgs, TensorFill, TensorFillArgs,
+    UnaryOp,
 };
 use ep_core::provider::inline::{HostDevice, InlineStream};
 use ep_core::provider::{Factory, Host, Kernel, Options, Provider, Registrar, cells};
@@ -48,6 +50,7 @@ impl Provider for Faulty {
             Factory::<TensorFill, _, _>::new("fill", move |_, _| Ok(FillFp8(copy.clone(), AtomicU8::new(0))))
                 .dtypes([[self.fp8]]),
         )?;
+        registrar.add(Factory::<Add, _, _>::new("sum", |_, _| Ok(Sum)).dtypes([[DType::I32]]))?;
         registrar.add(
             Factory::<Softmax, _, _>::new("softmax", move |_, _| Ok(Rows(rows.clone())))
                 .dtypes([[DType::F32, DType::F32]])
@@ -110,6 +113,27 @@ impl Kernel<TensorFill, HostDevice> for FillFp8 {
     }
 }
 
+/// Sums of any number of sources.
+struct Sum;
+
+impl Kernel<Add, HostDevice> for Sum {
+    unsafe fn launch(&self, _: &InlineStream, args: &AddArgs) -> Result<()> {
+        // SAFETY: as many addresses as the list says, which the caller has checked.
+        let sources = unsafe { std::slice::from_raw_parts(args.srcs, args.arity as usize) };
+        // SAFETY: the caller promises all operands; they may be the same memory.
+        let (dst, sources): (_, Vec<_>) = unsafe {
+            (
+                cells::<i32>(args.dst, args.count),
+                sources.iter().map(|s| cells::<i32>(*s, args.count)).collect(),
+            )
+        };
+        for (i, d) in dst.iter().enumerate() {
+            d.set(sources.iter().fold(0, |sum, s| sum.wrapping_add(s[i].get())));
+        }
+        Ok(())
+    }
+}
+
 /// Softmax of rows of at most 64 columns, in f64.
 struct Rows(String);
 
@@ -135,16 +159,25 @@ impl Kernel<Softmax, HostDevice> for Rows {
     }
 }
 
-/// Runs every case of an op; the messages of those that fail, and how many are not supported.
-fn run(op: &str, defect: &str) -> (Vec<String>, usize, usize) {
+fn runtime(defect: &str) -> Runtime {
     let mut settings = ProviderConfig::new("faulty", "");
     settings.options = [("defect".to_owned(), defect.to_owned())].into();
-    let runtime = Runtime::builder().threads(1).linked_with::<Faulty>(settings).build().unwrap();
-    let mut rig = Rig::new(&runtime, &runtime.devices()[0]).unwrap();
+    Runtime::builder().threads(1).linked_with::<Faulty>(settings).build().unwrap()
+}
+
+/// The only key of an op.
+fn key(rig: &Rig<'_>, op: &str) -> Key {
     let keys: Vec<Key> = rig.keys().into_iter().filter(|k| k.op == op).collect();
     assert_eq!(keys.len(), 1, "{keys:?}");
+    keys[0].clone()
+}
+
+/// Runs every case of an op; the messages of those that fail, and how many are not supported.
+fn run(op: &str, defect: &str) -> (Vec<String>, usize, usize) {
+    let runtime = runtime(defect);
+    let mut rig = Rig::new(&runtime, &runtime.devices()[0]).unwrap();
     let (mut failed, mut unsupported, mut count) = (Vec::new(), 0, 0);
-    for case in cases(&keys[0], 1) {
+    for case in cases(&key(&rig, op), 1) {
         let expected = rig.expect(&case).unwrap();
         count += 1;
         match rig.run_on_device(&case, &expected).unwrap() {
@@ -158,7 +191,7 @@ fn run(op: &str, defect: &str) -> (Vec<String>, usize, usize) {
 
 #[test]
 fn correct_kernels_pass() {
-    for op in ["elementwise_unary", "tensor_fill"] {
+    for op in ["elementwise_unary", "tensor_fill", "add"] {
         let (failed, unsupported, count) = run(op, "");
         assert!(failed.is_empty() && unsupported == 0 && count >= 12, "{op}: {failed:?}");
     }
@@ -188,4 +221,18 @@ fn a_condition_is_met_by_bounded_requests_and_no_failure_where_it_cannot_be() {
     let (failed, unsupported, count) = run("softmax", "");
     assert!(failed.is_empty(), "{failed:?}");
     assert!(unsupported > 0 && unsupported < count / 2 + 4, "{unsupported} of {count}");
+}
+
+#[test]
+fn a_launch_may_have_as_many_buffers_as_its_op() {
+    let runtime = runtime("");
+    let mut rig = Rig::new(&runtime, &runtime.devices()[0]).unwrap();
+    let key = key(&rig, "add");
+    for arity in [16, 17, 100, MAX_LIST] {
+        let mut case = Case::new(&key, "many sources").sizes(&[("count", 37)]);
+        case.arity = arity;
+        let expected = rig.expect(&case).unwrap();
+        assert_eq!(rig.run_on_device(&case, &expected).unwrap(), Outcome::Pass, "{arity} sources");
+        assert!(rig.measure(&case, &expected).unwrap().is_some(), "{arity} sources");
+    }
 }
