@@ -1,7 +1,6 @@
 //! Running the cases of a key.
 
 use crate::case::{Case, Key};
-use crate::memory::Edge;
 use crate::plan::{Setup, slug};
 use crate::protocol::{End, Measured};
 use crate::rig::{Outcome, Rig};
@@ -114,19 +113,10 @@ fn judge(
         Some(known) => rig.known(case, known)?,
         None => rig.expect(case)?,
     };
-    match rig.run_on_device(case, &expected)? {
+    match rig.run_everywhere(case, &expected)? {
         Outcome::Pass => {}
-        Outcome::Fail(why) => {
-            return Ok((End::Failed, format!("{why} ({case}, memory of the device)"), None));
-        }
+        Outcome::Fail(why) => return Ok((End::Failed, why, None)),
         Outcome::Unsupported(why) => return Ok((End::Unsupported, why, None)),
-    }
-    if rig.has_pages() {
-        for edge in [Edge::End, Edge::Start] {
-            if let Outcome::Fail(why) = rig.run(case, &expected, edge)? {
-                return Ok((End::Failed, format!("{why} ({case}, at the {edge:?} of a page)"), None));
-            }
-        }
     }
     let large =
         || -> Result<bool> { Ok(traits(case, &*runtime.schema(&case.key.op)?).contains(&Trait::Large)) };

@@ -30,6 +30,7 @@ pub mod summary;
 pub mod support;
 pub mod tolerance;
 pub mod traits;
+mod trial;
 pub mod values;
 mod vendor;
 mod verdict;

@@ -1,30 +1,26 @@
-//! Launching cases and judging them.
+//! A device to try cases on: the primitives for them, their content and results, and the memory that they run on.
 
 use crate::case::{Case, Key};
 use crate::geometry::uses;
-use crate::memory::{Arena, DeviceMemory, Edge, Edged, Memory};
+use crate::memory::{Arena, DeviceMemory, Edge, Edged};
 use crate::predicates::{Advertised, Attempt, attempts};
-use crate::tolerance::{Tolerance, largest, tolerance};
-use crate::values::{Random, content, other_poison, poison};
+use crate::tolerance::largest;
+use crate::trial::Trial;
+use crate::values::{Random, content, poison};
 use ep_core::handle::KnownLaunch;
 use ep_core::op::OperandUse;
 use ep_core::provider::inline::HOST_SPACE;
 use ep_core::schema::Schema;
 use ep_core::{Code, DType, Error, Result};
-use ep_registry::{Device, DynArgs, DynPrimitive, Runtime, Stream};
+use ep_registry::{Device, DynPrimitive, Runtime, Stream};
 use primitives::reference::{Data, Launch, Outputs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 /// Operands that one launch can have here.
 const REGIONS: usize = 16;
 /// Bytes that one operand can have here.
 const CAPACITY: usize = 4 << 20;
-/// What stands where a launch had its lists, once it has returned: no address, and no size, position or stride.
-const NO_VALUE: i64 = i64::MIN + 1;
-/// How long a case is repeated to measure it.
-const MEASURED: Duration = Duration::from_millis(20);
 
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,19 +35,19 @@ pub enum Outcome {
 
 /// What a case's operands held, and what the reference makes of it. Computed once for several devices.
 pub struct Expected {
-    schema: Arc<Schema>,
-    uses: Vec<OperandUse>,
+    pub(crate) schema: Arc<Schema>,
+    pub(crate) uses: Vec<OperandUse>,
     /// The content of each buffer before the launch.
-    before: Vec<Data>,
+    pub(crate) before: Vec<Data>,
     /// `None`: there is no reference.
-    after: Option<Result<Outcomes>>,
-    largest: f64,
+    pub(crate) after: Option<Result<Outcomes>>,
+    pub(crate) largest: f64,
     /// The vendor's bound, absolute and relative, in place of the kit's.
-    bound: Option<(f64, f64)>,
+    pub(crate) bound: Option<(f64, f64)>,
 }
 
 /// What a launch leaves in the operands that it writes, by name.
-type Outcomes = Vec<(String, Data)>;
+pub(crate) type Outcomes = Vec<(String, Data)>;
 
 /// How long a launch takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,11 +121,6 @@ impl<'r> Rig<'r> {
     /// What is known of a key's registrations; nothing of one that the provider does not claim.
     pub fn advertised(&self, key: &Key) -> Advertised {
         self.advertised.get(key).cloned().unwrap_or_default()
-    }
-
-    /// Whether operands can lie between inaccessible pages.
-    pub fn has_pages(&self) -> bool {
-        self.arena.is_some()
     }
 
     fn build(&mut self, case: &Case, schema: &Schema) -> Result<Built> {
@@ -266,10 +257,33 @@ impl<'r> Rig<'r> {
         Ok(Expected { schema, uses, before, after: Some(after), largest: 0.0, bound })
     }
 
+    /// Runs a case on every kind of memory that the device has: its own, and memory between inaccessible pages where it
+    /// computes on that of the host and the operands are not too many or too large for it.
+    ///
+    /// # Errors
+    /// As [`Rig::run_on_device`].
+    pub fn run_everywhere(&mut self, case: &Case, expected: &Expected) -> Result<Outcome> {
+        match self.run_on_device(case, expected)? {
+            Outcome::Fail(why) => return Ok(Outcome::Fail(format!("{why} ({case}, memory of the device)"))),
+            Outcome::Unsupported(why) => return Ok(Outcome::Unsupported(why)),
+            Outcome::Pass => {}
+        }
+        if !self.arena.as_ref().is_some_and(|arena| fits(arena, expected)) {
+            return Ok(Outcome::Pass);
+        }
+        for edge in [Edge::End, Edge::Start] {
+            if let Outcome::Fail(why) = self.run(case, expected, edge)? {
+                return Ok(Outcome::Fail(format!("{why} ({case}, at the {edge:?} of a page)")));
+            }
+        }
+        Ok(Outcome::Pass)
+    }
+
     /// Launches a case with its operands at an edge of their memory, and compares everything.
     ///
     /// # Errors
-    /// When the case cannot be built, or the device does not compute on host memory.
+    /// When the case cannot be built, or the device does not compute on host memory; `Unsupported` for more than 16
+    /// operands, and for one of more than 4 MiB.
     pub fn run(&mut self, case: &Case, expected: &Expected, edge: Edge) -> Result<Outcome> {
         let primitive = match self.build(case, &expected.schema)? {
             Built::Primitive(primitive) => primitive,
@@ -283,8 +297,7 @@ impl<'r> Rig<'r> {
                 self.device.name()
             )));
         };
-        if expected.uses.len() > REGIONS || expected.uses.iter().any(|u| u.bytes as usize > arena.capacity())
-        {
+        if !fits(arena, expected) {
             return Err(Error::unsupported(format!("{case}: too large for this memory")));
         }
         let mut memory = Edged { arena, edge };
@@ -349,6 +362,12 @@ impl<'r> Rig<'r> {
     }
 }
 
+/// Whether there is room for a case's operands between the pages.
+fn fits(arena: &Arena, expected: &Expected) -> bool {
+    let small = |u: &OperandUse| u.bytes <= arena.capacity() as u64;
+    expected.uses.len() <= REGIONS && expected.uses.iter().all(small)
+}
+
 /// The operands and results of a launch whose outermost elements repeat those of a small one.
 fn repeated(small: Expected, uses: Vec<OperandUse>) -> Expected {
     let repeat = |data: &Data, bytes: u64| {
@@ -362,272 +381,4 @@ fn repeated(small: Expected, uses: Vec<OperandUse>) -> Expected {
         after.map(|outputs| outputs.iter().map(|(n, d)| (n.clone(), repeat(d, bytes(n)))).collect())
     });
     Expected { schema: small.schema, uses, before, after, largest: small.largest, bound: None }
-}
-
-/// One launch in the making.
-struct Trial<'a> {
-    case: &'a Case,
-    expected: &'a Expected,
-    primitive: &'a DynPrimitive,
-    stream: &'a Stream,
-    /// How often it is recorded into a graph; `None`: launched directly.
-    recorded: Option<usize>,
-}
-
-impl Trial<'_> {
-    fn operand(&self, i: usize) -> &str {
-        let schema = &self.expected.schema;
-        &schema.operands[schema.operand_of(i)].name
-    }
-
-    /// The buffer whose memory buffer `i` has.
-    fn place(&self, i: usize) -> usize {
-        match self.case.in_place {
-            Some((output, source)) if self.operand(i) == output => {
-                (0..self.expected.uses.len()).find(|j| self.operand(*j) == source).unwrap_or(i)
-            }
-            _ => i,
-        }
-    }
-
-    fn absent(&self, i: usize) -> bool {
-        self.case.absent.contains(&self.operand(i)) || !self.expected.uses[i].present
-    }
-
-    fn shift(&self, i: usize) -> usize {
-        let dtype = self.expected.uses[i].dtype;
-        self.case.shift * dtype.map_or(1, |d| d.bytes_for_bounds() as usize)
-    }
-
-    /// Puts the operands into memory and gives their addresses, in order.
-    fn put(&self, memory: &mut dyn Memory, poison: impl Fn(&Data) -> Data) -> Result<Vec<u64>> {
-        let count = self.expected.uses.len();
-        let mut addresses = vec![0; count];
-        for i in (0..count).filter(|i| !self.absent(*i) && self.place(*i) == *i) {
-            let (data, u) = (&self.expected.before[i], &self.expected.uses[i]);
-            let keeps =
-                u.reads || self.expected.schema.operands[self.expected.schema.operand_of(i)].covers.is_some();
-            let bytes = if keeps { data.bytes.clone() } else { poison(data).bytes };
-            addresses[i] = memory.put(i, &bytes, self.shift(i), element(u))?;
-        }
-        for i in 0..count {
-            addresses[i] = addresses[self.place(i)];
-        }
-        Ok(addresses)
-    }
-
-    /// Launches and waits.
-    fn launch(&self, addresses: &[u64]) -> Result<Result<()>> {
-        let mut case = self.case.clone();
-        let mut addresses = addresses.to_vec();
-        let args = arguments(self.primitive, &case, &addresses)?;
-        // SAFETY: every address covers as many bytes of its memory as the schema says, apart but where the op allows
-        // the same memory; the stream is awaited before the memory is looked at, and a graph is launched before.
-        let once = |stream: &Stream| unsafe { self.primitive.launch_raw(stream, &args) };
-        let launched = match self.recorded {
-            None => once(self.stream),
-            Some(times) => self
-                .stream
-                .capture(|stream| (0..times).try_for_each(|_| once(stream)))
-                .and_then(|graph| graph.launch(self.stream).and_then(|()| graph.launch(self.stream))),
-        };
-        // Nothing in the arguments is kept after the call.
-        drop(args);
-        case.lists.iter_mut().for_each(|(_, values)| values.fill(NO_VALUE));
-        addresses.fill(NO_VALUE as u64);
-        std::hint::black_box((&case, &addresses));
-        let done = self.stream.sync();
-        Ok(launched.and(done))
-    }
-
-    fn judge(&self, memory: &mut dyn Memory) -> Result<Outcome> {
-        let addresses = self.put(memory, Data::clone)?;
-        let outputs = match (&self.expected.after, self.launch(&addresses)?) {
-            (_, Err(e)) if e.code() == Code::Panic => return Ok(Outcome::Fail(e.to_string())),
-            (Some(Ok(outputs)), Ok(())) => Some(outputs),
-            (Some(Err(e)), Err(found)) if e.code() == found.code() => None,
-            (Some(Ok(_)), Err(e)) => return Ok(Outcome::Fail(format!("refused: {e}"))),
-            (Some(Err(e)), Ok(())) => return Ok(Outcome::Fail(format!("accepted, but: {e}"))),
-            (Some(Err(e)), Err(found)) => {
-                return Ok(Outcome::Fail(format!("refused with {found}, not with {e}")));
-            }
-            (None, Ok(())) => None,
-            (None, Err(e)) if matches!(e.code(), Code::InvalidArgument | Code::Unsupported) => {
-                return Ok(Outcome::Unsupported(format!(
-                    "no reference, and generated arguments are refused: {e}"
-                )));
-            }
-            (None, Err(e)) => return Ok(Outcome::Fail(e.to_string())),
-        };
-        for i in (0..self.expected.uses.len()).filter(|i| !self.absent(*i)) {
-            let (place, u) = (self.place(i), &self.expected.uses[i]);
-            let before = &self.expected.before[i];
-            let (now, whole) = memory.get(
-                place,
-                before.bytes.len(),
-                self.shift(place),
-                element(&self.expected.uses[place]),
-            )?;
-            let name = self.operand(i);
-            if !whole {
-                return Ok(Outcome::Fail(format!("wrote outside of `{name}`")));
-            }
-            let wanted = match outputs {
-                Some(outputs) if u.writes => {
-                    let found = outputs.iter().find(|(n, _)| n == name);
-                    &found.ok_or_else(|| Error::internal(format!("the reference leaves out `{name}`")))?.1
-                }
-                // What was refused may have written its outputs in part, and without a reference nobody knows.
-                None if u.writes => continue,
-                _ if self.case.in_place.is_some_and(|(_, source)| source == name) => continue,
-                _ => before,
-            };
-            let found = difference(self.case, name, wanted, &now, self.expected, u.writes);
-            if let Some((at, wrong)) = found {
-                return Ok(Outcome::Fail(wrong + &self.sources(at, wanted.bytes.len() / element(u).max(1))));
-            }
-        }
-        Ok(Outcome::Pass)
-    }
-
-    /// The elements of the sources at the place of a wrong one, where the operands are alike.
-    fn sources(&self, at: usize, count: usize) -> String {
-        let mut text = String::new();
-        for (i, u) in self.expected.uses.iter().enumerate().filter(|(_, u)| u.reads) {
-            let data = &self.expected.before[i];
-            let alike = DType::ALL.contains(&data.dtype) && data.view().len() == count;
-            if alike && u.dtype.is_some() && at < count {
-                text.push_str(&format!("; `{}`[{at}] was {:?}", self.operand(i), data.get(at)));
-            }
-        }
-        text
-    }
-
-    /// The content of every operand that is written.
-    fn outputs(&self, memory: &mut dyn Memory) -> Result<Vec<(usize, Vec<u8>)>> {
-        let count = self.expected.uses.len();
-        let written = (0..count).filter(|i| !self.absent(*i) && self.expected.uses[*i].writes);
-        let mut all = Vec::new();
-        for i in written {
-            let (place, bytes) = (self.place(i), self.expected.before[i].bytes.len());
-            all.push((
-                i,
-                memory.get(place, bytes, self.shift(place), element(&self.expected.uses[place]))?.0,
-            ));
-        }
-        Ok(all)
-    }
-
-    /// Launches once more, on outputs that hold something else before, and compares bit for bit.
-    fn repeat(&self, memory: &mut dyn Memory) -> Result<Outcome> {
-        let first = self.outputs(memory)?;
-        let other =
-            |data: &Data| Data { dtype: data.dtype, bytes: other_poison(data.dtype, data.bytes.len()) };
-        let addresses = self.put(memory, other)?;
-        if self.launch(&addresses)?.is_err() {
-            // The first one was refused too, or it would not be repeated.
-            let refused = matches!(self.expected.after, Some(Err(_)));
-            return Ok(if refused { Outcome::Pass } else { Outcome::Fail("refused the second time".into()) });
-        }
-        for ((i, first), (_, second)) in first.into_iter().zip(self.outputs(memory)?) {
-            if let Some(at) = first.iter().zip(&second).position(|(a, b)| a != b) {
-                return Ok(Outcome::Fail(format!(
-                    "`{}` differs at byte {at} when launched again, on outputs that held something else: it is not \
-                     written in full, or not deterministic as the op's schema says",
-                    self.operand(i)
-                )));
-            }
-        }
-        Ok(Outcome::Pass)
-    }
-
-    fn measure(&self, memory: &mut dyn Memory) -> Result<Speed> {
-        let addresses = self.put(memory, Data::clone)?;
-        let start = Instant::now();
-        let mut times = Vec::new();
-        while times.len() < 3 || start.elapsed() < MEASURED {
-            let before = Instant::now();
-            self.launch(&addresses)??;
-            times.push(before.elapsed());
-        }
-        times.sort_unstable();
-        let cost = self.primitive.cost(&arguments(self.primitive, self.case, &addresses)?)?;
-        let median_us = times[times.len() / 2].as_secs_f64() * 1e6;
-        Ok(Speed { median_us, bytes: cost.bytes, flops: cost.flops })
-    }
-}
-
-/// Bytes of an element of an operand.
-fn element(u: &OperandUse) -> usize {
-    u.dtype.map_or(1, |d| d.bytes_for_bounds() as usize)
-}
-
-/// A case's arguments with the addresses of its operands, in order.
-fn arguments<'a>(primitive: &DynPrimitive, case: &'a Case, addresses: &'a [u64]) -> Result<DynArgs<'a>> {
-    let mut args = primitive.args();
-    for (name, value) in &case.sizes {
-        args = args.size(name, *value)?;
-    }
-    for (name, values) in &case.lists {
-        args = args.dims(name, values)?;
-    }
-    for (name, value) in &case.scalars {
-        args = args.scalar(name, *value)?;
-    }
-    let schema = primitive.schema();
-    let list = schema.list_length().map(|_| schema.operands.len() - 1);
-    for (i, x) in schema.operands.iter().enumerate() {
-        args = match list {
-            Some(l) if l == i => args.addresses(&x.name, &addresses[i..])?,
-            _ => args.address(&x.name, addresses[i])?,
-        };
-    }
-    Ok(args)
-}
-
-/// The first element that is not as it should be: its index, and what is wrong.
-fn difference(
-    case: &Case,
-    operand: &str,
-    wanted: &Data,
-    found: &[u8],
-    expected: &Expected,
-    written: bool,
-) -> Option<(usize, String)> {
-    if found == wanted.bytes {
-        return None;
-    }
-    if !DType::ALL.contains(&wanted.dtype) {
-        let at = wanted.bytes.iter().zip(found).position(|(w, f)| w != f).unwrap_or(0);
-        let what = match written {
-            false => format!("`{operand}`, which is only read, has changed at byte {at}"),
-            true => {
-                format!("byte {at} of `{operand}` is {:#04x}, expected {:#04x}", found[at], wanted.bytes[at])
-            }
-        };
-        return Some((at / wanted.dtype.bytes_for_bounds().max(1) as usize, what));
-    }
-    let found = primitives::reference::View::new(wanted.dtype, found);
-    let general = tolerance(case, wanted.dtype, expected.largest);
-    for i in 0..wanted.view().len().max(found.len()) {
-        if i >= found.len() || i >= wanted.view().len() {
-            let (found, wanted) = (found.len(), wanted.view().len());
-            return Some((i, format!("`{operand}` has {found} elements, {wanted} are expected")));
-        }
-        if found.element(i) == wanted.view().element(i) {
-            continue;
-        }
-        let (w, f) = (wanted.get(i), found.get(i));
-        if !written {
-            return Some((i, format!("`{operand}`[{i}], which is only read, was {w:?} and is {f:?}")));
-        }
-        let tolerance = expected.bound.map_or(general, |(absolute, relative)| Tolerance {
-            ulp: 0.0,
-            absolute: absolute + relative * w.re().hypot(w.im()),
-        });
-        if !tolerance.accepts(wanted.dtype, w, f) {
-            return Some((i, format!("`{operand}`[{i}] is {f:?}, expected {w:?} within {tolerance:?}")));
-        }
-    }
-    None
 }

@@ -1,6 +1,6 @@
 //! The rig finds what is wrong with kernels, and only that.
 
-use ep_conformance::{Case, Key, Outcome, Rig, cases};
+use ep_conformance::{Case, Edge, Key, Outcome, Rig, cases};
 use ep_core::op::MAX_LIST;
 use ep_core::primitive::{
     Add, AddArgs, ElementwiseUnary, ElementwiseUnaryArgs, Softmax, SoftmaxArgs, TensorFill, TensorFillArgs,
@@ -8,7 +8,7 @@ use ep_core::primitive::{
 };
 use ep_core::provider::inline::{HostDevice, InlineStream};
 use ep_core::provider::{Factory, Host, Kernel, Options, Provider, Registrar, cells};
-use ep_core::{DType, Error, Result, hob};
+use ep_core::{Code, DType, Error, Result, hob};
 use ep_registry::Runtime;
 use ep_registry::config::ProviderConfig;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -180,7 +180,7 @@ fn run(op: &str, defect: &str) -> (Vec<String>, usize, usize) {
     for case in cases(&key(&rig, op), 1) {
         let expected = rig.expect(&case).unwrap();
         count += 1;
-        match rig.run_on_device(&case, &expected).unwrap() {
+        match rig.run_everywhere(&case, &expected).unwrap() {
             Outcome::Pass => {}
             Outcome::Fail(why) => failed.push(why),
             Outcome::Unsupported(_) => unsupported += 1,
@@ -232,7 +232,25 @@ fn a_launch_may_have_as_many_buffers_as_its_op() {
         let mut case = Case::new(&key, "many sources").sizes(&[("count", 37)]);
         case.arity = arity;
         let expected = rig.expect(&case).unwrap();
-        assert_eq!(rig.run_on_device(&case, &expected).unwrap(), Outcome::Pass, "{arity} sources");
+        assert_eq!(rig.run_everywhere(&case, &expected).unwrap(), Outcome::Pass, "{arity} sources");
         assert!(rig.measure(&case, &expected).unwrap().is_some(), "{arity} sources");
+    }
+}
+
+#[test]
+fn what_is_too_large_for_pages_is_run_without_them() {
+    let runtime = runtime("");
+    let mut rig = Rig::new(&runtime, &runtime.devices()[0]).unwrap();
+    let key = key(&rig, "add");
+    let ints_of_4_mib = 1 << 20;
+    for (arity, count, fits) in
+        [(15, 1, true), (16, 1, false), (1, ints_of_4_mib, true), (1, ints_of_4_mib + 1, false)]
+    {
+        let mut case = Case::new(&key, "large").sizes(&[("count", count)]);
+        case.arity = arity;
+        let expected = rig.expect(&case).unwrap();
+        let at_pages = rig.run(&case, &expected, Edge::End).map_err(|e| e.code());
+        assert_eq!(at_pages, if fits { Ok(Outcome::Pass) } else { Err(Code::Unsupported) }, "{case}");
+        assert_eq!(rig.run_everywhere(&case, &expected).unwrap(), Outcome::Pass, "{case}");
     }
 }
