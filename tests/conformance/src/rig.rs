@@ -4,7 +4,7 @@ use crate::case::{Case, Key};
 use crate::geometry::uses;
 use crate::memory::{Arena, DeviceMemory, Edge, Edged};
 use crate::predicates::{Advertised, Attempt, attempts};
-use crate::tolerance::largest;
+use crate::tolerance::{Bound, largest};
 use crate::trial::Trial;
 use crate::values::{Random, content, poison};
 use ep_core::handle::KnownLaunch;
@@ -42,8 +42,8 @@ pub struct Expected {
     /// `None`: there is no reference.
     pub(crate) after: Option<Result<Outcomes>>,
     pub(crate) largest: f64,
-    /// The vendor's bound, absolute and relative, in place of the kit's.
-    pub(crate) bound: Option<(f64, f64)>,
+    /// The vendor's bound in place of the kit's.
+    pub(crate) bound: Option<Bound>,
 }
 
 /// What a launch leaves in the operands that it writes, by name.
@@ -253,7 +253,7 @@ impl<'r> Rig<'r> {
         }
         let after =
             known.refusal.map_or(Ok(after), |code| Err(Error::new(code, "the vendor's case says so")));
-        let bound = Some((known.absolute, known.relative));
+        let bound = Some(Bound { absolute: known.absolute, relative: known.relative });
         Ok(Expected { schema, uses, before, after: Some(after), largest: 0.0, bound })
     }
 

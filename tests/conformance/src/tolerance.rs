@@ -169,6 +169,36 @@ impl Tolerance {
     }
 }
 
+/// A vendor's bound for the elements of a case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// Absolute.
+    pub absolute: f64,
+    /// As a part of the expected value's size.
+    pub relative: f64,
+}
+
+impl Bound {
+    /// Whether `found` is near enough to `expected`. NaN matches NaN, infinities match only themselves, and so does what
+    /// is no float.
+    pub fn accepts(&self, expected: Number, found: Number) -> bool {
+        let near = |e: f64, f: f64, size: f64| {
+            let distance = (e - f).abs();
+            e == f
+                || (e.is_nan() && f.is_nan())
+                || (distance.is_finite() && distance <= self.absolute + self.relative * size)
+        };
+        match (expected, found) {
+            (Number::Real(e), Number::Real(f)) => near(e, f, e.abs()),
+            (Number::Complex(er, ei), Number::Complex(fr, fi)) => {
+                let whole = if er.is_finite() && ei.is_finite() { er.hypot(ei) } else { 0.0 };
+                near(er, fr, whole.max(er.abs())) && near(ei, fi, whole.max(ei.abs()))
+            }
+            (e, f) => e.same(f),
+        }
+    }
+}
+
 /// Whether the finite one of both is within the limit of the largest float, and the other its infinity.
 fn overflowed(dtype: DType, expected: f64, found: f64, limit: f64) -> bool {
     if expected.is_nan() || found.is_nan() || expected.signum() != found.signum() {
@@ -251,6 +281,25 @@ mod tests {
         }
         // A sum in f32 costs a half-precision result little.
         assert!(softmax(DType::F16, 1000).ulp < 1.2 && softmax(DType::BF16, 1000).ulp < 1.1);
+    }
+
+    #[test]
+    fn a_vendors_bound_is_for_finite_elements() {
+        use Number::{Complex, Real};
+        let inf = f64::INFINITY;
+        for (absolute, relative) in [(0.5, 0.0), (0.0, 0.25), (0.5, 0.25)] {
+            let bound = Bound { absolute, relative };
+            let ok = |e: f64, f: f64| bound.accepts(Real(e), Real(f));
+            assert!(ok(2.0, 2.5) && ok(-2.0, -1.5) && !ok(2.0, 3.5) && !ok(2.0, -2.0), "{bound:?}");
+            assert!(ok(inf, inf) && ok(-inf, -inf) && ok(f64::NAN, f64::NAN), "{bound:?}");
+            for (e, f) in [(inf, -inf), (-inf, inf), (inf, 1.0), (1.0, inf), (f64::NAN, 1.0), (f64::NAN, inf)]
+            {
+                assert!(!ok(e, f) && !bound.accepts(Complex(e, 2.0), Complex(f, 2.0)), "{bound:?}: {e}, {f}");
+            }
+            assert!(bound.accepts(Complex(inf, 2.0), Complex(inf, 2.5)), "{bound:?}");
+            assert!(!bound.accepts(Complex(inf, 2.0), Complex(inf, 20.0)), "{bound:?}");
+            assert!(!bound.accepts(Number::Int(4), Number::Int(5)), "{bound:?}");
+        }
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use crate::case::Case;
 use crate::memory::Memory;
 use crate::rig::{Expected, Outcome, Speed};
-use crate::tolerance::{Tolerance, tolerance};
+use crate::tolerance::tolerance;
 use crate::values::other_poison;
 use ep_core::op::OperandUse;
 use ep_core::{Code, DType, Error, Result};
 use ep_registry::{DynArgs, DynPrimitive, Stream};
 use primitives::reference::Data;
+use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 /// What stands where a launch had its lists, once it has returned: no address, and no size, position or stride.
@@ -275,12 +276,12 @@ fn difference(
         if !written {
             return Some((i, format!("`{operand}`[{i}], which is only read, was {w:?} and is {f:?}")));
         }
-        let tolerance = expected.bound.map_or(general, |(absolute, relative)| Tolerance {
-            ulp: 0.0,
-            absolute: absolute + relative * w.re().hypot(w.im()),
-        });
-        if !tolerance.accepts(wanted.dtype, w, f) {
-            return Some((i, format!("`{operand}`[{i}] is {f:?}, expected {w:?} within {tolerance:?}")));
+        let (accepted, bound): (_, &dyn Debug) = match &expected.bound {
+            Some(bound) => (bound.accepts(w, f), bound),
+            None => (general.accepts(wanted.dtype, w, f), &general),
+        };
+        if !accepted {
+            return Some((i, format!("`{operand}`[{i}] is {f:?}, expected {w:?} within {bound:?}")));
         }
     }
     None
