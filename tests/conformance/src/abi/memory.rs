@@ -74,73 +74,124 @@ impl Ordered<'_> {
         unsafe { checked((self.device.tables().stream.sync)(self.stream)) }?
     }
 
+    /// Waits for this stream and another one; also where one of them has failed, both have been awaited.
+    fn sync_with(&self, other: *mut EpStream) -> Result<()> {
+        let own = self.sync();
+        // SAFETY: a live stream, used by this thread only.
+        let other = unsafe { checked((self.device.tables().stream.sync)(other)) };
+        own.and(other?)
+    }
+
     /// Frees a block behind queued work that still has to read it, and has others use what is allocated then: for no
     /// stream, and for another one.
     fn beside(&self, target: u64, other: *mut EpStream, random: &mut Random) -> Result<()> {
-        // Work enough that the stream has not come to the block when it is freed.
-        const BEFORE: usize = 24;
-        let host = text(ep_core::provider::inline::HOST_SPACE);
-        let data: Vec<u8> = (0..BYTES).map(|_| random.bits() as u8).collect();
-        let (zeros, mut found) = (vec![0u8; BYTES as usize], vec![0u8; BYTES as usize]);
-        let (from, nothing) =
-            (data.as_ptr().expose_provenance() as u64, zeros.as_ptr().expose_provenance() as u64);
-        let address = self.alloc()?;
-        // SAFETY: both blocks are live; what is freed is freed behind the copy that reads it, and the host's sides live
-        // until the waits below.
-        unsafe {
-            self.copy((address, self.space), (from, host))?;
-            self.sync()?;
-            for _ in 0..BEFORE {
-                self.copy((target, self.space), (nothing, host))?;
-            }
-            self.copy((target, self.space), (address, self.space))?;
-            self.free_async(address)??;
-            let next = [self.alloc_for(std::ptr::null_mut())?, self.alloc_for(other)?];
-            for block in next {
-                self.copy_on(other, (block, self.space), (nothing, host))?;
-            }
-            checked((self.device.tables().stream.sync)(other))??;
-            self.copy((found.as_mut_ptr().expose_provenance() as u64, host), (target, self.space))?;
-            self.sync()?;
-            next.into_iter().try_for_each(|block| self.free(block))?;
-        }
-        if found != data {
+        let mut host = HostSide::new(random);
+        let next = self.queue_beside(target, other, &mut host);
+        // Before the host's memory goes, whatever has failed.
+        let waited = self.sync_with(other);
+        let next = next?;
+        waited?;
+        next.into_iter().try_for_each(|block| self.free(block))?;
+        if host.found != host.data {
             return wrong("memory that was freed behind a copy was given to somebody else before the copy");
         }
         Ok(())
     }
 
-    fn round(&self, target: u64, random: &mut Random) -> Result<std::result::Result<(), Error>> {
-        let host = text(ep_core::provider::inline::HOST_SPACE);
-        let data: Vec<u8> = (0..BYTES).map(|_| random.bits() as u8).collect();
-        let mut found = vec![0u8; BYTES as usize];
-        let (from, to) =
-            (data.as_ptr().expose_provenance() as u64, found.as_mut_ptr().expose_provenance() as u64);
+    /// The work of [`Ordered::beside`], and the blocks that others use. The callers wait for both streams.
+    fn queue_beside(&self, target: u64, other: *mut EpStream, host: &mut HostSide) -> Result<[u64; 2]> {
+        // Work enough that the stream has not come to the block when it is freed.
+        const BEFORE: usize = 24;
+        let [data, nothing, found] = host.sides();
         let address = self.alloc()?;
-        // SAFETY: the host's side lives until the wait below; the block is freed behind both copies.
+        // SAFETY: both blocks are live; what is freed is freed behind the copy that reads it, and the host's sides live
+        // until the callers' waits.
         unsafe {
-            self.copy((address, self.space), (from, host))?;
-            self.copy((target, self.space), (address, self.space))?;
-        }
-        if let Err(e) = self.free_async(address)? {
+            self.copy((address, self.space), data)?;
             self.sync()?;
-            self.free(address)?;
-            return Ok(Err(e));
+            for _ in 0..BEFORE {
+                self.copy((target, self.space), nothing)?;
+            }
+            self.copy((target, self.space), (address, self.space))?;
+            self.free_async(address)??;
+            let next = [self.alloc_for(std::ptr::null_mut())?, self.alloc_for(other)?];
+            for block in next {
+                self.copy_on(other, (block, self.space), nothing)?;
+            }
+            checked((self.device.tables().stream.sync)(other))??;
+            self.copy(found, (target, self.space))?;
+            Ok(next)
         }
-        // Whoever gets the memory next, behind it on the stream, must not disturb the copy.
-        let next = self.alloc()?;
-        let zeros = vec![0u8; BYTES as usize];
-        // SAFETY: as above.
-        unsafe {
-            self.copy((to, host), (target, self.space))?;
-            self.copy((next, self.space), (zeros.as_ptr().expose_provenance() as u64, host))?;
-        }
-        self.sync()?;
+    }
+
+    fn round(&self, target: u64, random: &mut Random) -> Result<std::result::Result<(), Error>> {
+        let mut host = HostSide::new(random);
+        let next = self.queue_round(target, &mut host);
+        // Before the host's memory goes, whatever has failed.
+        let waited = self.sync();
+        let next = next?;
+        waited?;
+        let next = match next {
+            Ok(next) => next,
+            Err((address, refused)) => {
+                self.free(address)?;
+                return Ok(Err(refused));
+            }
+        };
         self.free(next)?;
-        if found != data {
+        if host.found != host.data {
             return wrong("memory that was freed behind a copy on a stream was reused before it");
         }
         Ok(Ok(()))
+    }
+
+    /// The work of [`Ordered::round`], and the block that is allocated behind it; or the one that could not be freed, and
+    /// why. The callers wait for the stream.
+    fn queue_round(
+        &self,
+        target: u64,
+        host: &mut HostSide,
+    ) -> Result<std::result::Result<u64, (u64, Error)>> {
+        let [data, nothing, found] = host.sides();
+        let address = self.alloc()?;
+        // SAFETY: the host's sides live until the callers' wait; the block is freed behind both copies.
+        unsafe {
+            self.copy((address, self.space), data)?;
+            self.copy((target, self.space), (address, self.space))?;
+        }
+        if let Err(e) = self.free_async(address)? {
+            return Ok(Err((address, e)));
+        }
+        // Whoever gets the memory next, behind it on the stream, must not disturb the copy.
+        let next = self.alloc()?;
+        // SAFETY: as above.
+        unsafe {
+            self.copy(found, (target, self.space))?;
+            self.copy((next, self.space), nothing)?;
+        }
+        Ok(Ok(next))
+    }
+}
+
+/// Host memory of queued copies.
+struct HostSide {
+    /// What is copied to the device.
+    data: Vec<u8>,
+    zeros: Vec<u8>,
+    /// What comes back.
+    found: Vec<u8>,
+}
+
+impl HostSide {
+    fn new(random: &mut Random) -> HostSide {
+        let data = (0..BYTES).map(|_| random.bits() as u8).collect();
+        HostSide { data, zeros: vec![0; BYTES as usize], found: vec![0; BYTES as usize] }
+    }
+
+    /// The three as sides of copies.
+    fn sides(&mut self) -> [(u64, EpStr); 3] {
+        let sides = [self.data.as_ptr(), self.zeros.as_ptr(), self.found.as_mut_ptr().cast_const()];
+        sides.map(|p| (p.expose_provenance() as u64, text(ep_core::provider::inline::HOST_SPACE)))
     }
 }
 

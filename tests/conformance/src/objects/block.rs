@@ -6,7 +6,8 @@ use ep_core::handle::{AllocatorHandle, StreamHandle};
 use ep_core::provider::CopyRequest;
 use ep_core::provider::inline::HOST_SPACE;
 
-/// An allocation. The checks wait for all work on it before it is dropped.
+/// An allocation. The checks make it before the streams whose work uses it, so that it is dropped after them whatever
+/// fails: a stream that is destroyed waits for its work.
 pub(super) struct Block<'a> {
     allocator: &'a AllocatorHandle,
     pub(super) address: u64,
@@ -51,9 +52,8 @@ fn address(bytes: *const u8) -> u64 {
 /// Queues a copy from host memory and waits for it.
 pub(super) fn upload(stream: &StreamHandle, space: &str, to: u64, data: &[u8]) -> Result<()> {
     let (dst_space, src_space, src) = (space, HOST_SPACE, address(data.as_ptr()));
-    // SAFETY: the callers' block has room; both sides live until the stream has been awaited.
-    unsafe { stream.copy(CopyRequest { dst: to, dst_space, src, src_space, bytes: data.len() as u64 }) }?;
-    stream.sync()
+    // SAFETY: the callers' block has room, and both sides live until the stream has been awaited.
+    unsafe { awaited(stream, CopyRequest { dst: to, dst_space, src, src_space, bytes: data.len() as u64 }) }
 }
 
 /// Queues a copy to host memory and waits for it.
@@ -62,9 +62,19 @@ pub(super) fn download(stream: &StreamHandle, space: &str, from: u64, bytes: usi
     let dst = address(data.as_mut_ptr());
     let (dst_space, src_space, src) = (HOST_SPACE, space, from);
     // SAFETY: as above.
-    unsafe { stream.copy(CopyRequest { dst, dst_space, src, src_space, bytes: bytes as u64 }) }?;
-    stream.sync()?;
+    unsafe { awaited(stream, CopyRequest { dst, dst_space, src, src_space, bytes: bytes as u64 }) }?;
     Ok(data)
+}
+
+/// Queues a copy and waits, for earlier work too where the copy is refused.
+///
+/// # Safety
+/// Both ranges are valid during the call.
+unsafe fn awaited(stream: &StreamHandle, copy: CopyRequest<'_>) -> Result<()> {
+    // SAFETY: as the caller promises, and nothing of the work is left after the wait.
+    let queued = unsafe { stream.copy(copy) };
+    let done = stream.sync();
+    queued.and(done)
 }
 
 /// Queues a copy between two blocks of one space.

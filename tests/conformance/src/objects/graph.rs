@@ -33,7 +33,8 @@ fn blocks(allocator: &AllocatorHandle) -> Result<Vec<Block<'_>>> {
 /// Copies each block to the next one.
 fn chain(stream: &StreamHandle, space: &str, blocks: &[Block<'_>]) -> Result<()> {
     for pair in blocks.windows(2) {
-        // SAFETY: distinct blocks, which the callers keep until the work, recorded or not, has been awaited.
+        // SAFETY: distinct blocks, which the callers keep until the work, recorded or not, has been awaited, or the streams
+        // have been destroyed.
         unsafe { move_bytes(stream, space, pair[1].address, pair[0].address, LINK as u64) }?;
     }
     Ok(())
@@ -55,7 +56,7 @@ fn replay(
 ) -> Result<bool> {
     let data = noise(random, LINK);
     upload(stream, bench.space(), first.address, &data)?;
-    // SAFETY: the callers keep the blocks; what came before on other streams has been awaited.
+    // SAFETY: the callers keep the blocks longer than the stream; what came before on other streams has been awaited.
     unsafe { graph.launch(stream) }?;
     Ok(download(stream, bench.space(), last.address, LINK)? == data)
 }
@@ -65,9 +66,9 @@ pub(super) fn copies(bench: &Bench<'_>) -> Result<Verdict> {
         return unsupported();
     }
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let blocks = blocks(&allocator)?;
     let (first, second) = (stream(bench)?, stream(bench)?);
     let mut random = Random::new(bench.seed);
-    let blocks = blocks(&allocator)?;
     let (before, data) = (noise(&mut random, LINK), noise(&mut random, LINK));
     upload(&first, bench.space(), blocks[STEPS].address, &before)?;
     upload(&first, bench.space(), blocks[0].address, &data)?;
@@ -89,12 +90,12 @@ pub(super) fn copies(bench: &Bench<'_>) -> Result<Verdict> {
     upload(&first, bench.space(), blocks[0].address, &data)?;
     first.begin_recording()?;
     for pair in backward.windows(2) {
-        // SAFETY: distinct blocks, awaited below.
+        // SAFETY: distinct blocks, which outlive the stream.
         unsafe { move_bytes(&first, bench.space(), pair[1], pair[0], LINK as u64) }?;
     }
     let mut back = first.end_recording()?;
     upload(&first, bench.space(), blocks[STEPS / 2].address, &before)?;
-    // SAFETY: one stream orders both; awaited below.
+    // SAFETY: one stream orders both; the blocks outlive it.
     unsafe {
         graph.launch(&first)?;
         back.launch(&first)?;
@@ -112,9 +113,9 @@ pub(super) fn update(bench: &Bench<'_>) -> Result<Verdict> {
         return unsupported();
     }
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let (old, new) = (blocks(&allocator)?, blocks(&allocator)?);
     let stream = stream(bench)?;
     let mut random = Random::new(bench.seed.wrapping_add(1));
-    let (old, new) = (blocks(&allocator)?, blocks(&allocator)?);
     let mut graph = recorded(&stream, bench.space(), &old)?;
     let untouched = noise(&mut random, LINK);
     upload(&stream, bench.space(), old[STEPS].address, &untouched)?;
@@ -138,10 +139,10 @@ pub(super) fn refusals(bench: &Bench<'_>) -> Result<Verdict> {
         return unsupported();
     }
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let blocks = blocks(&allocator)?;
     let (own, other) = (stream(bench)?, stream(bench)?);
     let event = bench.handle().create_event()?;
     let mut random = Random::new(bench.seed.wrapping_add(2));
-    let blocks = blocks(&allocator)?;
     let invalid = |what: &str, result: Result<()>| expect_error(what, result, &[Code::InvalidArgument]);
     invalid("the end of a recording that never began", own.end_recording().map(drop))?;
     let mut graph = recorded(&other, bench.space(), &blocks[..2])?;
@@ -179,9 +180,9 @@ pub(super) fn odd_orders(bench: &Bench<'_>) -> Result<Verdict> {
         return unsupported();
     }
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let blocks = blocks(&allocator)?;
     let (first, second, reader) = (stream(bench)?, stream(bench)?, stream(bench)?);
     let mut random = Random::new(bench.seed.wrapping_add(3));
-    let blocks = blocks(&allocator)?;
     let data = noise(&mut random, LINK);
     upload(&reader, bench.space(), blocks[0].address, &data)?;
     // A graph that is never launched; one that outlives its stream; a stream that is destroyed while it records.

@@ -26,7 +26,7 @@ struct Bad<'a> {
 
 impl Bad<'_> {
     fn launch(&self, stream: &StreamHandle) -> Result<()> {
-        // SAFETY: arguments of the op, whose lists and buffers live as long as this.
+        // SAFETY: arguments of the op, whose lists and buffers live as long as this, and longer than the stream.
         unsafe { self.primitive.launch(stream, self.arguments.as_ptr().cast()) }
     }
 }
@@ -97,18 +97,19 @@ pub(super) fn errors(bench: &Bench<'_>) -> Result<Verdict> {
         return Verdict::unsupported("no case of it is to be refused");
     };
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
-    let stream = bench.handle().create_stream(StreamOptions::default())?;
-    let Some(bad) = prepare(bench, &key, case, &schema, &allocator, &stream)? else {
+    let open = || bench.handle().create_stream(StreamOptions::default());
+    let Some(bad) = prepare(bench, &key, case, &schema, &allocator, &open()?)? else {
         return Verdict::unsupported("its factories have conditions");
     };
     let (a, b) = (Block::new(&allocator, BYTES as u64)?, Block::new(&allocator, BYTES as u64)?);
+    let stream = open()?;
     let mut random = Random::new(bench.seed.wrapping_add(1));
     for followed in [false, true, false, true] {
         let data = noise(&mut random, BYTES);
         upload(&stream, bench.space(), a.address, &data)?;
         let at_the_call = bad.launch(&stream);
         if followed {
-            // SAFETY: distinct blocks that outlive the waits below.
+            // SAFETY: distinct blocks that outlive the stream.
             unsafe { move_bytes(&stream, bench.space(), b.address, a.address, BYTES as u64) }?;
         }
         let (first, second) = (stream.sync(), stream.sync());

@@ -172,6 +172,8 @@ pub(super) fn foreign_streams(bench: &Bench<'_>) -> Result<Verdict> {
     if !handle.has_foreign_streams() {
         return Verdict::unsupported("the device offers no ep.foreign_stream");
     }
+    let allocator = handle.open_allocator(MemoryKind::Device)?;
+    let blocks = (0..3).map(|_| Block::new(&allocator, 4096)).collect::<Result<Vec<_>>>()?;
     let own = handle.create_stream(StreamOptions::default())?;
     let (kind, native) = handle.native_stream(&own)?;
     if kind.is_empty() {
@@ -179,11 +181,9 @@ pub(super) fn foreign_streams(bench: &Bench<'_>) -> Result<Verdict> {
     }
     // SAFETY: the native stream of `own`, which is dropped after the adopted one.
     let adopted = unsafe { handle.adopt_stream(&kind, native) }?;
-    let allocator = handle.open_allocator(MemoryKind::Device)?;
-    let blocks = (0..3).map(|_| Block::new(&allocator, 4096)).collect::<Result<Vec<_>>>()?;
     let data = noise(&mut Random::new(bench.seed), 4096);
     upload(&own, bench.space(), blocks[0].address, &data)?;
-    // SAFETY: distinct blocks, awaited below; both streams are one queue.
+    // SAFETY: distinct blocks, which outlive both streams, which are one queue.
     unsafe {
         move_bytes(&own, bench.space(), blocks[1].address, blocks[0].address, 4096)?;
         move_bytes(&adopted, bench.space(), blocks[2].address, blocks[1].address, 4096)?;

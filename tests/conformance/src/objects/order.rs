@@ -56,7 +56,7 @@ pub(super) fn events(bench: &Bench<'_>) -> Result<Verdict> {
 /// A chain of copies through blocks: the last one has the first one's content when all of it is done in order.
 fn chain(stream: &StreamHandle, space: &str, blocks: &[Block<'_>]) -> Result<()> {
     for pair in blocks.windows(2) {
-        // SAFETY: distinct blocks, which the callers keep until the stream has been awaited.
+        // SAFETY: distinct blocks, which the callers keep longer than the stream.
         unsafe { move_bytes(stream, space, pair[1].address, pair[0].address, LINK as u64) }?;
     }
     Ok(())
@@ -64,9 +64,9 @@ fn chain(stream: &StreamHandle, space: &str, blocks: &[Block<'_>]) -> Result<()>
 
 pub(super) fn order_on_a_stream(bench: &Bench<'_>) -> Result<Verdict> {
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let blocks = (0..8).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
     let stream = stream(bench)?;
     let mut random = Random::new(bench.seed);
-    let blocks = (0..8).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
     for _ in 0..8 {
         let data = noise(&mut random, LINK);
         upload(&stream, bench.space(), blocks[0].address, &data)?;
@@ -83,16 +83,17 @@ pub(super) fn order_on_a_stream(bench: &Bench<'_>) -> Result<Verdict> {
 /// Copies of different sizes between host and device, each behind a chain that has not come to its memory yet.
 pub(super) fn copies_behind_work(bench: &Bench<'_>) -> Result<Verdict> {
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
-    let stream = stream(bench)?;
-    let mut random = Random::new(bench.seed.wrapping_add(3));
     let blocks = (0..8).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
     let target = Block::new(&allocator, LINK as u64)?;
+    let stream = stream(bench)?;
+    let mut random = Random::new(bench.seed.wrapping_add(3));
     for bytes in [1, 4, 64, 65, 1000, LINK] {
         let (data, new) = (noise(&mut random, LINK), noise(&mut random, bytes));
         upload(&stream, bench.space(), blocks[0].address, &data)?;
         chain(&stream, bench.space(), &blocks)?;
         let from = new.as_ptr().expose_provenance() as u64;
-        // SAFETY: distinct blocks with room, and host memory that lives until the waits of the downloads.
+        // SAFETY: distinct blocks with room, which outlive the stream, and host memory that lives until the downloads have
+        // waited, which they do also where they fail.
         unsafe {
             // What the copy overwrites is read before it, at the end of the chain.
             move_bytes(&stream, bench.space(), target.address, blocks[7].address, LINK as u64)?;
@@ -126,16 +127,17 @@ pub(super) fn done_means_done(bench: &Bench<'_>) -> Result<Verdict> {
         ("an event was awaited", |_, event| event.sync().map(|()| true)),
     ];
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    // Both outlive the stream, which waits for the copies when it is destroyed.
+    let (block, mut found) = (Block::new(&allocator, LINK as u64)?, vec![0u8; LINK]);
     let (stream, event) = (stream(bench)?, bench.handle().create_event()?);
     let mut random = Random::new(bench.seed.wrapping_add(4));
-    let block = Block::new(&allocator, LINK as u64)?;
     for round in 0..24 {
         let (what, done) = TELLING[round % TELLING.len()];
         let data = noise(&mut random, LINK);
         upload(&stream, bench.space(), block.address, &data)?;
-        let mut found = vec![0u8; LINK];
+        found.fill(0);
         let to = found.as_mut_ptr();
-        // SAFETY: the block, and host memory that lives until the wait below.
+        // SAFETY: the block, and host memory that outlives the stream, and is used again after the wait below.
         unsafe {
             stream.copy(CopyRequest {
                 dst: to.expose_provenance() as u64,
@@ -164,18 +166,18 @@ pub(super) fn done_means_done(bench: &Bench<'_>) -> Result<Verdict> {
 
 pub(super) fn joined_by_an_event(bench: &Bench<'_>) -> Result<Verdict> {
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let blocks = (0..8).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
+    let target = Block::new(&allocator, LINK as u64)?;
     let (first, second) = (stream(bench)?, stream(bench)?);
     let (event, back) = (bench.handle().create_event()?, bench.handle().create_event()?);
     let mut random = Random::new(bench.seed.wrapping_add(1));
-    let blocks = (0..8).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
-    let target = Block::new(&allocator, LINK as u64)?;
     for round in 0..16 {
         let data = noise(&mut random, LINK);
         upload(&first, bench.space(), blocks[0].address, &data)?;
         chain(&first, bench.space(), &blocks)?;
         first.record(&event)?;
         second.wait(&event)?;
-        // SAFETY: distinct blocks that outlive the wait below.
+        // SAFETY: distinct blocks that outlive the streams.
         unsafe { move_bytes(&second, bench.space(), target.address, blocks[7].address, LINK as u64) }?;
         second.record(&back)?;
         first.wait(&back)?;
@@ -195,11 +197,11 @@ pub(super) fn joined_by_an_event(bench: &Bench<'_>) -> Result<Verdict> {
 
 pub(super) fn recorded_twice(bench: &Bench<'_>) -> Result<Verdict> {
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
+    let blocks = (0..6).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
+    let target = Block::new(&allocator, LINK as u64)?;
     let (first, second) = (stream(bench)?, stream(bench)?);
     let event = bench.handle().create_event()?;
     let mut random = Random::new(bench.seed.wrapping_add(2));
-    let blocks = (0..6).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
-    let target = Block::new(&allocator, LINK as u64)?;
     for round in 0..8 {
         let data = noise(&mut random, LINK);
         first.record(&event)?;
@@ -208,7 +210,7 @@ pub(super) fn recorded_twice(bench: &Bench<'_>) -> Result<Verdict> {
         // The latest record counts, and this one is behind the chain.
         first.record(&event)?;
         second.wait(&event)?;
-        // SAFETY: distinct blocks that outlive the wait below.
+        // SAFETY: distinct blocks that outlive the streams.
         unsafe { move_bytes(&second, bench.space(), target.address, blocks[5].address, LINK as u64) }?;
         event.sync()?;
         let found = download(&second, bench.space(), target.address, LINK)?;
@@ -239,10 +241,10 @@ pub(super) fn event_of_another_device(bench: &Bench<'_>) -> Result<Verdict> {
 
 pub(super) fn timing(bench: &Bench<'_>) -> Result<Verdict> {
     let (start, end) = (bench.handle().create_event()?, bench.handle().create_event()?);
-    let stream = stream(bench)?;
-    stream.record(&start)?;
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
     let blocks = (0..4).map(|_| Block::new(&allocator, LINK as u64)).collect::<Result<Vec<_>>>()?;
+    let stream = stream(bench)?;
+    stream.record(&start)?;
     let data = noise(&mut Random::new(bench.seed), LINK);
     upload(&stream, bench.space(), blocks[0].address, &data)?;
     chain(&stream, bench.space(), &blocks)?;
