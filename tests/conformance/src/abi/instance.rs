@@ -183,21 +183,23 @@ pub(super) fn unknown_interfaces(subject: &Subject) -> Result<Verdict> {
     Ok(Verdict::Pass)
 }
 
-pub(super) fn known_interfaces(subject: &Subject) -> Result<Verdict> {
-    let instance = subject.instance()?;
-    let Some(device) = instance.open(0)? else { return Ok(Verdict::Unsupported(NO_DEVICE.to_owned())) };
-    if !instance.tables.device.has_get_interface {
-        return Ok(Verdict::Unsupported("the device offers no get_interface".to_owned()));
-    }
+/// The optional interfaces of a provider, and of a device.
+const OF_PROVIDER: [(&str, &EpTableInfo); 2] =
+    [("ep.warm", &EPWARMINTERFACE_INFO), ("ep.conformance", &EPCONFORMANCEINTERFACE_INFO)];
+const OF_DEVICE: [(&str, &EpTableInfo); 3] = [
+    ("ep.timing", &EPTIMINGINTERFACE_INFO),
+    ("ep.foreign_stream", &EPFOREIGNSTREAMINTERFACE_INFO),
+    ("ep.graph", &EPGRAPHINTERFACE_INFO),
+];
+
+/// Compares the descriptions of the interfaces that are there with ours, and counts them.
+fn described(known: &[(&str, &EpTableInfo)], ask: Ask<'_>) -> Result<usize> {
     let mut found = 0;
-    let known =
-        [("ep.timing", &EPTIMINGINTERFACE_INFO), ("ep.foreign_stream", &EPFOREIGNSTREAMINTERFACE_INFO)];
     for (name, ours) in known {
         let mut out = null();
-        // SAFETY: a live device; a non-null answer is a static table of the plugin that begins as EpInterface says.
+        // SAFETY: the status is ours; a non-null answer is a static table of the plugin that begins as EpInterface says.
         unsafe {
-            let status = (instance.tables.device.get_interface)(device.raw, EpStr::new(name), 1, &mut out);
-            checked(status)??;
+            checked(ask(EpStr::new(name), 1, &mut out))??;
             if out.is_null() {
                 continue;
             }
@@ -211,10 +213,27 @@ pub(super) fn known_interfaces(subject: &Subject) -> Result<Verdict> {
             }
         }
     }
+    Ok(found)
+}
+
+pub(super) fn known_interfaces(subject: &Subject) -> Result<Verdict> {
+    let instance = subject.instance()?;
+    let t = instance.tables;
+    let mut found = 0;
+    if t.provider.has_get_interface {
+        // SAFETY: a live instance; the text and the out-pointer live during the call.
+        let ask = |n, v, out| unsafe { (t.provider.get_interface)(instance.raw, n, v, out) };
+        found += described(&OF_PROVIDER, &ask)?;
+    }
+    let device = if t.device.has_get_interface { instance.open(0)? } else { None };
+    if let Some(device) = device {
+        // SAFETY: as above, with a live device.
+        let ask = |n, v, out| unsafe { (t.device.get_interface)(device.raw, n, v, out) };
+        found += described(&OF_DEVICE, &ask)?;
+    }
     if found == 0 {
-        return Ok(Verdict::Unsupported(
-            "the device offers neither ep.timing nor ep.foreign_stream".to_owned(),
-        ));
+        let names = OF_PROVIDER.iter().chain(&OF_DEVICE).map(|(name, _)| *name).collect::<Vec<_>>();
+        return Ok(Verdict::Unsupported(format!("it offers none of {}", names.join(", "))));
     }
     Ok(Verdict::Pass)
 }
