@@ -54,7 +54,7 @@ pub struct Conformance {
     /// The seed of all content
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// A sample: two cases of every combination
+    /// A sample: at least two cases of every combination, and more of ops with few
     #[arg(long)]
     quick: bool,
     /// Measures the large cases too
