@@ -13,6 +13,9 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
 
+/// CUDA's number of the device that is called `cuda:0`, unless the provider's option `visible` chooses others.
+const ORDINAL: i32 = 0;
+
 /// Providers, and the streams that were adopted.
 pub struct Session {
     runtime: Runtime,
@@ -68,10 +71,13 @@ unsafe fn softmax(
     dst: *mut dlpack::Managed,
     native: u64,
 ) -> Result<()> {
-    let device = session.runtime.device("cuda:0")?;
+    // Before anything can fail: whoever handed them over does not free them.
     // SAFETY: the caller hands them over.
-    let (src, dst) = unsafe { (dlpack::import(device, src), dlpack::import(device, dst)) };
-    let ((src, shape), (dst, other)) = (src?, dst?);
+    let (src, dst) = unsafe { (dlpack::Owned::new(src), dlpack::Owned::new(dst)) };
+    let device = session.runtime.device("cuda:0")?;
+    // SAFETY: nobody else writes them until the work is done, as the caller promises.
+    let ((src, shape), (dst, other)) =
+        unsafe { (dlpack::import(device, ORDINAL, src)?, dlpack::import(device, ORDINAL, dst)?) };
     if shape != other {
         return Err(Error::invalid(format!("softmax of {shape:?} into {other:?}: the shapes must be equal")));
     }
