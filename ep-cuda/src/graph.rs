@@ -6,6 +6,8 @@ use crate::driver::{CuGraph, CuGraphExec, CuResult, UpdateResult, constant};
 use crate::stream::CudaStream;
 use ep_core::provider::{self, Graphs, Updated};
 use ep_core::{Error, Result};
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// The functions behind `ep.graph`.
@@ -39,20 +41,26 @@ impl CudaStream {
         // SAFETY: a live stream and a valid out-pointer.
         unsafe { context.driver().cuStreamEndCapture(self.raw(), &mut raw) }
             .map_err(|e| context.error(e).context("ending a capture"))?;
-        Ok(Graph { context: context.clone(), raw })
+        Ok(Graph { context: context.clone(), raw, one_thread: PhantomData })
     }
 }
 
-/// Recorded work.
+/// Makes a type one that several threads cannot use at a time: the driver does not synchronise the objects of graphs,
+/// not even while it only reads them.
+type OneThread = PhantomData<Cell<()>>;
+
+/// Recorded work. Any thread, but one at a time.
 pub struct Graph {
     context: Arc<Context>,
     raw: CuGraph,
+    one_thread: OneThread,
 }
 
-/// Recorded work, ready to be replayed.
+/// Recorded work, ready to be replayed. Any thread, but one at a time.
 pub struct GraphExec {
     context: Arc<Context>,
     raw: CuGraphExec,
+    one_thread: OneThread,
 }
 
 /// What became of an update.
@@ -75,7 +83,7 @@ impl Graph {
         // SAFETY: a live graph and a valid out-pointer.
         unsafe { self.context.driver().cuGraphInstantiateWithFlags(&mut raw, self.raw, 0) }
             .map_err(|e| self.context.error(e).context("instantiating a graph"))?;
-        Ok(GraphExec { context: self.context.clone(), raw })
+        Ok(GraphExec { context: self.context.clone(), raw, one_thread: PhantomData })
     }
 }
 
@@ -154,3 +162,23 @@ impl Drop for GraphExec {
         self.context.log("destroying a graph", unsafe { self.context.driver().cuGraphExecDestroy(self.raw) });
     }
 }
+
+/// Graphs move between threads and are not shared: none of this compiles for a type that does not, or that is.
+const _: () = {
+    /// Implemented twice for what is `Sync`, and then the compiler does not know which one is meant.
+    trait NotSync<A> {
+        const CHECKED: () = ();
+    }
+
+    struct Shared;
+
+    impl<T> NotSync<()> for T {}
+    impl<T: Sync> NotSync<Shared> for T {}
+
+    const fn moves<T: Send>() {}
+
+    moves::<Graph>();
+    moves::<GraphExec>();
+    let () = <Graph as NotSync<_>>::CHECKED;
+    let () = <GraphExec as NotSync<_>>::CHECKED;
+};
