@@ -3,10 +3,11 @@
 use crate::context::Context;
 use crate::device::CudaDevice;
 use crate::driver::{CuGraph, CuGraphExec, CuResult, UpdateResult, constant};
+use crate::refusal::Recorded;
 use crate::stream::CudaStream;
 use ep_core::provider::{self, Graphs, Updated};
 use ep_core::{Error, Result};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -27,7 +28,9 @@ impl CudaStream {
         // Relaxed: kernels that are first used now are loaded, and other streams' buffers allocated.
         // SAFETY: a live stream.
         unsafe { context.driver().cuStreamBeginCapture(self.raw(), constant::STREAM_CAPTURE_MODE_RELAXED) }
-            .map_err(|e| context.error(e).context("beginning a capture"))
+            .map_err(|e| context.error(e).context("beginning a capture"))?;
+        self.start_recording();
+        Ok(())
     }
 
     /// Ends the recording.
@@ -37,11 +40,11 @@ impl CudaStream {
     pub fn end_capture(&self) -> Result<Graph> {
         let context = self.context();
         let _current = context.enter()?;
-        let mut raw = CuGraph::NULL;
+        let (recorded, mut raw) = (self.stop_recording(), CuGraph::NULL);
         // SAFETY: a live stream and a valid out-pointer.
         unsafe { context.driver().cuStreamEndCapture(self.raw(), &mut raw) }
             .map_err(|e| context.error(e).context("ending a capture"))?;
-        Ok(Graph { context: context.clone(), raw, one_thread: PhantomData })
+        Ok(Graph { context: context.clone(), raw, recorded, one_thread: PhantomData })
     }
 }
 
@@ -53,6 +56,7 @@ type OneThread = PhantomData<Cell<()>>;
 pub struct Graph {
     context: Arc<Context>,
     raw: CuGraph,
+    recorded: Arc<Recorded>,
     one_thread: OneThread,
 }
 
@@ -60,6 +64,8 @@ pub struct Graph {
 pub struct GraphExec {
     context: Arc<Context>,
     raw: CuGraphExec,
+    /// Of the latest work that it was given.
+    recorded: RefCell<Arc<Recorded>>,
     one_thread: OneThread,
 }
 
@@ -83,7 +89,8 @@ impl Graph {
         // SAFETY: a live graph and a valid out-pointer.
         unsafe { self.context.driver().cuGraphInstantiateWithFlags(&mut raw, self.raw, 0) }
             .map_err(|e| self.context.error(e).context("instantiating a graph"))?;
-        Ok(GraphExec { context: self.context.clone(), raw, one_thread: PhantomData })
+        let recorded = RefCell::new(self.recorded.clone());
+        Ok(GraphExec { context: self.context.clone(), raw, recorded, one_thread: PhantomData })
     }
 }
 
@@ -98,6 +105,7 @@ impl GraphExec {
     /// The driver's; `InvalidArgument` for a stream of another device.
     pub unsafe fn launch(&self, stream: &CudaStream) -> Result<()> {
         self.same_device(stream.context())?;
+        stream.replays(&self.recorded.borrow());
         // SAFETY: a live graph and stream; the memory is valid as the caller promises.
         stream.queue("graph", |c| unsafe { c.driver().cuGraphLaunch(self.raw, stream.raw()) })
     }
@@ -122,7 +130,10 @@ impl GraphExec {
         let mut info = UpdateResult { result: 0, node: 0, from: 0 };
         // SAFETY: live objects and a valid out-pointer.
         match unsafe { self.context.driver().cuGraphExecUpdate(self.raw, graph.raw, &mut info) } {
-            Ok(()) => Ok(Update::Done),
+            Ok(()) => {
+                self.recorded.replace(graph.recorded.clone());
+                Ok(Update::Done)
+            }
             Err(e) if e.result == CuResult::GRAPH_EXEC_UPDATE_FAILURE => Ok(Update::Refused(info.result)),
             Err(e) => Err(self.context.error(e).context("updating a graph")),
         }

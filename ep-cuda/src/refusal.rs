@@ -1,7 +1,8 @@
 //! Indices that kernels refuse: where they tell of them, and the error that is made of it.
 //!
 //! A kernel cannot return an error. It writes the first refused index to a slot in pinned memory, of which each stream
-//! has one, and the next wait for the stream finds it there.
+//! has one, and the next wait for the stream finds it there. Each recording has a slot of its own, as its graph may be
+//! launched on other streams and outlive the one that recorded it; the streams that launch it look there.
 
 use crate::context::Context;
 use crate::driver::constant;
@@ -9,6 +10,7 @@ use ep_core::{Error, Result};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// What a kernel writes: `IndexError` of indices.cuh.
@@ -103,8 +105,8 @@ impl Slots {
 
 /// The slot at an address that [`Refusals`] has handed out.
 fn slot<'a>(address: usize) -> &'a Slot {
-    // SAFETY: aligned memory of a page, which lives as long as the context, and so as the streams that have slots; all
-    // fields are atomic, and any bits are valid.
+    // SAFETY: aligned memory of a page, which lives as long as the context, and so as the streams and recordings that have
+    // slots; all fields are atomic, and any bits are valid.
     unsafe { &*std::ptr::with_exposed_provenance::<Slot>(address) }
 }
 
@@ -112,6 +114,44 @@ impl Slot {
     fn clear(&self) {
         self.lock.store(0, Ordering::Relaxed);
         self.position.store(NOWHERE, Ordering::Relaxed);
+    }
+
+    fn is_set(&self) -> bool {
+        self.position.load(Ordering::Relaxed) != NOWHERE
+    }
+
+    /// What was written, and makes room for the next.
+    fn take(&self) -> Found {
+        let found = Found {
+            launch: self.launch.load(Ordering::Relaxed),
+            position: self.position.load(Ordering::Relaxed),
+            value: self.value.load(Ordering::Relaxed),
+        };
+        self.clear();
+        found
+    }
+}
+
+/// A refused index.
+struct Found {
+    launch: u32,
+    position: u64,
+    value: i64,
+}
+
+impl Found {
+    /// The error, with what is known of the launch.
+    fn error(&self, launch: Option<Refused>) -> Error {
+        let Found { position, value, .. } = self;
+        match launch {
+            Some(Refused { name, from, to }) => Error::invalid(format!(
+                "{name}: index {value} at position {position} is out of range: it must be in {from}..{to}"
+            )),
+            None => Error::invalid(format!(
+                "index {value} at position {position} of an earlier gather, one_hot or scatter_add is out of range: it \
+                 must lie on the axis"
+            )),
+        }
     }
 }
 
@@ -159,30 +199,17 @@ impl Told {
     /// The error of the first launch that refused an index since the last call. Everything queued is done.
     pub(crate) fn check(&self) -> Result<()> {
         match self.slot.get() {
-            Some(address) if slot(address).position.load(Ordering::Relaxed) != NOWHERE => {
-                Err(self.error(address))
-            }
+            Some(address) if slot(address).is_set() => Err(self.error(address)),
             _ => Ok(()),
         }
     }
 
     #[cold]
     fn error(&self, address: usize) -> Error {
-        let slot = slot(address);
-        let position = slot.position.load(Ordering::Relaxed);
-        let (value, number) = (slot.value.load(Ordering::Relaxed), slot.launch.load(Ordering::Relaxed));
-        slot.clear();
-        let behind = self.launches.get().wrapping_sub(number);
-        if (1..=REMEMBERED as u32).contains(&behind) {
-            let Refused { name, from, to } = self.latest[number as usize % REMEMBERED].get();
-            return Error::invalid(format!(
-                "{name}: index {value} at position {position} is out of range: it must be in {from}..{to}"
-            ));
-        }
-        Error::invalid(format!(
-            "index {value} at position {position} of an earlier gather, one_hot or scatter_add is out of range: it must \
-             lie on the axis"
-        ))
+        let found = slot(address).take();
+        let behind = self.launches.get().wrapping_sub(found.launch);
+        let known = (1..=REMEMBERED as u32).contains(&behind);
+        found.error(known.then(|| self.latest[found.launch as usize % REMEMBERED].get()))
     }
 
     /// Gives the slot back.
@@ -193,10 +220,82 @@ impl Told {
     }
 }
 
+/// A recording's slot, taken by its first launch that may refuse an index, and those launches. It is kept by the graph and
+/// by streams that have launched the graph and were not awaited since, so that nobody else gets the slot meanwhile.
+pub(crate) struct Recorded {
+    context: Arc<Context>,
+    told: Mutex<RecordedLaunches>,
+}
+
+#[derive(Default)]
+struct RecordedLaunches {
+    slot: Option<usize>,
+    launches: Vec<Refused>,
+    /// Of graphs that were launched while this was recorded, and so are parts of it.
+    parts: Vec<Arc<Recorded>>,
+}
+
+impl Recorded {
+    pub(crate) fn new(context: &Arc<Context>) -> Arc<Recorded> {
+        Arc::new(Recorded { context: context.clone(), told: Mutex::default() })
+    }
+
+    /// As [`Told::add`].
+    pub(crate) fn add(&self, launch: Refused) -> Result<(u64, u32)> {
+        let mut told = self.told.lock();
+        let address = match told.slot {
+            Some(address) => address,
+            None => *told.slot.insert(self.context.refusals().take(&self.context)?),
+        };
+        told.launches.push(launch);
+        Ok((address as u64, (told.launches.len() - 1) as u32))
+    }
+
+    pub(crate) fn add_part(&self, part: &Arc<Recorded>) {
+        self.told.lock().parts.push(part.clone());
+    }
+
+    /// Whether a launch of it may refuse an index.
+    pub(crate) fn may_refuse(&self) -> bool {
+        let told = self.told.lock();
+        told.slot.is_some() || !told.parts.is_empty()
+    }
+
+    /// The error of a launch that refused an index since the last call. The replay to look at is done; of one on another
+    /// stream that is not, what is found may be told here.
+    pub(crate) fn check(&self) -> Result<()> {
+        let told = self.told.lock();
+        let own = match told.slot {
+            Some(address) if slot(address).is_set() => {
+                let found = slot(address).take();
+                Err(found.error(told.launches.get(found.launch as usize).copied()))
+            }
+            _ => Ok(()),
+        };
+        // All of them, as each is told of once.
+        told.parts.iter().fold(own, |first, part| {
+            let next = part.check();
+            first.and(next)
+        })
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        if let Some(address) = self.told.get_mut().slot {
+            self.context.refusals().give(address);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provider::CudaProvider;
+    use crate::settings::Settings;
+    use crate::stream::CudaStream;
     use ep_core::Code;
+    use ep_core::provider::{Device, Provider, Stream, StreamOptions};
 
     /// As a kernel does it.
     fn refuse(slot: &Slot, launch: u32, position: u64, value: i64) {
@@ -231,5 +330,60 @@ mod tests {
         refuse(&page, second, 0, -1);
         let error = told.check().unwrap_err();
         assert!(error.message().starts_with("index -1 at position 0 of an earlier"), "{error}");
+    }
+    #[test]
+    fn the_streams_that_launch_a_graph_tell_of_it() {
+        let fake = fakecuda::Fake::beside_the_test();
+        fake.reset(fakecuda::Setup::default());
+        let driver = Some(fake.path().to_owned());
+        let settings = Settings { driver, cache: Some("off".to_owned()), ..Settings::default() };
+        let device = CudaProvider::new(&settings).unwrap().open_device(0).unwrap();
+        let stream = || device.create_stream(StreamOptions::default()).unwrap();
+        let gather = Refused { name: "gather", from: 0, to: 7 };
+        let scatter = Refused { name: "scatter_add", from: 0, to: 9 };
+        // Where a stream that has launched nothing yet would tell.
+        let next = || stream().refusals(gather).unwrap().0;
+        let told = |stream: &CudaStream| stream.sync().unwrap_err().message().to_owned();
+        let memory = |address: u64| slot(address as usize);
+
+        let (recorder, first, second) = (stream(), stream(), stream());
+        let own = recorder.refusals(gather).unwrap().0;
+        recorder.begin_capture().unwrap();
+        let (address, launch) = recorder.refusals(gather).unwrap();
+        assert_eq!(recorder.refusals(scatter), Ok((address, launch + 1)));
+        let graph = recorder.end_capture().unwrap().instantiate().unwrap();
+        assert_ne!(address, own);
+        assert_eq!(recorder.refusals(gather).unwrap().0, own, "it records no more");
+        drop(recorder);
+        assert_ne!(next(), address, "the graph has it");
+        for (stream, other, number, name) in
+            [(&first, &second, launch, "gather"), (&second, &first, launch + 1, "scatter_add")]
+        {
+            // SAFETY: nothing was recorded that uses memory.
+            unsafe { graph.launch(stream) }.unwrap();
+            refuse(memory(address), number, 3, 12);
+            assert_eq!(other.sync(), Ok(()), "it was awaited since it launched the graph, or never did");
+            assert!(told(stream).starts_with(&format!("{name}: index 12 at position 3")), "{name}");
+            assert_eq!(stream.sync(), Ok(()), "it is told once");
+        }
+
+        // An update, after which the graph tells elsewhere; what was launched before still tells there.
+        // SAFETY: as above.
+        unsafe { graph.launch(&first) }.unwrap();
+        second.begin_capture().unwrap();
+        let (updated, launch) = second.refusals(scatter).unwrap();
+        assert_eq!(graph.update(&second.end_capture().unwrap()), Ok(crate::graph::Update::Done));
+        refuse(memory(address), 0, 1, -1);
+        assert!(told(&first).starts_with("gather: index -1"));
+        assert_eq!(next(), address, "nothing tells there any more");
+
+        // Destroyed with a replay under way.
+        // SAFETY: as above.
+        unsafe { graph.launch(&first) }.unwrap();
+        drop(graph);
+        assert_ne!(next(), updated);
+        refuse(memory(updated), launch, 2, 9);
+        assert!(told(&first).starts_with("scatter_add: index 9 at position 2"));
+        assert_eq!(next(), updated);
     }
 }

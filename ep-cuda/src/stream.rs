@@ -4,11 +4,11 @@ use crate::context::{Context, Fleet};
 use crate::driver::{CuContext, CuStream, Failed, constant};
 use crate::event::{CudaEvent, done};
 use crate::memory::Scratch;
-use crate::refusal::{Refused, Told};
+use crate::refusal::{Recorded, Refused, Told};
 use crate::space::Place;
 use ep_core::provider::{CopyRequest, Stream};
 use ep_core::{Code, Error, Result};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -28,6 +28,10 @@ pub struct CudaStream {
     sync_launches: bool,
     queued: Queued,
     told: Told,
+    /// Where the launches that it records tell of refused indices.
+    recording: RefCell<Option<Arc<Recorded>>>,
+    /// Of the graphs that were launched since the last wait.
+    replayed: RefCell<Vec<Arc<Recorded>>>,
     scratch: Scratch,
 }
 
@@ -133,13 +137,51 @@ impl CudaStream {
         sync_launches: bool,
     ) -> CudaStream {
         let (queued, told, scratch) = (Queued::default(), Told::default(), Scratch::default());
-        CudaStream { context, fleet, raw, owned, sync_launches, queued, told, scratch }
+        let (recording, replayed) = Default::default();
+        CudaStream { context, fleet, raw, owned, sync_launches, queued, told, recording, replayed, scratch }
     }
 
     /// Where a launch tells of an index that it refuses, and the launch's number. The next wait that finds all work done
     /// returns it as an error.
     pub(crate) fn refusals(&self, launch: Refused) -> Result<(u64, u32)> {
-        self.told.add(&self.context, launch)
+        match &*self.recording.borrow() {
+            Some(recorded) => recorded.add(launch),
+            None => self.told.add(&self.context, launch),
+        }
+    }
+
+    /// From now on launches are recorded.
+    pub(crate) fn start_recording(&self) {
+        self.recording.replace(Some(Recorded::new(&self.context)));
+    }
+
+    /// From now on launches are done. Where those that were recorded tell of refused indices.
+    pub(crate) fn stop_recording(&self) -> Arc<Recorded> {
+        self.recording.take().unwrap_or_else(|| Recorded::new(&self.context))
+    }
+
+    /// A graph is launched: the next wait looks for what its launches refuse.
+    pub(crate) fn replays(&self, recorded: &Arc<Recorded>) {
+        if !recorded.may_refuse() {
+            return;
+        }
+        if let Some(whole) = &*self.recording.borrow() {
+            return whole.add_part(recorded);
+        }
+        let mut replayed = self.replayed.borrow_mut();
+        if !replayed.iter().any(|r| Arc::ptr_eq(r, recorded)) {
+            replayed.push(recorded.clone());
+        }
+    }
+
+    /// The error of a launch that refused an index. Everything queued is done.
+    fn check_indices(&self) -> Result<()> {
+        // All of them, as each is told of once.
+        let own = self.told.check();
+        self.replayed.take().iter().fold(own, |first, recorded| {
+            let next = recorded.check();
+            first.and(next)
+        })
     }
 
     /// Memory of `bytes` bytes that the stream's work uses one piece after the other; none while a graph is recorded,
@@ -233,7 +275,7 @@ impl CudaStream {
         // SAFETY: a live stream.
         unsafe { self.context.driver().cuStreamSynchronize(self.raw) }.map_err(|e| self.failed(e))?;
         self.queued.clear();
-        self.told.check()
+        self.check_indices()
     }
 
     /// Whether calls are recorded into a graph.
@@ -273,7 +315,7 @@ impl Stream for CudaStream {
         // SAFETY: a live stream.
         let done = done(&self.context, unsafe { self.context.driver().cuStreamQuery(self.raw) })?;
         if done {
-            self.told.check()?;
+            self.check_indices()?;
         }
         Ok(done)
     }
