@@ -21,6 +21,8 @@ struct Rows {
     static constexpr bool is_aligned = EP_ALIGNED;
     static constexpr bool in_warp = blocks == 0;
     static constexpr u32 sharers = in_warp ? lanes : threads * blocks;
+    // Blocks for each multiprocessor, for which registers are left: without, some blocks of 512 threads would be alone.
+    static constexpr u32 resident = in_warp || threads > 512 ? 1 : 1024 / threads;
     static_assert(in_warp || (lanes == warp_size && rows == 1), "a block shares one row at a time");
 };
 
@@ -134,26 +136,69 @@ EP_DEVICE i32 elements_past_pack(const T* row) {
     return Rows::is_aligned ? 0 : i32((reinterpret_cast<u64>(row) / sizeof(T)) % Rows::pack);
 }
 
-// Loads this thread's packs of a row; what is past the row's ends gets `outside`. Pack 0 begins at or before the row,
-// at a multiple of its size in memory.
+// How far around a row's begin its tensor goes, as far as packs that touch the row can reach: a pack that is partly of
+// neighbouring rows is read as a whole, but nothing outside of the tensor is.
+struct Span {
+    i32 before, after;
+};
+EP_DEVICE Span span_of(u64 row, u64 rows, u64 cols) {
+    return {i32(least(row * cols, u64(Rows::pack))), i32(least((rows - row) * cols, cols + Rows::pack))};
+}
+
+// Gives the elements of this thread's packs that are past the row's ends the value `outside`.
 template <class T>
-EP_DEVICE void load_row(Pack<T, Rows::pack> (&packs)[Rows::packs], const T* row, i32 cols, T outside) {
+EP_DEVICE void mask_row(Pack<T, Rows::pack> (&packs)[Rows::packs], i32 before, i32 cols, T outside) {
     const Part part = part_of_row();
-    const i32 before = elements_past_pack(row);
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
         const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
-        const bool whole = Rows::is_aligned ? start < cols : start >= 0 && start + Rows::pack <= cols;
-        if (whole) {
-            load(packs[j], row + start);
-        } else {
+        if (start >= 0 && start + Rows::pack <= cols) continue;
 #pragma unroll
-            for (int i = 0; i < Rows::pack; ++i) {
-                const bool inside = !Rows::is_aligned && start + i >= 0 && start + i < cols;
-                packs[j].at[i] = inside ? row[start + i] : outside;
-            }
+        for (int i = 0; i < Rows::pack; ++i)
+            if (start + i < 0 || start + i >= cols) packs[j].at[i] = outside;
+    }
+}
+
+// Loads this thread's packs of a row; what is past the row's ends gets `outside`. Pack 0 begins at or before the row,
+// at a multiple of its size in memory.
+template <class T>
+EP_DEVICE void load_row(Pack<T, Rows::pack> (&packs)[Rows::packs], const T* row, i32 cols, Span span, T outside) {
+    const Part part = part_of_row();
+    const i32 before = elements_past_pack(row);
+    // All loads before the first use of one.
+#pragma unroll
+    for (int j = 0; j < Rows::packs; ++j) {
+        const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
+        if (Rows::is_aligned && start >= cols) {
+#pragma unroll
+            for (int i = 0; i < Rows::pack; ++i) packs[j].at[i] = outside;
+        } else if (start < cols) {
+            if (Rows::is_aligned || (start >= -span.before && start + Rows::pack <= span.after)) load(packs[j], row + start);
+            else load_some(packs[j], row + start, -start, cols - start);
         }
     }
+    if (!Rows::is_aligned) mask_row(packs, before, cols, outside);
+}
+
+// Loads a row by the positions of the packs of another that begins `before` elements past a pack.
+template <class T>
+EP_DEVICE void load_row_at(
+    Pack<T, Rows::pack> (&packs)[Rows::packs], const T* row, i32 before, i32 cols, Span span, T outside) {
+    if (Rows::is_aligned || before == elements_past_pack(row)) return load_row(packs, row, cols, span, outside);
+    const Part part = part_of_row();
+#pragma unroll
+    for (int j = 0; j < Rows::packs; ++j) {
+        const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
+        if (start < cols) load_anywhere(packs[j], row, start, -span.before, span.after, cols);
+    }
+    mask_row(packs, before, cols, outside);
+}
+
+// Stores the pack at element `start` of a row. `together`: the row's packs are those of memory.
+template <class To>
+EP_DEVICE void store_pack(To* row, i32 start, i32 cols, bool together, const Pack<To, Rows::pack>& pack) {
+    if (Rows::is_aligned || (together && start >= 0 && start + Rows::pack <= cols)) store(row + start, pack);
+    else store_some(row + start, pack, -start, cols - start);
 }
 
 // Stores a value for each element that `load_row` loaded from `like`: `value(j, i)` for element i of pack j.
@@ -165,18 +210,11 @@ EP_DEVICE void store_row(To* row, const From* like, i32 cols, F value) {
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
         const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
-        const bool whole = Rows::is_aligned ? start < cols : start >= 0 && start + Rows::pack <= cols;
-        if (whole && together) {
-            Pack<To, Rows::pack> out;
+        if (start >= cols) continue;
+        Pack<To, Rows::pack> out;
 #pragma unroll
-            for (int i = 0; i < Rows::pack; ++i) out.at[i] = value(j, i);
-            store(row + start, out);
-        } else if (!Rows::is_aligned) {
-#pragma unroll
-            for (int i = 0; i < Rows::pack; ++i) {
-                if (start + i >= 0 && start + i < cols) row[start + i] = value(j, i);
-            }
-        }
+        for (int i = 0; i < Rows::pack; ++i) out.at[i] = value(j, i);
+        store_pack(row, start, cols, together, out);
     }
 }
 

@@ -15,8 +15,10 @@ struct Args {
     u64 rows, cols, src, dst;
 };
 
-extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_softmax(const __grid_constant__ Args args) {
+extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::resident) ep_softmax(
+    const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
+    const u32 zero = u32(args.cols >> 32);
     const A lowest = -infinity(A(0));
     __shared__ typename Exchange<Normalizer<A>>::Shared shared;
     Exchange<Normalizer<A>> exchange(shared);
@@ -30,21 +32,22 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
         // Half types stay packed in registers, at the price of another power for each element; the others hold the
         // powers.
         using Held = Select<is_half<Src>, Src, A>;
-        Held x[Rows::rows][Rows::packs][Rows::pack];
+        Select<is_half<Src>, Pack<Src, Rows::pack>, Values<A, Rows::pack>> x[Rows::rows][Rows::packs];
         A factor[Rows::rows], shift[Rows::rows];
         {
             Pack<Src, Rows::pack> packs[Rows::rows][Rows::packs];
 #pragma unroll
             for (u32 r = 0; r < Rows::rows; ++r) {
                 const u64 row = least(first_row + r, args.rows - 1);
-                load_row(packs[r], pointer<const Src>(args.src) + row * args.cols, cols, convert<Src>(lowest));
+                load_row(packs[r], pointer<const Src>(args.src) + row * args.cols, cols,
+                    span_of(row, args.rows, args.cols), convert<Src>(lowest));
             }
 #pragma unroll
             for (u32 r = 0; r < Rows::rows; ++r)
 #pragma unroll
                 for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
-                    for (int i = 0; i < Rows::pack; ++i) x[r][j][i] = convert<Held>(packs[r][j].at[i]);
+                    for (int i = 0; i < Rows::pack; ++i) x[r][j].at[i] = convert<Held>(packs[r][j].at[i]);
         }
 #pragma unroll
         for (u32 r = 0; r < Rows::rows; ++r) {
@@ -52,17 +55,20 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) max = greatest(max, convert<A>(x[r][j][i]));
+                for (int i = 0; i < Rows::pack; ++i) max = greatest(max, convert<A>(x[r][j].at[i]));
             max = over_lanes<Rows::lanes>(max, [](A a, A b) { return greatest(a, b); });
             const A base = Rows::in_warp ? max : base_of(max);
 #pragma unroll
-            for (int j = 0; j < Rows::packs; ++j)
+            for (int j = 0; j < Rows::packs; ++j) {
+                forget(x[r][j], zero);
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
-                    const A e = exp_fast(convert<A>(x[r][j][i]) - base);
+                    const A e = exp_fast(convert<A>(x[r][j].at[i]) - base);
                     sum += e;
-                    if constexpr (holds_powers) x[r][j][i] = convert<Held>(e);
+                    if constexpr (holds_powers) x[r][j].at[i] = convert<Held>(e);
                 }
+                forget(x[r][j], zero);
+            }
             sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
             Normalizer<A> all{max, sum};
             if constexpr (!Rows::in_warp) {
@@ -82,7 +88,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
             if (row >= args.rows) break;
             const Src* like = pointer<const Src>(args.src) + row * args.cols;
             store_row(pointer<Dst>(args.dst) + row * args.cols, like, cols, [&](int j, int i) {
-                const A held = convert<A>(x[r][j][i]);
+                const A held = convert<A>(x[r][j].at[i]);
                 if constexpr (EP_LOG) return convert<Dst>((held - shift[r]) - factor[r]);
                 else if constexpr (holds_powers) return convert<Dst>(held * factor[r]);
                 else return convert<Dst>(exp_fast(held - shift[r]) * factor[r]);

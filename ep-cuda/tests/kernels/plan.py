@@ -546,8 +546,7 @@ class NormArgs(ctypes.Structure):
 
 def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rstd=0, held=None, force=None):
     args = NormArgs(rows, cols, epsilon, src, dst, gamma, beta, mean, rstd)
-    half = dtype in ("f16", "bf16")
-    config = rows_config(cols, [SIZE[dtype]], src % 16 == dst % 16 == 0, held, 2 if half else 1, roomy=True)
+    config = rows_config(cols, [SIZE[dtype]], src % 16 == dst % 16 == 0, held)
     if force is None and config:
         config["ROWS"] = 1
         return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, rows_grid(rows, config))
@@ -591,19 +590,21 @@ def reduce(op, src_dtype, dst_dtype, outer, reduced, inner, src, dst, workspace)
     per_part = ceil_div(reduced, parts)
     is_inner = int(inner > 1)
     size = SIZE[src_dtype]
-    threads = 256 if is_inner or reduced * size > 16384 else 32 if reduced * size <= 4096 else 128
+    sharers = 256 if is_inner or reduced * size > 16384 else 32 if reduced * size <= 4096 else 128
+    threads = max(sharers, 128)
     common = dict(OP=op, SRC=src_dtype, DST=dst_dtype, INNER=is_inner)
     columns = ceil_div(inner, 32) if is_inner else 1
     grid = min(outer * parts * columns, 1 << 30)
     if parts == 1:
         args = ReduceArgs(outer, reduced, inner, 1, max(1, reduced), reduced, src, dst)
-        return [Launch(Spec("reduce.cu", STAGE=0, THREADS=threads, PACK=16 // size, **common), args, grid)]
+        spec = Spec("reduce.cu", STAGE=0, THREADS=threads, SHARERS=sharers, PACK=16 // size, **common)
+        return [Launch(spec, args, ceil_div(grid, threads // sharers))]
     first = ReduceArgs(outer, reduced, inner, parts, per_part, reduced, src, workspace)
     second = ReduceArgs(outer, parts, inner, 1, parts, reduced, workspace, dst)
     kept = accumulator_size(op, src_dtype)
     return [
-        Launch(Spec("reduce.cu", STAGE=1, THREADS=256, PACK=16 // size, **common), first, grid),
-        Launch(Spec("reduce.cu", STAGE=2, THREADS=256, PACK=16 // kept, **common), second, outer * columns),
+        Launch(Spec("reduce.cu", STAGE=1, THREADS=256, SHARERS=256, PACK=16 // size, **common), first, grid),
+        Launch(Spec("reduce.cu", STAGE=2, THREADS=256, SHARERS=256, PACK=16 // kept, **common), second, outer * columns),
     ]
 
 
