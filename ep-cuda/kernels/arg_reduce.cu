@@ -52,8 +52,8 @@ EP_DEVICE T extreme(T a, T b) {
     return surpasses(a, b) ? a : b;
 }
 #if __CUDA_ARCH__ >= 800
-template <>
-__device__ __forceinline__ f32 extreme(f32 a, f32 b) {
+template <class T = f32>
+EP_DEVICE f32 extreme(f32 a, f32 b) {
     f32 y;
     if constexpr (ArgReduce::EP_OP == ArgReduce::argmax) asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
     else asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
@@ -62,8 +62,11 @@ __device__ __forceinline__ f32 extreme(f32 a, f32 b) {
 #endif
 
 using In = Select<EP_STAGE == 2, Best, Src>;
-EP_DEVICE Best entry(Best x, u64) { return x; }
-EP_DEVICE Best entry(Src x, u64 position) { return {enter(x), position}; }
+template <class T>
+EP_DEVICE Best entry(T x, u64 position) {
+    if constexpr (same<T, Best>) return x;
+    else return {enter(x), position};
+}
 
 // Neighbouring elements that one thread compares by their values alone: where the best of a row is among them is found
 // out at the end, and once.

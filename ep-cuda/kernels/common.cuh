@@ -101,7 +101,12 @@ EP_DEVICE f32 to_f32(f16 x) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
     return y;
 }
-EP_DEVICE f32 to_f32(bf16 x) { return __uint_as_float(u32(x.bits) << 16); }
+EP_DEVICE f32 to_f32(bf16 x) {
+    // One byte permutation of the word that holds it, where a shift would have to extract it first.
+    f32 y;
+    asm("mov.b32 %0, {%1, %2};" : "=f"(y) : "h"(u16(0)), "h"(x.bits));
+    return y;
+}
 
 EP_DEVICE f16 f16_from(f32 x) {
     f16 y;
@@ -272,15 +277,19 @@ EP_DEVICE void store_some(T* to, Pack<T, N> pack, i32 first, i32 last) {
     }
 }
 
-// Loads the pack at element `at` of an array that begins at any address of an element, by two aligned loads. The array
-// may be read from element `low` up to `high`; elements below 0 and from `count` on need not be right.
+// Loads the pack at element `at` of an array that begins at any address of an element: small elements by two aligned
+// loads. The array may be read from element `low` up to `high`; elements below 0 and from `count` on need not be right.
 template <class T, int N>
 EP_DEVICE void load_anywhere(Pack<T, N>& pack, const T* array, i32 at, i32 low, i32 high, i32 count) {
     constexpr i32 bytes = Pack<T, N>::bytes;
     const u64 address = reinterpret_cast<u64>(array + at);
     const i32 offset = i32(address % 16), first = at - offset / i32(sizeof(T));
     if (bytes == 16 && offset == 0 && first >= low && first + N <= high) load<Reuse::constant>(pack, array + at);
-    else if (bytes == 16 && first >= low && first + 2 * N <= high) {
+    else if constexpr (sizeof(T) >= 4) {
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            if (at + i >= 0 && at + i < count) pack.at[i] = __ldg(array + at + i);
+    } else if (bytes == 16 && first >= low && first + 2 * N <= high) {
         auto source = reinterpret_cast<const uint4*>(address - offset);
         const uint4 lower = __ldg(source), upper = __ldg(source + 1);
         u32 words[8] = {lower.x, lower.y, lower.z, lower.w, upper.x, upper.y, upper.z, upper.w};

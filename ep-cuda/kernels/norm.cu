@@ -46,7 +46,7 @@ EP_DEVICE i32 held_by_warp(i32 before, i32 cols) {
 }
 
 // Elements of gamma or beta at this thread's packs; `absent` where there is none.
-constexpr int together = Rows::packs % 2 == 0 ? 2 : 1;
+constexpr int together = Rows::is_aligned && Rows::packs % 2 == 0 ? 2 : 1;
 EP_DEVICE void load_vector(Pack<Data, Rows::pack> (&packs)[together], u64 vector, i32 start, i32 step, i32 cols, A absent) {
 #pragma unroll
     for (int k = 0; k < together; ++k) {
@@ -64,7 +64,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
     const i32 cols = i32(args.cols);
     const u32 zero = u32(args.cols >> 32);
     __shared__ typename Exchange<Moments>::Shared shared;
-    Exchange<Moments> exchange(shared);
+    Exchange<Moments> exchange(shared, zero);
     cluster_arrive();
     bool cluster_is_here = false;
 
@@ -88,16 +88,17 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) sum += widen(x[j].at[i]);
                 mean += sum;
-                forget(x[j], zero);
             }
             number = A(held_by_warp(before, cols));
             mean = over_lanes<Rows::lanes>(mean, sum_of) / (number > 0 ? number : A(1));
         }
         A squares = 0;
+        u32 late_zero = zero;
 #pragma unroll
         for (int j = 0; j < Rows::packs; ++j) {
             const i32 start = first + j * step;
             A sum = 0;
+            forget(x[j], zero);
             if (EP_RMS || (Rows::is_aligned ? start < cols : start >= 0 && start + Rows::pack <= cols)) {
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
@@ -116,7 +117,6 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
                 }
             }
             squares += sum;
-            forget(x[j], zero);
         }
         squares = over_lanes<Rows::lanes>(squares, sum_of);
         if constexpr (!Rows::in_warp) {
@@ -126,11 +126,13 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
                 if constexpr (EP_RMS) return Moments{0, 0, a.squares + b.squares};
                 else return merge(a, b);
             });
+            late_zero = exchange.late_zero();
             mean = all.mean;
             squares = all.squares;
         }
         const A rstd = 1 / sqrt(squares / A(args.cols) + A(args.epsilon));
         if (own >= args.rows) continue;
+        [[maybe_unused]] const A shift = -mean * rstd;
         if (part.first == 0) {
             if (args.mean) pointer<A>(args.mean)[row] = mean;
             if (args.rstd) pointer<A>(args.rstd)[row] = rstd;
@@ -147,9 +149,12 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
                 const i32 start = first + (j + k) * step;
                 if (start >= cols) continue;
                 Pack<Data, Rows::pack> out;
+                forget(x[j + k], late_zero);
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
-                    const A scaled = (widen(x[j + k].at[i]) - mean) * rstd * widen(gamma[k].at[i]);
+                    // Of half types the difference may be rounded relative to the mean.
+                    const A value = widen(x[j + k].at[i]);
+                    const A scaled = (is_half<Data> ? value * rstd + shift : (value - mean) * rstd) * widen(gamma[k].at[i]);
                     if constexpr (EP_RMS) out.at[i] = convert<Data>(scaled);
                     else out.at[i] = convert<Data>(scaled + widen(beta[k].at[i]));
                 }

@@ -21,7 +21,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
     const u32 zero = u32(args.cols >> 32);
     const A lowest = -infinity(A(0));
     __shared__ typename Exchange<Normalizer<A>>::Shared shared;
-    Exchange<Normalizer<A>> exchange(shared);
+    Exchange<Normalizer<A>> exchange(shared, zero);
     cluster_arrive();
     bool cluster_is_here = false;
 
@@ -34,6 +34,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
         using Held = Select<is_half<Src>, Src, A>;
         Select<is_half<Src>, Pack<Src, Rows::pack>, Values<A, Rows::pack>> x[Rows::rows][Rows::packs];
         A factor[Rows::rows], shift[Rows::rows];
+        u32 late_zero = zero;
         {
             Pack<Src, Rows::pack> packs[Rows::rows][Rows::packs];
 #pragma unroll
@@ -67,7 +68,6 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
                     sum += e;
                     if constexpr (holds_powers) x[r][j].at[i] = convert<Held>(e);
                 }
-                forget(x[r][j], zero);
             }
             sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
             Normalizer<A> all{max, sum};
@@ -77,6 +77,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
                     cluster_is_here = true;
                 }
                 all = exchange.all(all, [](Normalizer<A> a, Normalizer<A> b) { return merge(a, b); });
+                late_zero = exchange.late_zero();
             }
             factor[r] = (Rows::in_warp || !holds_powers ? A(1) : exp_fast(max - all.max)) / all.sum;
             shift[r] = all.max;
@@ -87,11 +88,15 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
             const u64 row = first_row + r;
             if (row >= args.rows) break;
             const Src* like = pointer<const Src>(args.src) + row * args.cols;
-            store_row(pointer<Dst>(args.dst) + row * args.cols, like, cols, [&](int j, int i) {
-                const A held = convert<A>(x[r][j].at[i]);
-                if constexpr (EP_LOG) return convert<Dst>((held - shift[r]) - factor[r]);
-                else if constexpr (holds_powers) return convert<Dst>(held * factor[r]);
-                else return convert<Dst>(exp_fast(held - shift[r]) * factor[r]);
+            store_row(pointer<Dst>(args.dst) + row * args.cols, like, cols, [&](Pack<Dst, Rows::pack>& out, int j) {
+                forget(x[r][j], late_zero);
+#pragma unroll
+                for (int i = 0; i < Rows::pack; ++i) {
+                    const A held = convert<A>(x[r][j].at[i]);
+                    if constexpr (EP_LOG) out.at[i] = convert<Dst>((held - shift[r]) - factor[r]);
+                    else if constexpr (holds_powers) out.at[i] = convert<Dst>(held * factor[r]);
+                    else out.at[i] = convert<Dst>(exp_fast(held - shift[r]) * factor[r]);
+                }
             });
         }
     }

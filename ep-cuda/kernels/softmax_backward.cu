@@ -19,7 +19,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
     const Src nothing = convert<Src>(A(0));
     const u32 zero = u32(args.cols >> 32);
     __shared__ typename Exchange<A>::Shared shared;
-    Exchange<A> exchange(shared);
+    Exchange<A> exchange(shared, zero);
     cluster_arrive();
     bool cluster_is_here = false;
 
@@ -29,6 +29,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
         const u64 first_row = walk.row + skipped;
         Pack<Src, Rows::pack> y[Rows::rows][Rows::packs], dy[Rows::rows][Rows::packs];
         A total[Rows::rows];
+        u32 late_zero = zero;
 #pragma unroll
         for (u32 r = 0; r < Rows::rows; ++r) {
             const u64 row = least(first_row + r, args.rows - 1);
@@ -48,8 +49,6 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
                     if constexpr (EP_LOG) sum += dyi;
                     else sum += convert<A>(y[r][j].at[i]) * dyi;
                 }
-                forget(y[r][j], zero);
-                forget(dy[r][j], zero);
             }
             sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
             if constexpr (!Rows::in_warp) {
@@ -58,6 +57,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
                     cluster_is_here = true;
                 }
                 sum = exchange.all(sum, [](A a, A b) { return a + b; });
+                late_zero = exchange.late_zero();
             }
             total[r] = sum;
         }
@@ -66,10 +66,15 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
             const u64 row = first_row + r;
             if (row >= args.rows) break;
             const Src* like = pointer<const Src>(args.y) + row * args.cols;
-            store_row(pointer<Dst>(args.dx) + row * args.cols, like, cols, [&](int j, int i) {
-                const A yi = convert<A>(y[r][j].at[i]), dyi = convert<A>(dy[r][j].at[i]);
-                if constexpr (EP_LOG) return convert<Dst>(dyi - exp_fast(yi) * total[r]);
-                else return convert<Dst>((dyi - total[r]) * yi);
+            store_row(pointer<Dst>(args.dx) + row * args.cols, like, cols, [&](Pack<Dst, Rows::pack>& out, int j) {
+                forget(y[r][j], late_zero);
+                forget(dy[r][j], late_zero);
+#pragma unroll
+                for (int i = 0; i < Rows::pack; ++i) {
+                    const A yi = convert<A>(y[r][j].at[i]), dyi = convert<A>(dy[r][j].at[i]);
+                    if constexpr (EP_LOG) out.at[i] = convert<Dst>(dyi - exp_fast(yi) * total[r]);
+                    else out.at[i] = convert<Dst>((dyi - total[r]) * yi);
+                }
             });
         }
     }

@@ -613,7 +613,7 @@ def arg_reduce(op, src_dtype, dst_dtype, outer, reduced, inner, src, dst, worksp
     per_part = ceil_div(reduced, parts)
     is_inner = int(inner > 1)
     columns = ceil_div(inner, 32) if is_inner else 1
-    common = dict(OP=op, SRC=src_dtype, INNER=is_inner, THREADS=256)
+    common = dict(OP=op, SRC=src_dtype, INNER=is_inner, THREADS=256 if is_inner else 128)
     narrow = int(dst_dtype == "i32")
     grid = min(outer * parts * columns, 1 << 30)
     if parts == 1:
