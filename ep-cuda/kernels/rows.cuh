@@ -195,17 +195,18 @@ EP_DEVICE Span span_of(u64 row, u64 rows, u64 cols) {
     return {i32(least(row * cols, u64(Rows::pack))), i32(least((rows - row) * cols, cols + Rows::pack))};
 }
 
-// Gives the elements of this thread's packs that are past the row's ends the value `outside`.
+// Gives this thread's elements past the row's ends, in packs that are partly inside, the value `outside`.
 template <class T>
-EP_DEVICE void mask_row(Pack<T, Rows::pack> (&packs)[Rows::packs], i32 before, i32 cols, T outside) {
-    const Part part = part_of_row();
+EP_DEVICE void mask_row(Pack<T, Rows::pack> (&packs)[Rows::packs], i32 first, i32 cols, T outside) {
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
-        const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
-        if (start >= cols || (start >= 0 && start + Rows::pack <= cols)) continue;
+        const i32 start = first + j * i32(Rows::sharers) * Rows::pack;
+        // Of a thread's packs only the first can begin before the row.
+        const bool ends_inside = u32(cols - start - 1) < u32(Rows::pack - 1);
+        if (!ends_inside && (j > 0 || start >= 0)) continue;
 #pragma unroll
         for (int i = 0; i < Rows::pack; ++i)
-            if (start + i < 0 || start + i >= cols) packs[j].at[i] = outside;
+            if ((j == 0 && start + i < 0) || start + i >= cols) packs[j].at[i] = outside;
     }
 }
 
@@ -213,21 +214,28 @@ EP_DEVICE void mask_row(Pack<T, Rows::pack> (&packs)[Rows::packs], i32 before, i
 // at a multiple of its size in memory.
 template <class T>
 EP_DEVICE void load_row(Pack<T, Rows::pack> (&packs)[Rows::packs], const T* row, i32 cols, Span span, T outside) {
-    const Part part = part_of_row();
-    const i32 before = elements_past_pack(row);
-    // All loads before the first use of one.
+    const i32 before = elements_past_pack(row), first = i32(part_of_row().first) * Rows::pack - before;
+    // All loads before the first use of one, and no branches between them.
+    const i32 last = Rows::is_aligned ? cols - 1 : least(cols - 1, span.after - Rows::pack);
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
-        const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
-        if (start >= cols) {
+        const i32 start = first + j * i32(Rows::sharers) * Rows::pack;
 #pragma unroll
-            for (int i = 0; i < Rows::pack; ++i) packs[j].at[i] = outside;
-        } else {
-            if (Rows::is_aligned || (start >= -span.before && start + Rows::pack <= span.after)) load(packs[j], row + start);
-            else load_some(packs[j], row + start, -start, cols - start);
-        }
+        for (int i = 0; i < Rows::pack; ++i) packs[j].at[i] = outside;
+        if (start <= last && (Rows::is_aligned || j > 0 || start >= -span.before)) load(packs[j], row + start);
     }
-    if (!Rows::is_aligned) mask_row(packs, before, cols, outside);
+    if constexpr (!Rows::is_aligned) {
+        // The tensor's first and last elements.
+        if (before > span.before || last < cols - 1) {
+#pragma unroll
+            for (int j = 0; j < Rows::packs; ++j) {
+                const i32 start = first + j * i32(Rows::sharers) * Rows::pack;
+                if (start < cols && (start > last || start < -span.before))
+                    load_some(packs[j], row + start, -start, cols - start);
+            }
+        }
+        mask_row(packs, first, cols, outside);
+    }
 }
 
 // Loads a row by the positions of the packs of another that begins `before` elements past a pack.
@@ -235,13 +243,15 @@ template <class T>
 EP_DEVICE void load_row_at(
     Pack<T, Rows::pack> (&packs)[Rows::packs], const T* row, i32 before, i32 cols, Span span, T outside) {
     if (Rows::is_aligned || before == elements_past_pack(row)) return load_row(packs, row, cols, span, outside);
-    const Part part = part_of_row();
+    const i32 first = i32(part_of_row().first) * Rows::pack - before;
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
-        const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
+        const i32 start = first + j * i32(Rows::sharers) * Rows::pack;
+#pragma unroll
+        for (int i = 0; i < Rows::pack; ++i) packs[j].at[i] = outside;
         if (start < cols) load_anywhere(packs[j], row, start, -span.before, span.after, cols);
     }
-    mask_row(packs, before, cols, outside);
+    mask_row(packs, first, cols, outside);
 }
 
 // Stores the pack at element `start` of a row. `together`: the row's packs are those of memory.

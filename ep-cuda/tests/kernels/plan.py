@@ -440,7 +440,7 @@ def add(dtype, count, srcs, dst):
 # ---- Rows ------------------------------------------------------------------------------------------------------------
 
 
-def rows_config(cols, sizes, aligned_rows, held=None, sources=1, roomy=False):
+def rows_config(cols, sizes, aligned_rows, held=None, sources=1):
     """How rows are shared out: the macros of rows.cuh, or None where they do not fit registers.
 
     `sizes` are those of the elements; `sources` rows are held at once."""
@@ -470,11 +470,8 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, roomy=False):
         return config(128, lanes, 0, 2 if each == 1 and sources == 1 else 1, each)
     # Then blocks with about four packs for each thread, up to their largest size; then clusters.
     most = (4 if wide else 8) // sources
-    for threads, blocks in ((64, 1), (128, 1), (256, 1), (512, 1), (1024, 1), (1024, 2), (512, 4), (512, 8), (1024, 8)):
+    for threads, blocks in ((64, 1), (128, 1), (256, 1), (512, 1), (512, 2), (512, 4), (512, 8), (1024, 8)):
         each = each_of(threads * blocks)
-        # With 1024 threads a thread has 64 registers: too few for what norms hold in f32.
-        if roomy and threads == 1024:
-            continue
         if each and each <= (4 if threads < 512 else most):
             return config(threads, 32, blocks, 1, each)
     return None
