@@ -54,7 +54,9 @@ EP_DEVICE void load_vector(Pack<Data, Rows::pack> (&packs)[together], u64 vector
 #pragma unroll
             for (int i = 0; i < Rows::pack; ++i) packs[k].at[i] = convert<Data>(absent);
         } else if (start + k * step < cols) {
-            load_anywhere(packs[k], pointer<const Data>(vector), start + k * step, 0, cols, cols);
+            if (Rows::is_aligned && aligned(vector, Pack<Data, Rows::pack>::chunk))
+                load<Reuse::constant>(packs[k], pointer<const Data>(vector) + start + k * step);
+            else load_anywhere(packs[k], pointer<const Data>(vector), start + k * step, 0, cols, cols);
         }
     }
 }

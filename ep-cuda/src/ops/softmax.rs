@@ -103,8 +103,7 @@ impl Task {
         let same = self.src == self.dst;
         let held = |aligned| self.holding().sharings(arch, aligned).into_iter();
         let few = |s: &Sharing| s.lanes == 32 && s.packs == s.packs.next_power_of_two() && s.threads != 64;
-        let fewer =
-            |s: &Sharing| few(s) && (s.blocks == 0 && s.packs > 1 || s.blocks * s.threads == 1024);
+        let fewer = |s: &Sharing| few(s) && (s.blocks == 0 && s.packs > 1 || s.blocks * s.threads == 1024);
         let mut shapes: Vec<Shape> = match self.src {
             _ if !same => held(false).filter(fewer).map(Shape::Held).collect(),
             DType::F64 => held(false).filter(few).map(Shape::Held).collect(),
@@ -475,7 +474,7 @@ mod tests {
             (Strategy::Warp, Strategy::Warp, Strategy::Warp)
         );
         assert_eq!((f32_(513, false), f32_(512, false)), (Strategy::Block, Strategy::Block));
-        assert_eq!((f32_(32_768, true), f32_(32_769, false)), (Strategy::Block, Strategy::Cluster));
+        assert_eq!((f32_(16_384, true), f32_(16_385, false)), (Strategy::Block, Strategy::Cluster));
         assert_eq!((f32_(262_144, true), f32_(262_145, false)), (Strategy::Cluster, Strategy::Wide));
         let ampere = |cols| strategy(cols, DType::F32, false, Arch::new(8, 0));
         // 223 KiB hold 57088 elements, less one pack for a row that begins within one.
