@@ -45,8 +45,13 @@ EP_DEVICE i32 held_by_warp(i32 before, i32 cols) {
     return held;
 }
 
+// Packs of gamma and beta that are loaded together: more need registers that other blocks could use.
+constexpr int together = is_half<Data> && Rows::is_aligned && Rows::packs >= 4 ? 2 : 1;
+static_assert(Rows::packs % together == 0, "all packs are in a group");
+// The same for the registers of layer_norm's warps.
+constexpr u32 resident = Rows::in_warp && !EP_RMS ? 768 / Rows::threads : Rows::resident;
+
 // Elements of gamma or beta at this thread's packs; `absent` where there is none.
-constexpr int together = Rows::is_aligned && Rows::packs % 2 == 0 ? 2 : 1;
 EP_DEVICE void load_vector(Pack<Data, Rows::pack> (&packs)[together], u64 vector, i32 start, i32 step, i32 cols, A absent) {
 #pragma unroll
     for (int k = 0; k < together; ++k) {
@@ -61,7 +66,7 @@ EP_DEVICE void load_vector(Pack<Data, Rows::pack> (&packs)[together], u64 vector
     }
 }
 
-extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::resident) ep_norm(
+extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, resident) ep_norm(
     const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
     const u32 zero = u32(args.cols >> 32);

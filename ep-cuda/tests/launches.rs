@@ -49,7 +49,7 @@ fn small_sets_are_the_drivers_and_fills_cover_every_element() {
         rig.fake.fail(0, 0);
         fill.launch(&stream, FillCall { count: 10_000, value: Scalar::F64(1.0), dst: &mut y }).unwrap();
         // 5000 stores of 16 bytes, 4 for each of 256 threads.
-        assert_eq!(launches(&rig), ["ep_fill, [[5, 1, 1], [256, 1, 1"]);
+        assert_eq!(launches(&rig), ["ep_fill, [[20, 1, 1], [256, 1, 1"]);
         rig.fake.fail(0, 0);
         fill.launch(&stream, FillCall { count: 0, value: Scalar::F64(1.0), dst: &mut y }).unwrap();
         assert_eq!(launches(&rig), [""; 0], "nothing to do");
@@ -196,7 +196,7 @@ fn movers_and_maps_launch_what_their_shapes_need() {
         assert_eq!(go(&|b| b.permute(&[3, 5], &[0, 1])), "", "a copy of the driver");
         assert_eq!(go(&|b| b.layer_norm(4, 32)), "ep_norm, [[1, 1, 1], [128, 1, 1");
         assert_eq!(go(&|b| b.rms_norm(5, 0)), "ep_norm_wide, [[5, 1, 1], [512, 1, 1");
-        assert_eq!(go(&|b| b.reduce(ReduceOp::SUM, 600, 9, 1)), "ep_reduce, [[600, 1, 1], [32, 1, 1");
+        assert_eq!(go(&|b| b.reduce(ReduceOp::SUM, 600, 9, 1)), "ep_reduce, [[150, 1, 1], [128, 1, 1");
         assert_eq!(go(&|b| b.reduce(ReduceOp::SUM, 2, 8, 33)), "ep_reduce, [[4, 1, 1], [256, 1, 1");
         assert_eq!(
             go(&|b| b.reduce(ReduceOp::MAX, 1, 1 << 14, 1)),
