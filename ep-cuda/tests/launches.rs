@@ -48,7 +48,7 @@ fn small_sets_are_the_drivers_and_fills_cover_every_element() {
         let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F64)).unwrap();
         rig.fake.fail(0, 0);
         fill.launch(&stream, FillCall { count: 10_000, value: Scalar::F64(1.0), dst: &mut y }).unwrap();
-        // 5000 stores of 16 bytes, 4 for each of 256 threads.
+        // 5000 stores of 16 bytes, one for each thread.
         assert_eq!(launches(&rig), ["ep_fill, [[20, 1, 1], [256, 1, 1"]);
         rig.fake.fail(0, 0);
         fill.launch(&stream, FillCall { count: 0, value: Scalar::F64(1.0), dst: &mut y }).unwrap();
