@@ -43,10 +43,77 @@ EP_DEVICE A enter(T x) {
     else return convert<A>(x);
 }
 
-EP_DEVICE Best read(const Args& args, u64 at, u64 position) {
-    if constexpr (EP_STAGE == 2) return pointer<const Best>(args.src)[at];
-    else return {enter(pointer<const Src>(args.src)[at]), position};
+// Whether it would replace another that comes before it.
+EP_DEVICE bool surpasses(A a, A b) { return beats(a, b) || (a != a && b == b); }
+
+// The greatest or smallest, or NaN if there is one.
+template <class T>
+EP_DEVICE T extreme(T a, T b) {
+    return surpasses(a, b) ? a : b;
 }
+#if __CUDA_ARCH__ >= 800
+template <class T = f32>
+EP_DEVICE f32 extreme(f32 a, f32 b) {
+    f32 y;
+    if constexpr (ArgReduce::EP_OP == ArgReduce::argmax) asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    else asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+#endif
+
+using In = Select<EP_STAGE == 2, Best, Src>;
+template <class T>
+EP_DEVICE Best entry(T x, u64 position) {
+    if constexpr (same<T, Best>) return x;
+    else return {enter(x), position};
+}
+
+// Neighbouring elements that one thread compares by their values alone: where the best of a row is among them is found
+// out at the end, and once.
+struct Part {
+    static constexpr int pack = 16 / sizeof(Src), together = 4;
+    const Src* from;
+    i64 before, length;
+
+    __device__ __forceinline__ Part(const Src* begin, i64 length)
+        : from(begin), before(i64(reinterpret_cast<u64>(begin) / sizeof(Src) % pack)), length(length) {}
+    __device__ __forceinline__ i64 start(i64 number) const { return number * pack - before; }
+
+    // The best of a pack by its elements, at positions from the part's begin.
+    __device__ __forceinline__ Best best_of(i64 number) const {
+        Best best{A(), nowhere};
+        const i64 at = start(number), end = least(at + pack, length);
+#pragma unroll 1
+        for (i64 i = at < 0 ? 0 : at; i < end; ++i) best = better(best, entry(from[i], u64(i)));
+        return best;
+    }
+
+    // The best value of this thread's packs, and which pack has it first.
+    __device__ __forceinline__ Best search() const {
+        Best best{A(), nowhere};
+        for (i64 first = threadIdx.x; start(first) < length; first += EP_THREADS * together) {
+            Pack<Src, pack> x[together];
+#pragma unroll
+            for (int j = 0; j < together; ++j) {
+                const i64 at = start(first + j * EP_THREADS);
+                if (at >= 0 && at + pack <= length) load(x[j], from + at);
+            }
+#pragma unroll
+            for (int j = 0; j < together; ++j) {
+                const i64 number = first + j * EP_THREADS, at = start(number);
+                if (at >= length) break;
+                A top;
+                if (at >= 0 && at + pack <= length) {
+                    top = enter(x[j].at[0]);
+#pragma unroll
+                    for (int i = 1; i < pack; ++i) top = extreme(top, enter(x[j].at[i]));
+                } else top = best_of(number).value;
+                if (best.position == nowhere || surpasses(top, best.value)) best = {top, u64(number)};
+            }
+        }
+        return best;
+    }
+};
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_arg_reduce(const __grid_constant__ Args args) {
     constexpr u32 warps = EP_THREADS / warp_size;
@@ -61,10 +128,15 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_arg_reduce(const __g
         const u64 row = line / args.parts, part = line % args.parts;
         const u64 begin = part * args.per_part, end = least(begin + args.per_part, args.reduced);
         Best best{A(), nowhere};
-        if (i < args.inner) {
+        const In* const src = pointer<const In>(args.src) + row * args.reduced * args.inner;
+        constexpr bool by_packs = EP_INNER == 0 && EP_STAGE != 2;
+        const Part part_of_row(pointer<const Src>(args.src) + row * args.reduced + begin, i64(end) - i64(begin));
+        if constexpr (by_packs) {
+            if (begin < end) best = part_of_row.search();
+        } else if (i < args.inner) {
 #pragma unroll 4
             for (u64 r = begin + rank; r < end; r += sharers)
-                best = better(best, read(args, (row * args.reduced + r) * args.inner + i, r));
+                best = better(best, entry(src[r * args.inner + i], r));
         }
         found[threadIdx.x] = best;
         __syncthreads();
@@ -74,6 +146,13 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_arg_reduce(const __g
             __syncthreads();
         }
         if (rank == 0 && i < args.inner) {
+            if constexpr (by_packs) {
+                Best& whole = found[threadIdx.x];
+                if (whole.position != nowhere) {
+                    whole = part_of_row.best_of(i64(whole.position));
+                    whole.position += begin;
+                }
+            }
             const u64 at = line * args.inner + i;
             if constexpr (EP_STAGE == 1) pointer<Best>(args.dst)[at] = found[threadIdx.x];
             else if (args.narrow) pointer<i32>(args.dst)[at] = i32(found[threadIdx.x].position);

@@ -101,7 +101,12 @@ EP_DEVICE f32 to_f32(f16 x) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
     return y;
 }
-EP_DEVICE f32 to_f32(bf16 x) { return __uint_as_float(u32(x.bits) << 16); }
+EP_DEVICE f32 to_f32(bf16 x) {
+    // One byte permutation of the word that holds it, where a shift would have to extract it first.
+    f32 y;
+    asm("mov.b32 %0, {%1, %2};" : "=f"(y) : "h"(u16(0)), "h"(x.bits));
+    return y;
+}
 
 EP_DEVICE f16 f16_from(f32 x) {
     f16 y;
@@ -250,6 +255,75 @@ EP_DEVICE void store(T* to, const Pack<T, N>& pack) {
         else target[i] = pack.raw[i];
     }
 }
+
+// Elements from `first` up to `last` of a pack at any address of an element. Loops are short rather than fast, for few
+// packs need them.
+template <class T, int N>
+EP_DEVICE void load_some(Pack<T, N>& pack, const T* from, i32 first, i32 last) {
+#pragma unroll 1
+    for (i32 i = 0; i < N; ++i) {
+#pragma unroll
+        for (int k = 0; k + 1 < N; ++k) pack.at[k] = pack.at[k + 1];
+        if (i >= first && i < last) pack.at[N - 1] = from[i];
+    }
+}
+template <class T, int N>
+EP_DEVICE void store_some(T* to, Pack<T, N> pack, i32 first, i32 last) {
+#pragma unroll 1
+    for (i32 i = 0; i < N; ++i) {
+        if (i >= first && i < last) to[i] = pack.at[0];
+#pragma unroll
+        for (int k = 0; k + 1 < N; ++k) pack.at[k] = pack.at[k + 1];
+    }
+}
+
+// Loads the pack at element `at` of an array that begins at any address of an element: small elements by two aligned
+// loads. The array may be read from element `low` up to `high`; elements below 0 and from `count` on need not be right.
+template <class T, int N>
+EP_DEVICE void load_anywhere(Pack<T, N>& pack, const T* array, i32 at, i32 low, i32 high, i32 count) {
+    constexpr i32 bytes = Pack<T, N>::bytes;
+    const u64 address = reinterpret_cast<u64>(array + at);
+    const i32 offset = i32(address % 16), first = at - offset / i32(sizeof(T));
+    if (bytes == 16 && offset == 0 && first >= low && first + N <= high) load<Reuse::constant>(pack, array + at);
+    else if constexpr (sizeof(T) >= 4) {
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+            if (at + i >= 0 && at + i < count) pack.at[i] = __ldg(array + at + i);
+    } else if (bytes == 16 && first >= low && first + 2 * N <= high) {
+        auto source = reinterpret_cast<const uint4*>(address - offset);
+        const uint4 lower = __ldg(source), upper = __ldg(source + 1);
+        u32 words[8] = {lower.x, lower.y, lower.z, lower.w, upper.x, upper.y, upper.z, upper.w};
+#pragma unroll
+        for (int i = 0; i < 6; ++i) words[i] = offset & 8 ? words[i + 2] : words[i];
+#pragma unroll
+        for (int i = 0; i < 5; ++i) words[i] = offset & 4 ? words[i + 1] : words[i];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 8 * (offset & 3));
+        if constexpr (bytes == 16) pack.raw[0] = {words[0], words[1], words[2], words[3]};
+    } else load_some(pack, array + at, -at, count - at);
+}
+
+// N values in registers of their own.
+template <class T, int N>
+struct Values {
+    T at[N];
+};
+
+// Hides where a pack's bits come from, so that elements of half types are converted again for each use: held as f32
+// they would take twice the registers. `zero` is a zero that the compiler does not know.
+template <class T, int N>
+EP_DEVICE void forget(Pack<T, N>& pack, u32 zero) {
+    using P = Pack<T, N>;
+    if constexpr (is_half<T> && P::chunk == 16) {
+        static_assert(P::chunks == 1, "packs are of up to 16 bytes");
+        pack.raw[0].x ^= zero;
+        pack.raw[0].y ^= zero;
+        pack.raw[0].z ^= zero;
+        pack.raw[0].w ^= zero;
+    }
+}
+template <class T, int N>
+EP_DEVICE void forget(Values<T, N>&, u32) {}
 
 template <class T>
 EP_DEVICE T* pointer(u64 address) {

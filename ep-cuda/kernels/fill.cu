@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_fill(const __grid_co
         const i64 at = i64(first + u * EP_THREADS) * pack_size - before;
         Element* to = pointer<Element>(args.dst) + at;
         if (at >= 0 && at + pack_size <= count && args.dst % EP_SIZE == 0) {
-            store<Reuse::again>(to, pack);
+            store(to, pack);
         } else {
 #pragma unroll
             for (int i = 0; i < pack_size; ++i)

@@ -40,6 +40,34 @@ EP_DEVICE T exp_near(T x, T rest = 0) {
     return times_exp(T(1), x, rest);
 }
 
+// e^x as 2^n (1 + p), for -1000 <= x <= 0, where x is `exact` beside n ln 2: what that leaves out is given back, and has
+// a part of e^x that is left to be added. 2^n is scaled by 2^64, so that it is a normal number where products with it are
+// not; below e^-131 it is 0.
+struct Power {
+    f32 scale, p, left_out;
+};
+constexpr f32 scaled_back = 5.421010862e-20f;
+EP_DEVICE Power power_of(f32 x) {
+    // Adding 1.5 2^23 rounds to a whole number.
+    constexpr f32 rounder = 12582912;
+    const f32 n = fmaf(x, 1.442695041f, rounder) - rounder, r = fmaf(n, -0.693145752f, x);
+    f32 y = 1.3814515e-3f;
+    y = fmaf(y, r, 8.368756e-3f);
+    y = fmaf(y, r, 4.1668393e-2f);
+    y = fmaf(y, r, 0.1666652f);
+    y = fmaf(y, r, 0.49999994f);
+    Power power;
+    power.p = fmaf(y, r * r, r);
+    power.left_out = n * -1.42860677e-6f;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power.scale) : "f"(n + 64));
+    return power;
+}
+EP_DEVICE f32 near_reciprocal(f32 x) {
+    f32 y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // 1 / (1 + e^-x), without overflow on the way.
 template <class T>
 EP_DEVICE T sigmoid(T x) {
@@ -78,6 +106,17 @@ EP_DEVICE T times_sigmoid(T x, T u) {
     const T e = exp_near(-fabs(u));
     return (u < 0 ? times_exp(x, u, T(0)) : x) / (1 + e);
 }
+EP_DEVICE f32 times_sigmoid(f32 x, f32 u) {
+    const Power e = power_of(fmaxf(-fabsf(u), -1000));
+    const f32 p = e.p + fmaf(e.p, e.left_out, e.left_out);
+    const f32 over = fmaf(fmaf(e.scale, p, e.scale), scaled_back, 1);
+    const f32 low = fmaxf(x, -1e38f), part = u < 0 ? fmaf(low, p, low) * e.scale : x;
+    // One step of Newton's makes the quotient as good as a division.
+    const f32 inverse = near_reciprocal(over), near = part * inverse;
+    const f32 quotient = fmaf(fmaf(-near, over, part), inverse, near);
+    // Of minus infinity it is no number, like infinity times 0.
+    return u > 100 ? x : u < 0 ? fmaf(quotient, scaled_back, x * 0) : quotient;
+}
 
 // e^(-x^2 / 2), with the rounding of the square made good.
 template <class T>
@@ -86,66 +125,59 @@ EP_DEVICE T bell(T x) {
     return square > T(1e4) ? T(0) : exp(-square / 2) * (1 - rest / 2);
 }
 
-// A number and what its relative error is to be made good by: value e^rest.
-template <class T>
-struct Tail {
-    T value, rest;
-};
-
-// The normal distribution's upper tail times e^(x^2 / 2), for 0 <= x <= 14.5. In f32 t times a polynomial of t - 1/2,
-// t = 1 / (1 + 0.3 x), fitted to a relative error of 3e-09; the rest is what the rounding of t makes.
-EP_DEVICE Tail<f64> scaled_tail(f64 x) { return {erfcx(x * 0.70710678118654752440) / 2, 0}; }
-EP_DEVICE Tail<f32> scaled_tail(f32 x) {
-    const f32 d = fmaf(0.3f, x, 1), t = __frcp_rn(d), s = t - 0.5f;
-    const f32 missed = fmaf(-fmaf(0.3f, x, 1 - d), t, fmaf(-d, t, 1));
-    f32 y = -2.062456571e-02f;
-    y = fmaf(y, s, 1.963137783e-02f);
-    y = fmaf(y, s, 3.591727693e-02f);
-    y = fmaf(y, s, -3.646032401e-02f);
-    y = fmaf(y, s, -7.755175883e-02f);
-    y = fmaf(y, s, 2.905647252e-02f);
-    y = fmaf(y, s, 2.220826553e-01f);
-    y = fmaf(y, s, 3.461988277e-01f);
-    y = fmaf(y, s, 3.291589755e-01f);
-    y = fmaf(y, s, 2.219706208e-01f);
-    const f32 value = y * t;
-    return {value, fmaf(missed, fmaf(1.66f, t, 1), __fdividef(fmaf(y, t, -value), value))};
-}
-
-EP_DEVICE f32 quick_ratio(f32 a, f32 b) { return __fdividef(a, b); }
-EP_DEVICE f64 quick_ratio(f64 a, f64 b) { return a / b; }
-
 // x times the normal distribution function of x.
-template <class T>
-EP_DEVICE T gelu(T x) {
-    const T square = x * x, rest = fma(x, x, -square) / -2, power = square / -2;
+EP_DEVICE f64 gelu(f64 x) {
+    const f64 square = x * x, rest = fma(x, x, -square) / -2, power = square / -2;
     // Above, the tail is nothing beside 1; below, nothing at all.
-    if (!(power > T(sizeof(T) == 4 ? -105 : -750))) return x < 0 ? x * 0 : x;
-    const Tail<T> tail = scaled_tail(fabs(x));
+    if (!(power > -750)) return x < 0 ? x * 0 : x;
+    const f64 tail = erfcx(fabs(x) * 0.70710678118654752440) / 2;
     if (x < 0) {
-        // What the product's rounding cut off joins the rest.
-        const T product = x * tail.value, cut = quick_ratio(fma(x, tail.value, -product), fmin(product, T(-1e-30)));
-        const T all = rest + tail.rest + cut;
-        return power < low_bound<T> ? low_power(power, all, product) : times_exp(product, power, all);
+        const f64 product = x * tail;
+        return power < low_bound<f64> ? low_power(power, rest, product) : times_exp(product, power, rest);
     }
-    return fma(-x, tail.value * exp_near(power, rest + tail.rest), x);
+    return fma(-x, tail * exp_near(power, rest), x);
+}
+// With the upper tail of |x|, e^(-x^2 / 2) t y: t = 1 / (1 + |x| / 4), y a polynomial of t - 1/2 that is fitted to a
+// relative error of 2e-08. What roundings cut off is carried along, for the tail is the result below 0.
+EP_DEVICE f32 gelu(f32 x) {
+    const f32 size = fminf(fabsf(x), 14.5f);
+    const f32 t = near_reciprocal(fmaf(0.25f, size, 1)), s = t - 0.5f;
+    f32 y = 1.4634405e-2f;
+    y = fmaf(y, s, 1.3685678e-2f);
+    y = fmaf(y, s, -5.030551e-2f);
+    y = fmaf(y, s, -5.6607857e-2f);
+    y = fmaf(y, s, 6.0249466e-2f);
+    y = fmaf(y, s, 0.2416414f);
+    y = fmaf(y, s, 0.37304458f);
+    y = fmaf(y, s, 0.3871363f);
+    y = fmaf(y, s, 0.3039483f);
+    const f32 whole = fmaf(y, s, 0.18882129f), whole_cut = fmaf(y, s, 0.18882129f - whole);
+    const f32 scaled = whole * t, scaled_cut = fmaf(whole_cut, t, fmaf(whole, t, -scaled));
+    const f32 factor = size * scaled, cut = fmaf(size, scaled_cut, fmaf(size, scaled, -factor));
+    // The error of t, times how much the tail changes with it.
+    const f32 missed = fmaf(-0.25f * t, size, 1 - t) * fmaf(2.5446084f, t, 0.5863735f);
+    const f32 square = size * size;
+    const Power e = power_of(square * -0.5f);
+    const f32 rest = fmaf(fmaf(size, size, -square), -0.5f, missed) + e.left_out;
+    const f32 all_cut = fmaf(factor, rest, cut);
+    const f32 below = (factor + fmaf(factor, e.p, fmaf(all_cut, e.p, all_cut))) * e.scale * scaled_back;
+    // Of minus infinity it is no number, like infinity times 0.
+    return (x < 0 ? x * 0 : x) - below;
 }
 
 // The same to the 11 bits of half types: a shorter polynomial (relative error 3e-5) and the fast power of two.
 EP_DEVICE f32 gelu_for_half(f32 x) {
-    const f32 size = fminf(fabsf(x), 14.5f);
-    f32 t, power;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(t) : "f"(fmaf(0.35f, size, 1)));
-    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(size * size * -0.7213475204f));
+    const f32 size = fminf(fabsf(x), 14.5f), t = near_reciprocal(fmaf(0.35f, size, 1));
+    // Scaled by 2^64, as in `power_of`.
+    f32 power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(fmaf(size * size, -0.7213475204f, 64)));
     f32 y = -0.0334488168f;
     y = fmaf(y, t, 0.0098447152f);
     y = fmaf(y, t, 0.1429492305f);
     y = fmaf(y, t, 0.0965614448f);
     y = fmaf(y, t, 0.1448221298f);
     y = fmaf(y, t, 0.1392587379f);
-    const f32 tail = y * t * power;
-    const f32 low = x * tail;
-    return x > 0 ? (tail == 0 ? x : fmaf(-x, tail, x)) : x != x ? x : low;
+    return (x < 0 ? x * 0 : x) - y * t * power * size * scaled_back;
 }
 
 // 1 / (1 + e^-x) to the bits of half types.

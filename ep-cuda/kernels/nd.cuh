@@ -107,26 +107,40 @@ EP_DEVICE void put(const Pack<T, pack_size>& pack, const NdArgs<Operands>& args,
 // The first pack of this thread; the others follow at distances of a block.
 EP_DEVICE u64 first_pack() { return u64(blockIdx.x) * (EP_THREADS * unroll) + threadIdx.x; }
 
+// Whether all of this block's packs are whole, in operands without strides: then they need no arithmetic of indices,
+// which would take longer than some functions.
+template <int Operands>
+EP_DEVICE bool is_plain(const NdArgs<Operands>& args) {
+    constexpr u32 all = (1u << Operands) - 1;
+    const u64 end = (u64(blockIdx.x) + 1) * (EP_THREADS * unroll * pack_size);
+    return args.rank == 1 && args.before == 0 && args.vector == all && end <= args.inner_size;
+}
+
 // dst = f(src) for each element, all of a thread's loads before its first store.
 template <class Dst, class Src, class F>
 EP_DEVICE void map1(const NdArgs<2>& args, F f) {
     Pack<Src, pack_size> src[unroll];
     Place<2> places[unroll];
+    const bool plain = is_plain(args);
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
         const u64 pack = first_pack() + u * EP_THREADS;
-        if (pack < args.packs) {
+        if (plain) {
+            load(src[u], pointer<const Src>(args.address[1]) + pack * pack_size);
+        } else if (pack < args.packs) {
             places[u] = place_of(args, Index(pack));
             get<1>(src[u], args, places[u]);
         }
     }
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
-        if (first_pack() + u * EP_THREADS >= args.packs) continue;
+        const u64 pack = first_pack() + u * EP_THREADS;
+        if (pack >= args.packs) continue;
         Pack<Dst, pack_size> dst;
 #pragma unroll
         for (int i = 0; i < pack_size; ++i) dst.at[i] = f(src[u].at[i]);
-        put(dst, args, places[u]);
+        if (plain) store(pointer<Dst>(args.address[0]) + pack * pack_size, dst);
+        else put(dst, args, places[u]);
     }
 }
 

@@ -20,40 +20,58 @@ struct Moments {
     A count, mean, squares;
 };
 
+EP_DEVICE f32 quick_ratio(f32 a, f32 b) { return __fdividef(a, b); }
+EP_DEVICE f64 quick_ratio(f64 a, f64 b) { return a / b; }
+
 // Chan's formula; of nothing on both sides nothing.
 EP_DEVICE Moments merge(Moments a, Moments b) {
-    const A count = a.count + b.count, share = count > 0 ? b.count / count : A(0), distance = b.mean - a.mean;
+    const A count = a.count + b.count, share = count > 0 ? quick_ratio(b.count, count) : A(0);
+    const A distance = b.mean - a.mean;
     return {count, a.mean + distance * share, a.squares + b.squares + distance * distance * a.count * share};
 }
 EP_DEVICE A sum_of(A a, A b) { return a + b; }
 
-// The elements of a vector over the columns at the places of a row's packs.
-template <class F>
-EP_DEVICE void for_each_at(const Data* row, u64 vector, i32 cols, A absent, F f) {
+// Elements of a row that this thread's warp holds.
+EP_DEVICE i32 held_by_warp(i32 before, i32 cols) {
+    if constexpr (Rows::in_warp) return cols;
     const Part part = part_of_row();
-    const i32 before = elements_past_pack(row);
-    const Data* from = pointer<const Data>(vector);
+    const i32 first = i32(part.first / warp_size * warp_size);
+    i32 held = 0;
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
-        const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
-        if (Rows::is_aligned && start >= cols) continue;
-        if (vector != 0 && Rows::is_aligned && aligned(vector, Pack<Data, Rows::pack>::chunk)) {
-            Pack<Data, Rows::pack> pack;
-            load<Reuse::constant>(pack, from + start);
+        const i32 begin = (first + j * i32(part.step)) * Rows::pack - before, end = begin + i32(warp_size) * Rows::pack;
+        held += max(0, min(end, cols) - max(begin, 0));
+    }
+    return held;
+}
+
+// Packs of gamma and beta that are loaded together: more need registers that other blocks could use.
+constexpr int together = is_half<Data> && Rows::is_aligned && Rows::packs >= 4 ? 2 : 1;
+static_assert(Rows::packs % together == 0, "all packs are in a group");
+// The same for the registers of layer_norm's warps.
+constexpr u32 resident = Rows::in_warp && !EP_RMS ? 768 / Rows::threads : Rows::resident;
+
+// Elements of gamma or beta at this thread's packs; `absent` where there is none.
+EP_DEVICE void load_vector(Pack<Data, Rows::pack> (&packs)[together], u64 vector, i32 start, i32 step, i32 cols, A absent) {
 #pragma unroll
-            for (int i = 0; i < Rows::pack; ++i) f(j, i, widen(pack.at[i]));
-        } else {
+    for (int k = 0; k < together; ++k) {
+        if (vector == 0) {
 #pragma unroll
-            for (int i = 0; i < Rows::pack; ++i)
-                if (start + i >= 0 && start + i < cols) f(j, i, vector ? widen(from[start + i]) : absent);
+            for (int i = 0; i < Rows::pack; ++i) packs[k].at[i] = convert<Data>(absent);
+        } else if (start + k * step < cols) {
+            if (Rows::is_aligned && aligned(vector, Pack<Data, Rows::pack>::chunk))
+                load<Reuse::constant>(packs[k], pointer<const Data>(vector) + start + k * step);
+            else load_anywhere(packs[k], pointer<const Data>(vector), start + k * step, 0, cols, cols);
         }
     }
 }
 
-extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_norm(const __grid_constant__ Args args) {
+extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, resident) ep_norm(
+    const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
+    const u32 zero = u32(args.cols >> 32);
     __shared__ typename Exchange<Moments>::Shared shared;
-    Exchange<Moments> exchange(shared);
+    Exchange<Moments> exchange(shared, zero);
     cluster_arrive();
     bool cluster_is_here = false;
 
@@ -63,42 +81,50 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_norm
     for (u64 skipped = 0; walk.of_warp + skipped < args.rows; skipped += walk.step) {
         const u64 own = walk.row + skipped, row = least(own, args.rows - 1);
         const Data* const src = pointer<const Data>(args.src) + row * args.cols;
-        A x[Rows::packs][Rows::pack];
-        {
-            Pack<Data, Rows::pack> packs[Rows::packs];
-            load_row(packs, src, cols, convert<Data>(A(0)));
-#pragma unroll
-            for (int j = 0; j < Rows::packs; ++j)
-#pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) x[j][i] = widen(packs[j].at[i]);
-        }
+        Pack<Data, Rows::pack> x[Rows::packs];
+        load_row(x, src, cols, span_of(row, args.rows, args.cols), convert<Data>(A(0)));
         // Within a warp first the mean, then the deviations from it, so that a large mean cancels nothing.
         const Part part = part_of_row();
-        const i32 before = elements_past_pack(src);
-        auto inside = [&](int j, int i) {
-            const i32 at = i32(part.first + j * part.step) * Rows::pack - before + i;
-            return at >= 0 && at < cols;
-        };
+        const i32 before = elements_past_pack(src), step = i32(part.step) * Rows::pack;
+        const i32 first = i32(part.first) * Rows::pack - before;
         A mean = 0, number = 0;
         if constexpr (!EP_RMS) {
 #pragma unroll
-            for (int j = 0; j < Rows::packs; ++j)
+            for (int j = 0; j < Rows::packs; ++j) {
+                A sum = 0;
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) {
-                    mean += x[j][i];
-                    number += A(inside(j, i));
-                }
-            number = over_lanes<Rows::lanes>(number, sum_of);
+                for (int i = 0; i < Rows::pack; ++i) sum += widen(x[j].at[i]);
+                mean += sum;
+            }
+            number = A(held_by_warp(before, cols));
             mean = over_lanes<Rows::lanes>(mean, sum_of) / (number > 0 ? number : A(1));
         }
         A squares = 0;
+        u32 late_zero = zero;
 #pragma unroll
-        for (int j = 0; j < Rows::packs; ++j)
+        for (int j = 0; j < Rows::packs; ++j) {
+            const i32 start = first + j * step;
+            A sum = 0;
+            forget(x[j], zero);
+            if (EP_RMS || (Rows::is_aligned ? start < cols : start >= 0 && start + Rows::pack <= cols)) {
 #pragma unroll
-            for (int i = 0; i < Rows::pack; ++i) {
-                const A deviation = EP_RMS || inside(j, i) ? x[j][i] - mean : A(0);
-                squares += deviation * deviation;
+                for (int i = 0; i < Rows::pack; ++i) {
+                    const A deviation = widen(x[j].at[i]) - mean;
+                    sum += deviation * deviation;
+                }
+            } else if (start < cols) {
+                // What is outside of the row has no deviation.
+                Pack<Data, Rows::pack> rest = x[j];
+#pragma unroll 1
+                for (int i = 0; i < Rows::pack; ++i) {
+                    const A deviation = start + i >= 0 && start + i < cols ? widen(rest.at[0]) - mean : A(0);
+                    sum += deviation * deviation;
+#pragma unroll
+                    for (int k = 0; k + 1 < Rows::pack; ++k) rest.at[k] = rest.at[k + 1];
+                }
             }
+            squares += sum;
+        }
         squares = over_lanes<Rows::lanes>(squares, sum_of);
         if constexpr (!Rows::in_warp) {
             if (!cluster_is_here) cluster_wait();
@@ -107,24 +133,40 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_norm
                 if constexpr (EP_RMS) return Moments{0, 0, a.squares + b.squares};
                 else return merge(a, b);
             });
+            late_zero = exchange.late_zero();
             mean = all.mean;
             squares = all.squares;
         }
         const A rstd = 1 / sqrt(squares / A(args.cols) + A(args.epsilon));
-        if (own < args.rows) {
-            if (part.first == 0) {
-                if (args.mean) pointer<A>(args.mean)[row] = mean;
-                if (args.rstd) pointer<A>(args.rstd)[row] = rstd;
+        if (own >= args.rows) continue;
+        [[maybe_unused]] const A shift = -mean * rstd;
+        if (part.first == 0) {
+            if (args.mean) pointer<A>(args.mean)[row] = mean;
+            if (args.rstd) pointer<A>(args.rstd)[row] = rstd;
+        }
+        Data* const dst = pointer<Data>(args.dst) + row * args.cols;
+        const bool alike = before == elements_past_pack(dst);
+#pragma unroll
+        for (int j = 0; j < Rows::packs; j += together) {
+            Pack<Data, Rows::pack> gamma[together], beta[together];
+            load_vector(gamma, args.gamma, first + j * step, step, cols, A(1));
+            if constexpr (!EP_RMS) load_vector(beta, args.beta, first + j * step, step, cols, A(0));
+#pragma unroll
+            for (int k = 0; k < together; ++k) {
+                const i32 start = first + (j + k) * step;
+                if (start >= cols) continue;
+                Pack<Data, Rows::pack> out;
+                forget(x[j + k], late_zero);
+#pragma unroll
+                for (int i = 0; i < Rows::pack; ++i) {
+                    // Of half types the difference may be rounded relative to the mean.
+                    const A value = widen(x[j + k].at[i]);
+                    const A scaled = (is_half<Data> ? value * rstd + shift : (value - mean) * rstd) * widen(gamma[k].at[i]);
+                    if constexpr (EP_RMS) out.at[i] = convert<Data>(scaled);
+                    else out.at[i] = convert<Data>(scaled + widen(beta[k].at[i]));
+                }
+                store_pack(dst, start, cols, alike, out);
             }
-            for_each_at(src, args.gamma, cols, A(1), [&](int j, int i, A gamma) {
-                x[j][i] = (x[j][i] - mean) * (rstd * gamma);
-            });
-            if constexpr (!EP_RMS) {
-                if (args.beta)
-                    for_each_at(src, args.beta, cols, A(0), [&](int j, int i, A beta) { x[j][i] += beta; });
-            }
-            store_row(pointer<Data>(args.dst) + row * args.cols, src, cols,
-                [&](int j, int i) { return convert<Data>(x[j][i]); });
         }
     }
     if (!cluster_is_here) cluster_wait();

@@ -1,8 +1,9 @@
 // Combines the elements along the middle dimension of [outer, reduced, inner].
 //
-// EP_SRC, EP_DST  dtypes     EP_OP  a name of `Reduce`     EP_INNER  0: inner is 1, a block for each row or part of
-// one; 1: 32 neighbours of inner share a block, and its warps share the reduced elements     EP_THREADS
-// EP_PACK  elements that are loaded together where EP_INNER is 0
+// EP_SRC, EP_DST  dtypes     EP_OP  a name of `Reduce`     EP_INNER  0: inner is 1, a block or a
+// warp for each row or part of one; 1: 32 neighbours of inner share a block, and its warps share the reduced elements     EP_THREADS
+// EP_PACK  elements that are loaded together where EP_INNER is 0     EP_SHARERS  threads that share a row there: those
+// of a block or of a warp
 // EP_STAGE  0: whole rows, src to dst; 1: a part of each row to a partial result; 2: partial results, which then are
 // the elements [outer, reduced = parts, inner] of src, to dst. Partial results have the type that is computed in.
 #include "common.cuh"
@@ -104,8 +105,10 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_reduce(const __grid_
 #if EP_INNER == 0
     using P = Pack<In, EP_PACK>;
     constexpr int together = 4;
+    constexpr u32 lines = EP_THREADS / EP_SHARERS;
     __shared__ A found[warps];
-    for (u64 unit = blockIdx.x; unit < args.outer * args.parts; unit += gridDim.x) {
+    const u32 rank = threadIdx.x % EP_SHARERS;
+    for (u64 unit = u64(blockIdx.x) * lines + threadIdx.x / EP_SHARERS; unit < args.outer * args.parts; unit += u64(gridDim.x) * lines) {
         const u64 row = unit / args.parts, part = unit % args.parts;
         const u64 begin = part * args.per_part;
         const i64 length = i64(begin >= args.reduced ? 0 : least(args.per_part, args.reduced - begin));
@@ -118,23 +121,25 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_reduce(const __grid_
 #pragma unroll
         for (int i = 0; i < EP_PACK; ++i) sums[i] = neutral();
         const i64 packs = (length + before + EP_PACK - 1) / EP_PACK;
-        for (i64 first = threadIdx.x; first < packs; first += EP_THREADS * together) {
+        for (i64 first = rank; first < packs; first += EP_SHARERS * together) {
             P pack[together];
             bool whole[together];
 #pragma unroll
             for (int j = 0; j < together; ++j) {
-                const i64 at = (first + j * EP_THREADS) * EP_PACK - before;
+                const i64 at = (first + j * EP_SHARERS) * EP_PACK - before;
                 whole[j] = in_packs && at >= 0 && at + EP_PACK <= length;
                 if (whole[j]) load(pack[j], from + at);
             }
 #pragma unroll
             for (int j = 0; j < together; ++j) {
-                const i64 at = (first + j * EP_THREADS) * EP_PACK - before;
+                if (whole[j]) {
 #pragma unroll
-                for (int i = 0; i < EP_PACK; ++i) {
-                    if (whole[j]) sums[i] = combine(sums[i], enter(pack[j].at[i]));
-                    else if (at + i >= 0 && at + i < length) sums[i] = combine(sums[i], enter(from[at + i]));
+                    for (int i = 0; i < EP_PACK; ++i) sums[i] = combine(sums[i], enter(pack[j].at[i]));
+                    continue;
                 }
+                const i64 at = (first + j * EP_SHARERS) * EP_PACK - before, end = least(at + EP_PACK, length);
+#pragma unroll 1
+                for (i64 i = at < 0 ? 0 : at; i < end; ++i) sums[0] = combine(sums[0], enter(from[i]));
             }
         }
 #pragma unroll
@@ -144,14 +149,18 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_reduce(const __grid_
         A sum = sums[0];
 #pragma unroll
         for (u32 distance = warp_size / 2; distance > 0; distance /= 2) sum = combine(sum, shuffle_down(sum, distance));
-        if (lane == 0) found[warp] = sum;
-        __syncthreads();
-        if (threadIdx.x == 0) {
+        if constexpr (EP_SHARERS == warp_size) {
+            if (lane == 0) dst[unit] = leave(sum, args.divisor);
+        } else {
+            if (lane == 0) found[warp] = sum;
+            __syncthreads();
+            if (threadIdx.x == 0) {
 #pragma unroll
-            for (u32 w = 1; w < warps; ++w) sum = combine(sum, found[w]);
-            dst[unit] = leave(sum, args.divisor);
+                for (u32 w = 1; w < warps; ++w) sum = combine(sum, found[w]);
+                dst[unit] = leave(sum, args.divisor);
+            }
+            __syncthreads();
         }
-        __syncthreads();
     }
 #else
     constexpr int together = 8;

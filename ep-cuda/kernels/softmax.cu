@@ -15,11 +15,13 @@ struct Args {
     u64 rows, cols, src, dst;
 };
 
-extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_softmax(const __grid_constant__ Args args) {
+extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::resident) ep_softmax(
+    const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
+    const u32 zero = u32(args.cols >> 32);
     const A lowest = -infinity(A(0));
     __shared__ typename Exchange<Normalizer<A>>::Shared shared;
-    Exchange<Normalizer<A>> exchange(shared);
+    Exchange<Normalizer<A>> exchange(shared, zero);
     cluster_arrive();
     bool cluster_is_here = false;
 
@@ -30,21 +32,23 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
         // Half types stay packed in registers, at the price of another power for each element; the others hold the
         // powers.
         using Held = Select<is_half<Src>, Src, A>;
-        Held x[Rows::rows][Rows::packs][Rows::pack];
+        Select<is_half<Src>, Pack<Src, Rows::pack>, Values<A, Rows::pack>> x[Rows::rows][Rows::packs];
         A factor[Rows::rows], shift[Rows::rows];
+        u32 late_zero = zero;
         {
             Pack<Src, Rows::pack> packs[Rows::rows][Rows::packs];
 #pragma unroll
             for (u32 r = 0; r < Rows::rows; ++r) {
                 const u64 row = least(first_row + r, args.rows - 1);
-                load_row(packs[r], pointer<const Src>(args.src) + row * args.cols, cols, convert<Src>(lowest));
+                load_row(packs[r], pointer<const Src>(args.src) + row * args.cols, cols,
+                    span_of(row, args.rows, args.cols), convert<Src>(lowest));
             }
 #pragma unroll
             for (u32 r = 0; r < Rows::rows; ++r)
 #pragma unroll
                 for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
-                    for (int i = 0; i < Rows::pack; ++i) x[r][j][i] = convert<Held>(packs[r][j].at[i]);
+                    for (int i = 0; i < Rows::pack; ++i) x[r][j].at[i] = convert<Held>(packs[r][j].at[i]);
         }
 #pragma unroll
         for (u32 r = 0; r < Rows::rows; ++r) {
@@ -52,17 +56,19 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) max = greatest(max, convert<A>(x[r][j][i]));
+                for (int i = 0; i < Rows::pack; ++i) max = greatest(max, convert<A>(x[r][j].at[i]));
             max = over_lanes<Rows::lanes>(max, [](A a, A b) { return greatest(a, b); });
             const A base = Rows::in_warp ? max : base_of(max);
 #pragma unroll
-            for (int j = 0; j < Rows::packs; ++j)
+            for (int j = 0; j < Rows::packs; ++j) {
+                forget(x[r][j], zero);
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
-                    const A e = exp_fast(convert<A>(x[r][j][i]) - base);
+                    const A e = exp_fast(convert<A>(x[r][j].at[i]) - base);
                     sum += e;
-                    if constexpr (holds_powers) x[r][j][i] = convert<Held>(e);
+                    if constexpr (holds_powers) x[r][j].at[i] = convert<Held>(e);
                 }
+            }
             sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
             Normalizer<A> all{max, sum};
             if constexpr (!Rows::in_warp) {
@@ -71,6 +77,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
                     cluster_is_here = true;
                 }
                 all = exchange.all(all, [](Normalizer<A> a, Normalizer<A> b) { return merge(a, b); });
+                late_zero = exchange.late_zero();
             }
             factor[r] = (Rows::in_warp || !holds_powers ? A(1) : exp_fast(max - all.max)) / all.sum;
             shift[r] = all.max;
@@ -81,11 +88,15 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
             const u64 row = first_row + r;
             if (row >= args.rows) break;
             const Src* like = pointer<const Src>(args.src) + row * args.cols;
-            store_row(pointer<Dst>(args.dst) + row * args.cols, like, cols, [&](int j, int i) {
-                const A held = convert<A>(x[r][j][i]);
-                if constexpr (EP_LOG) return convert<Dst>((held - shift[r]) - factor[r]);
-                else if constexpr (holds_powers) return convert<Dst>(held * factor[r]);
-                else return convert<Dst>(exp_fast(held - shift[r]) * factor[r]);
+            store_row(pointer<Dst>(args.dst) + row * args.cols, like, cols, [&](Pack<Dst, Rows::pack>& out, int j) {
+                forget(x[r][j], late_zero);
+#pragma unroll
+                for (int i = 0; i < Rows::pack; ++i) {
+                    const A held = convert<A>(x[r][j].at[i]);
+                    if constexpr (EP_LOG) out.at[i] = convert<Dst>((held - shift[r]) - factor[r]);
+                    else if constexpr (holds_powers) out.at[i] = convert<Dst>(held * factor[r]);
+                    else out.at[i] = convert<Dst>(exp_fast(held - shift[r]) * factor[r]);
+                }
             });
         }
     }

@@ -13,27 +13,13 @@ struct Args {
     u64 rows, cols, y, dy, dx;
 };
 
-EP_DEVICE bool begins_alike(const Src* a, const Src* b) { return elements_past_pack(a) == elements_past_pack(b); }
-
-// Loads a row by the positions of another's packs.
-EP_DEVICE void load_row_like(
-    Pack<Src, Rows::pack> (&packs)[Rows::packs], const Src* row, const Src* like, i32 cols, Src outside) {
-    if (begins_alike(row, like)) return load_row(packs, row, cols, outside);
-    const Part part = part_of_row();
-#pragma unroll
-    for (int j = 0; j < Rows::packs; ++j)
-#pragma unroll
-        for (int i = 0; i < Rows::pack; ++i) {
-            const i32 at = i32(part.first + j * part.step) * Rows::pack - elements_past_pack(like) + i;
-            packs[j].at[i] = at >= 0 && at < cols ? row[at] : outside;
-        }
-}
-
-extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_softmax_backward(const __grid_constant__ Args args) {
+extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::resident) ep_softmax_backward(
+    const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
-    const Src zero = convert<Src>(A(0));
+    const Src nothing = convert<Src>(A(0));
+    const u32 zero = u32(args.cols >> 32);
     __shared__ typename Exchange<A>::Shared shared;
-    Exchange<A> exchange(shared);
+    Exchange<A> exchange(shared, zero);
     cluster_arrive();
     bool cluster_is_here = false;
 
@@ -43,24 +29,27 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
         const u64 first_row = walk.row + skipped;
         Pack<Src, Rows::pack> y[Rows::rows][Rows::packs], dy[Rows::rows][Rows::packs];
         A total[Rows::rows];
+        u32 late_zero = zero;
 #pragma unroll
         for (u32 r = 0; r < Rows::rows; ++r) {
-            const u64 start = least(first_row + r, args.rows - 1) * args.cols;
-            load_row(y[r], pointer<const Src>(args.y) + start, cols, zero);
-            load_row_like(
-                dy[r], pointer<const Src>(args.dy) + start, pointer<const Src>(args.y) + start, cols, zero);
+            const u64 row = least(first_row + r, args.rows - 1);
+            const Span span = span_of(row, args.rows, args.cols);
+            const Src* const from = pointer<const Src>(args.y) + row * args.cols;
+            load_row(y[r], from, cols, span, nothing);
+            load_row_at(dy[r], pointer<const Src>(args.dy) + row * args.cols, elements_past_pack(from), cols, span, nothing);
         }
 #pragma unroll
         for (u32 r = 0; r < Rows::rows; ++r) {
             A sum = 0;
 #pragma unroll
-            for (int j = 0; j < Rows::packs; ++j)
+            for (int j = 0; j < Rows::packs; ++j) {
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
                     const A dyi = convert<A>(dy[r][j].at[i]);
                     if constexpr (EP_LOG) sum += dyi;
                     else sum += convert<A>(y[r][j].at[i]) * dyi;
                 }
+            }
             sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
             if constexpr (!Rows::in_warp) {
                 if (!cluster_is_here) {
@@ -68,6 +57,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
                     cluster_is_here = true;
                 }
                 sum = exchange.all(sum, [](A a, A b) { return a + b; });
+                late_zero = exchange.late_zero();
             }
             total[r] = sum;
         }
@@ -76,10 +66,15 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS) ep_soft
             const u64 row = first_row + r;
             if (row >= args.rows) break;
             const Src* like = pointer<const Src>(args.y) + row * args.cols;
-            store_row(pointer<Dst>(args.dx) + row * args.cols, like, cols, [&](int j, int i) {
-                const A yi = convert<A>(y[r][j].at[i]), dyi = convert<A>(dy[r][j].at[i]);
-                if constexpr (EP_LOG) return convert<Dst>(dyi - exp_fast(yi) * total[r]);
-                else return convert<Dst>((dyi - total[r]) * yi);
+            store_row(pointer<Dst>(args.dx) + row * args.cols, like, cols, [&](Pack<Dst, Rows::pack>& out, int j) {
+                forget(y[r][j], late_zero);
+                forget(dy[r][j], late_zero);
+#pragma unroll
+                for (int i = 0; i < Rows::pack; ++i) {
+                    const A yi = convert<A>(y[r][j].at[i]), dyi = convert<A>(dy[r][j].at[i]);
+                    if constexpr (EP_LOG) out.at[i] = convert<Dst>(dyi - exp_fast(yi) * total[r]);
+                    else out.at[i] = convert<Dst>((dyi - total[r]) * yi);
+                }
             });
         }
     }

@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
             sum += part;
         }
         __shared__ typename Exchange<A>::Shared shared;
-        Exchange<A> exchange(shared);
+        Exchange<A> exchange(shared, 0);
         const A total = exchange.all(over_lanes<warp_size>(sum, sum_of), sum_of);
         for (i64 pack = row.packs - 1 - threadIdx.x; pack >= 0; pack -= Rows::threads) {
             const i64 at = row.element(pack);
@@ -131,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
         }
         auto merged = [](Normalizer<A> a, Normalizer<A> b) { return merge(a, b); };
         __shared__ typename Exchange<Normalizer<A>>::Shared shared;
-        Exchange<Normalizer<A>> exchange(shared);
+        Exchange<Normalizer<A>> exchange(shared, 0);
         const Normalizer<A> all = exchange.all(over_lanes<warp_size>(own, merged), merged);
         const A factor = EP_LOG ? logarithm(all.sum) : A(1) / all.sum;
         // Backwards: what was read last is still in the caches.

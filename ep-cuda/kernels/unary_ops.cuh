@@ -158,6 +158,10 @@ EP_DEVICE Dst unary(Src x, f64 a, f64 b) {
     else if constexpr (Op == U::sigmoid && is_half<Src>) return convert<Dst>(sigmoid_for_half(to_f32(x)));
     else if constexpr (Op == U::silu && is_half<Src>)
         return convert<Dst>(to_f32(x) * sigmoid_for_half(to_f32(x)));
+    else if constexpr (Op == U::fast_gelu && is_half<Src>)
+        return convert<Dst>(to_f32(x) * sigmoid_for_half(2 * fast_gelu_argument(to_f32(x))));
+    else if constexpr (Op == U::quick_gelu && is_half<Src>)
+        return convert<Dst>(to_f32(x) * sigmoid_for_half(1.702f * to_f32(x)));
     else {
         using A = Compute<Src>;
         return convert<Dst>(unary_real<Op, A>(widen(x), a, b));

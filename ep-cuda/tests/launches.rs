@@ -48,8 +48,8 @@ fn small_sets_are_the_drivers_and_fills_cover_every_element() {
         let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F64)).unwrap();
         rig.fake.fail(0, 0);
         fill.launch(&stream, FillCall { count: 10_000, value: Scalar::F64(1.0), dst: &mut y }).unwrap();
-        // 5000 stores of 16 bytes, 4 for each of 256 threads.
-        assert_eq!(launches(&rig), ["ep_fill, [[5, 1, 1], [256, 1, 1"]);
+        // 5000 stores of 16 bytes, one for each thread.
+        assert_eq!(launches(&rig), ["ep_fill, [[20, 1, 1], [256, 1, 1"]);
         rig.fake.fail(0, 0);
         fill.launch(&stream, FillCall { count: 0, value: Scalar::F64(1.0), dst: &mut y }).unwrap();
         assert_eq!(launches(&rig), [""; 0], "nothing to do");
@@ -110,13 +110,13 @@ fn softmax_chooses_by_width_unless_it_is_told() {
     // 16 groups of 8 lanes in a block, with two rows each.
     assert_eq!(kernel(&[], 100, 32, 0), "ep_softmax, [[4, 1, 1], [128, 1, 1");
     assert_eq!(kernel(&[], 3, 1025, 0), "ep_softmax, [[3, 1, 1], [128, 1, 1");
-    assert_eq!(kernel(&[], 2, 65536, 0), "ep_softmax, [[4, 1, 1], [1024, 1, 1", "clusters of two");
+    assert_eq!(kernel(&[], 2, 65536, 0), "ep_softmax, [[8, 1, 1], [512, 1, 1", "clusters of four");
     assert_eq!(kernel(&[], 1, 300_000, 0), "ep_softmax_wide, [[1, 1, 1], [1024, 1, 1");
     assert_eq!(kernel(&[], 2, 5, 33), "ep_softmax_strided, [[4, 1, 1], [256, 1, 1");
     assert_eq!(kernel(&[("softmax", "wide")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [64, 1, 1");
     assert_eq!(kernel(&[("softmax", "shared")], 2, 32, 0), "ep_softmax_wide, [[2, 1, 1], [64, 1, 1");
     // A strategy without room for the row is not forced.
-    assert_eq!(kernel(&[("softmax", "warp")], 2, 65536, 0), "ep_softmax, [[4, 1, 1], [1024, 1, 1");
+    assert_eq!(kernel(&[("softmax", "warp")], 2, 65536, 0), "ep_softmax, [[8, 1, 1], [512, 1, 1");
     let request = |options: &[(&str, &str)]| {
         let runtime = rig.runtime(options);
         let device = runtime.device("cuda:0").unwrap();
@@ -196,7 +196,7 @@ fn movers_and_maps_launch_what_their_shapes_need() {
         assert_eq!(go(&|b| b.permute(&[3, 5], &[0, 1])), "", "a copy of the driver");
         assert_eq!(go(&|b| b.layer_norm(4, 32)), "ep_norm, [[1, 1, 1], [128, 1, 1");
         assert_eq!(go(&|b| b.rms_norm(5, 0)), "ep_norm_wide, [[5, 1, 1], [512, 1, 1");
-        assert_eq!(go(&|b| b.reduce(ReduceOp::SUM, 600, 9, 1)), "ep_reduce, [[600, 1, 1], [32, 1, 1");
+        assert_eq!(go(&|b| b.reduce(ReduceOp::SUM, 600, 9, 1)), "ep_reduce, [[150, 1, 1], [128, 1, 1");
         assert_eq!(go(&|b| b.reduce(ReduceOp::SUM, 2, 8, 33)), "ep_reduce, [[4, 1, 1], [256, 1, 1");
         assert_eq!(
             go(&|b| b.reduce(ReduceOp::MAX, 1, 1 << 14, 1)),

@@ -13,7 +13,14 @@ use ep_core::primitive::{ArgReduce, ArgReduceArgs, ArgReduceDesc};
 use ep_core::provider::{Factory, Kernel, Registrar};
 use ep_core::{DType, Error, Result};
 
-const THREADS: u32 = 256;
+/// Threads of a block that has a row.
+const ROW_THREADS: u32 = 128;
+/// Threads of a block that has 32 columns.
+const COLUMN_THREADS: u32 = 256;
+
+fn threads(strided: bool) -> u32 {
+    if strided { COLUMN_THREADS } else { ROW_THREADS }
+}
 
 /// Whole rows, parts of them to partial results, and partial results to results.
 const STAGES: [u32; 3] = [0, 1, 2];
@@ -30,7 +37,7 @@ fn spec(op: &str, src: DType, strided: bool, stage: u32) -> Spec {
         .with("EP_SRC", dtype_name(src))
         .with("EP_INNER", u32::from(strided))
         .with("EP_STAGE", stage)
-        .with("EP_THREADS", THREADS)
+        .with("EP_THREADS", threads(strided))
 }
 
 fn rows() -> Vec<[DType; 2]> {
@@ -116,7 +123,7 @@ impl Kernel<ArgReduce, CudaDevice> for Search {
         let Some(sizes) = self.sizes(args)? else { return Ok(()) };
         let (Sizes { outer, reduced, inner }, narrow) = (sizes, u64::from(self.narrow));
         let [whole, cut, last] = if inner > 1 { &self.columns } else { &self.rows };
-        let geometry = |parts| Geometry::linear(sizes.grid(parts), THREADS);
+        let geometry = |parts| Geometry::linear(sizes.grid(parts), threads(inner > 1));
         let parts = sizes.parts(self.sm_count);
         if parts > 1
             && let Some(partial) =

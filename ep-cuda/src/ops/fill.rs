@@ -14,7 +14,7 @@ use ep_core::{DType, Result, Scalar};
 
 const THREADS: u32 = 256;
 /// Stores of 16 bytes that a thread makes.
-const UNROLL: u32 = 4;
+const UNROLL: u32 = 1;
 
 fn spec(bytes: u64, loose: bool) -> Spec {
     let spec = Spec::new(&FILL).with("EP_SIZE", bytes);

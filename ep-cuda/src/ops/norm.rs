@@ -21,8 +21,7 @@ const ROWS: [[DType; 2]; 4] =
 
 fn holding(data: DType) -> Holding {
     let bytes = data.bytes_for_bounds();
-    // Halves become twice as many bytes in registers.
-    Holding { pack: 16 / bytes, bytes, sources: if bytes == 2 { 2 } else { 1 }, roomy: true }
+    Holding { pack: 16 / bytes, bytes, sources: 1, single: true }
 }
 
 fn spec(rms: bool, data: DType, sharing: Option<Sharing>) -> Spec {

@@ -13,9 +13,11 @@ use ep_core::primitive::{Reduce, ReduceArgs, ReduceDesc};
 use ep_core::provider::{Factory, Kernel, Registrar};
 use ep_core::{DType, Error, Result};
 
-/// Threads of a block, and the bytes of a row up to which it has that many; the last for any row.
-const THREADS: [(u32, u64); 3] = [(32, 4096), (128, 16384), (256, u64::MAX)];
+/// Threads that share a row, and the bytes of a row up to which so many do; the last for any row.
+const SHARERS: [(u32, u64); 3] = [(32, 4096), (128, 16384), (256, u64::MAX)];
 const ALL_THREADS: u32 = 256;
+/// Threads of a block at least: more than one row where fewer share one.
+const LEAST_THREADS: u32 = 128;
 
 /// Ops that are for the same dtypes: the factory's name, the ops, source and destination of each row.
 type Class = (&'static str, Vec<&'static str>, Vec<[DType; 2]>);
@@ -92,13 +94,13 @@ impl Task {
         (src, if stage == Stage::Parts { src } else { dst })
     }
 
-    /// Sizes of blocks for whole rows, of what is needed most.
-    fn block_sizes(self) -> &'static [(u32, u64)] {
+    /// How many share whole rows: of what is needed most, more than one number.
+    fn sharers(self) -> &'static [(u32, u64)] {
         let common = self.op != "prod" && !self.is_test() && DType::FLOAT.contains(&self.src);
-        if common { &THREADS } else { &THREADS[THREADS.len() - 1..] }
+        if common { &SHARERS } else { &SHARERS[SHARERS.len() - 1..] }
     }
 
-    fn spec(self, stage: Stage, strided: bool, threads: u32) -> Spec {
+    fn spec(self, stage: Stage, strided: bool, sharers: u32) -> Spec {
         let bytes = if stage == Stage::Partial { self.accumulator() } else { self.src.bytes_for_bounds() };
         let (src, dst) = self.canonical(stage);
         // The sum of what has a mean is a mean that is divided by 1.
@@ -109,12 +111,13 @@ impl Task {
             .with("EP_DST", dtype_name(dst))
             .with("EP_INNER", u32::from(strided))
             .with("EP_STAGE", stage as u32)
-            .with("EP_THREADS", threads)
+            .with("EP_THREADS", sharers.max(LEAST_THREADS))
+            .with("EP_SHARERS", sharers)
             .with("EP_PACK", 16 / bytes)
     }
 
     fn specs(self) -> Vec<Spec> {
-        let whole = self.block_sizes().iter().map(|(threads, _)| self.spec(Stage::Whole, false, *threads));
+        let whole = self.sharers().iter().map(|(sharers, _)| self.spec(Stage::Whole, false, *sharers));
         let others = [Stage::Parts, Stage::Partial]
             .into_iter()
             .flat_map(|stage| [false, true].map(|strided| self.spec(stage, strided, ALL_THREADS)));
@@ -151,9 +154,9 @@ fn build(device: &CudaDevice, desc: &ReduceDesc) -> Result<Reducer> {
     let both = |stage| [false, true].map(|strided| lazy(task.spec(stage, strided, ALL_THREADS)));
     Ok(Reducer {
         rows: task
-            .block_sizes()
+            .sharers()
             .iter()
-            .map(|(threads, most)| (*threads, *most, lazy(task.spec(Stage::Whole, false, *threads))))
+            .map(|(sharers, most)| (*sharers, *most, lazy(task.spec(Stage::Whole, false, *sharers))))
             .collect(),
         columns: lazy(task.spec(Stage::Whole, true, ALL_THREADS)),
         parts: both(Stage::Parts),
@@ -180,7 +183,7 @@ struct Args {
 unsafe impl Argument for Args {}
 
 struct Reducer {
-    /// Threads of a block, and the bytes of a row up to which it has that many.
+    /// Threads that share a row, and the bytes of a row up to which so many do.
     rows: Vec<(u32, u64, Lazy)>,
     columns: Lazy,
     /// For rows and for columns.
@@ -222,13 +225,15 @@ impl Kernel<Reduce, CudaDevice> for Reducer {
         }
         let row_bytes = reduced * self.task.src.bytes_for_bounds();
         let held = self.rows.iter().find(|(_, most, _)| strided == 0 && row_bytes <= *most);
-        let (threads, lazy) =
-            held.map_or((ALL_THREADS, &self.columns), |(threads, _, lazy)| (*threads, lazy));
+        let (sharers, lazy) =
+            held.map_or((ALL_THREADS, &self.columns), |(sharers, _, lazy)| (*sharers, lazy));
+        let threads = sharers.max(LEAST_THREADS);
+        let blocks = sizes.grid(1).div_ceil(threads / sharers);
         let per_part = reduced.max(1);
         let argument =
             Args { outer, reduced, inner, parts: 1, per_part, divisor, src: args.src, dst: args.dst };
         // SAFETY: the operands are valid as the caller promises, and this is the kernel's argument.
-        unsafe { lazy.get()?.launch(stream, Geometry::linear(sizes.grid(1), threads), &argument) }
+        unsafe { lazy.get()?.launch(stream, Geometry::linear(blocks, threads), &argument) }
     }
 
     fn workspace_size(&self, args: &ReduceArgs) -> Result<u64> {
@@ -237,6 +242,6 @@ impl Kernel<Reduce, CudaDevice> for Reducer {
     }
 
     fn describe(&self) -> &str {
-        "a block for each row or 32 columns; few long ones in parts"
+        "a warp or a block for each row, a block for 32 columns; few long ones in parts"
     }
 }

@@ -7,8 +7,10 @@ use crate::kernel::Geometry;
 /// Packs of a thread that there are kernels for.
 const PACKS: [u32; 6] = [1, 2, 3, 4, 6, 8];
 /// Threads and blocks that share rows which are too wide for a warp.
-const BLOCKS: [(u32, u32); 9] =
-    [(64, 1), (128, 1), (256, 1), (512, 1), (1024, 1), (1024, 2), (512, 4), (512, 8), (1024, 8)];
+const BLOCKS: [(u32, u32); 8] =
+    [(64, 1), (128, 1), (256, 1), (512, 1), (512, 2), (512, 4), (512, 8), (1024, 8)];
+/// The same for devices without clusters.
+const LONE_BLOCKS: [(u32, u32); 5] = [(64, 1), (128, 1), (256, 1), (512, 1), (1024, 1)];
 const WARP_THREADS: u32 = 128;
 const MAX_GRID: u64 = 1 << 30;
 
@@ -19,10 +21,10 @@ pub(super) struct Holding {
     pub(super) pack: u64,
     /// Bytes of the larger dtype.
     pub(super) bytes: u64,
-    /// Rows that are held at once, or registers that each element needs.
+    /// Tensors of which a row is held.
     pub(super) sources: u32,
-    /// Needs more than the 64 registers that a thread of the largest blocks has, and takes one row at a time.
-    pub(super) roomy: bool,
+    /// A group of threads takes one row at a time.
+    pub(super) single: bool,
 }
 
 /// One way of sharing rows out: the macros of rows.cuh.
@@ -46,7 +48,7 @@ impl Holding {
     pub(super) fn sharings(self, arch: Arch, aligned: bool) -> Vec<Sharing> {
         let mut found: Vec<Sharing> = Vec::new();
         let mut add = |threads, lanes, blocks, packs| {
-            let rows = if blocks == 0 && packs == 1 && self.sources == 1 && !self.roomy { 2 } else { 1 };
+            let rows = if blocks == 0 && packs == 1 && self.sources == 1 && !self.single { 2 } else { 1 };
             let sharing = Sharing { threads, lanes, blocks, rows, packs, aligned };
             // A row that is not aligned touches two packs at least, and is too seldom for the finest steps.
             if !aligned && (sharing.capacity() < 2 || (blocks > 0 && packs == 6)) {
@@ -65,10 +67,8 @@ impl Holding {
         PACKS.iter().filter(|packs| *packs * 32 <= most).for_each(|packs| add(WARP_THREADS, 32, 0, *packs));
         // Then blocks with about four packs for each thread, up to their largest size; then clusters.
         let registers = if self.bytes == 8 { 4 } else { 8 } / self.sources;
-        for (threads, blocks) in BLOCKS {
-            if (self.roomy && threads == 1024) || (blocks > 1 && arch < Arch::new(9, 0)) {
-                continue;
-            }
+        let blocks: &[_] = if arch < Arch::new(9, 0) { &LONE_BLOCKS } else { &BLOCKS };
+        for (threads, blocks) in blocks.iter().copied() {
             let limit = if threads < 512 { 4 } else { registers };
             PACKS.iter().filter(|packs| **packs <= limit).for_each(|packs| add(threads, 32, blocks, *packs));
         }
@@ -138,22 +138,14 @@ mod tests {
         BLOCKS.into_iter().find_map(|(threads, blocks)| {
             let n = each(u64::from(threads * blocks))?;
             let fits = n <= if threads < 512 { 4 } else { most };
-            (fits && !(h.roomy && threads == 1024)).then_some((threads, 32, blocks, n))
+            fits.then_some((threads, 32, blocks, n))
         })
     }
 
     #[test]
     fn the_first_with_room_is_what_was_measured_to_be_best() {
-        for (bytes, sources, roomy) in [
-            (4, 1, false),
-            (2, 1, false),
-            (8, 1, false),
-            (4, 2, false),
-            (8, 2, false),
-            (4, 1, true),
-            (2, 2, true),
-        ] {
-            let holding = Holding { pack: 16 / bytes, bytes, sources, roomy };
+        for (bytes, sources) in [(4, 1), (2, 1), (8, 1), (4, 2), (8, 2), (2, 2)] {
+            let holding = Holding { pack: 16 / bytes, bytes, sources, single: false };
             for aligned in [true, false] {
                 let sharings = holding.sharings(HOPPER, aligned);
                 for packs in (if aligned { 1 } else { 2 }..2100).chain((2100..70_000).step_by(509)) {
@@ -167,7 +159,7 @@ mod tests {
 
     #[test]
     fn limits_of_each_way_are_exact() {
-        let f32_ = Holding { pack: 4, bytes: 4, sources: 1, roomy: false };
+        let f32_ = Holding { pack: 4, bytes: 4, sources: 1, single: false };
         let first = |cols: u64, aligned: bool, arch| {
             let packs = f32_.packs(cols, aligned);
             let sharings = f32_.sharings(arch, aligned);
@@ -177,16 +169,17 @@ mod tests {
         assert_eq!(first(512, false, HOPPER), Some((64, 1, 3)), "a misaligned row touches one pack more");
         assert_eq!(first(1024, true, HOPPER), Some((64, 1, 4)));
         assert_eq!(first(1025, false, HOPPER), Some((128, 1, 3)));
-        assert_eq!(first(32_768, true, HOPPER), Some((1024, 1, 8)));
-        assert_eq!(first(32_769, false, HOPPER), Some((1024, 2, 8)));
+        assert_eq!(first(32_768, true, HOPPER), Some((512, 2, 8)));
+        assert_eq!(first(32_769, false, HOPPER), Some((512, 4, 8)));
         assert_eq!(first(262_144, true, HOPPER), Some((1024, 8, 8)));
         assert_eq!(first(262_145, false, HOPPER), None);
-        assert_eq!(first(32_769, false, Arch::new(8, 0)), None, "no clusters before sm_90");
+        assert_eq!(first(32_768, true, Arch::new(8, 0)), Some((1024, 1, 8)), "no clusters before sm_90");
+        assert_eq!(first(32_769, false, Arch::new(8, 0)), None);
     }
 
     #[test]
     fn grids_cover_all_rows_and_have_whole_clusters() {
-        let holding = Holding { pack: 4, bytes: 4, sources: 1, roomy: false };
+        let holding = Holding { pack: 4, bytes: 4, sources: 1, single: false };
         for sharing in holding.sharings(HOPPER, true) {
             for rows in [1, 7, 1 << 40] {
                 let blocks = u64::from(sharing.geometry(rows).grid[0]);

@@ -104,7 +104,7 @@ const OWN_SHARED: u32 = 4 << 10;
 impl Task {
     fn holding(self) -> Holding {
         let bytes = self.src.bytes_for_bounds().max(self.dst.bytes_for_bounds());
-        Holding { pack: 16 / bytes, bytes, sources: if self.backward { 2 } else { 1 }, roomy: false }
+        Holding { pack: 16 / bytes, bytes, sources: if self.backward { 2 } else { 1 }, single: false }
     }
 
     /// All specialisations, those for narrower rows first. Of f64 there are fewer, and fewer still where the dtypes
@@ -113,8 +113,7 @@ impl Task {
         let same = self.src == self.dst;
         let held = |aligned| self.holding().sharings(arch, aligned).into_iter();
         let few = |s: &Sharing| s.lanes == 32 && s.packs == s.packs.next_power_of_two() && s.threads != 64;
-        let fewer =
-            |s: &Sharing| few(s) && (s.blocks == 0 && s.packs > 1 || s.blocks == 1 && s.threads == 1024);
+        let fewer = |s: &Sharing| few(s) && (s.blocks == 0 && s.packs > 1 || s.blocks * s.threads == 1024);
         let mut shapes: Vec<Shape> = match self.src {
             _ if !same => held(false).filter(fewer).map(Shape::Held).collect(),
             DType::F64 => held(false).filter(few).map(Shape::Held).collect(),
@@ -485,7 +484,7 @@ mod tests {
             (Strategy::Warp, Strategy::Warp, Strategy::Warp)
         );
         assert_eq!((f32_(513, false), f32_(512, false)), (Strategy::Block, Strategy::Block));
-        assert_eq!((f32_(32_768, true), f32_(32_769, false)), (Strategy::Block, Strategy::Cluster));
+        assert_eq!((f32_(16_384, true), f32_(16_385, false)), (Strategy::Block, Strategy::Cluster));
         assert_eq!((f32_(262_144, true), f32_(262_145, false)), (Strategy::Cluster, Strategy::Wide));
         let ampere = |cols| strategy(cols, DType::F32, false, Arch::new(8, 0));
         // 223 KiB hold 57088 elements, less one pack for a row that begins within one.

@@ -84,8 +84,7 @@ def build(tune):
         row("binary", "col 8192x8192+8192x1", dtype, lambda a, d=dtype: [plan.binary("add", d, d, [[8192, 8192], [8192, 1]], a[:2], a[2])], 2 * n * e, lambda t, o: __import__("torch").add(t[0].view(8192, 8192), t[1].view(8192, 1), out=o.view(8192, 8192)), srcs=[(dtype, n), (dtype, 8192)], dst=(dtype, n))
         row("binary", "scalar", dtype, lambda a, d=dtype: [plan.binary("add", d, d, [[n], []], [a[0], 0], a[1], scalars={2: (0, 0)})], 2 * n * e, lambda t, o: __import__("torch").add(t[0], 1.5, out=o), srcs=[(dtype, n)], dst=(dtype, n))
         row("add", "3 sources", dtype, lambda a, d=dtype: [plan.add(d, n, a[:3], a[3])], 4 * n * e, lambda t, o: __import__("torch").add(__import__("torch").add(t[0], t[1], out=o), t[2], out=o), srcs=[(dtype, n)] * 3, dst=(dtype, n))
-        for k in (1, 2, 4):
-            row("fill", f"2^26, {k} stores", dtype, lambda a, s=e, k=k: [plan.fill_memory(s, n, a[0], (0, 0), unroll=k)], n * e, lambda t, o: o.fill_(1.5), srcs=[], dst=(dtype, n))
+        row("fill", "2^26", dtype, lambda a, s=e: [plan.fill_memory(s, n, a[0], (0, 0))], n * e, lambda t, o: o.fill_(1.5), srcs=[], dst=(dtype, n))
         m, k, c = 64 * 64 * 222 * 222, 64 * 64 * 224 * 224, 64 * 64 * 200 * 200
         row("pad", "4096x222x222+1", dtype, lambda a, s=e: [plan.pad(s, (4096, 222, 222), (0, 1, 1), (0, 1, 1), (0, 0), a[0], a[1])], (m + k) * e, lambda t, o: __import__("torch").nn.functional.pad(t[0].view(4096, 222, 222), (1, 1, 1, 1)), srcs=[(dtype, m)], dst=(dtype, k))
         row("copy_nd", "4096x222x222[200x200]", dtype, lambda a, s=e: [plan.copy(s, [4096, 200, 200], [222 * 222, 222, 1], [40000, 200, 1], a[0] + (11 * 222 + 11) * s, a[1])], 2 * c * e, lambda t, o: o.view(4096, 200, 200).copy_(t[0].view(4096, 222, 222)[:, 11:211, 11:211]), srcs=[(dtype, m)], dst=(dtype, c))

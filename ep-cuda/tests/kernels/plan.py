@@ -440,7 +440,7 @@ def add(dtype, count, srcs, dst):
 # ---- Rows ------------------------------------------------------------------------------------------------------------
 
 
-def rows_config(cols, sizes, aligned_rows, held=None, sources=1, roomy=False):
+def rows_config(cols, sizes, aligned_rows, held=None, sources=1):
     """How rows are shared out: the macros of rows.cuh, or None where they do not fit registers.
 
     `sizes` are those of the elements; `sources` rows are held at once."""
@@ -470,11 +470,8 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, roomy=False):
         return config(128, lanes, 0, 2 if each == 1 and sources == 1 else 1, each)
     # Then blocks with about four packs for each thread, up to their largest size; then clusters.
     most = (4 if wide else 8) // sources
-    for threads, blocks in ((64, 1), (128, 1), (256, 1), (512, 1), (1024, 1), (1024, 2), (512, 4), (512, 8), (1024, 8)):
+    for threads, blocks in ((64, 1), (128, 1), (256, 1), (512, 1), (512, 2), (512, 4), (512, 8), (1024, 8)):
         each = each_of(threads * blocks)
-        # With 1024 threads a thread has 64 registers: too few for what norms hold in f32.
-        if roomy and threads == 1024:
-            continue
         if each and each <= (4 if threads < 512 else most):
             return config(threads, 32, blocks, 1, each)
     return None
@@ -546,8 +543,7 @@ class NormArgs(ctypes.Structure):
 
 def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rstd=0, held=None, force=None):
     args = NormArgs(rows, cols, epsilon, src, dst, gamma, beta, mean, rstd)
-    half = dtype in ("f16", "bf16")
-    config = rows_config(cols, [SIZE[dtype]], src % 16 == dst % 16 == 0, held, 2 if half else 1, roomy=True)
+    config = rows_config(cols, [SIZE[dtype]], src % 16 == dst % 16 == 0, held)
     if force is None and config:
         config["ROWS"] = 1
         return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, rows_grid(rows, config))
@@ -591,19 +587,21 @@ def reduce(op, src_dtype, dst_dtype, outer, reduced, inner, src, dst, workspace)
     per_part = ceil_div(reduced, parts)
     is_inner = int(inner > 1)
     size = SIZE[src_dtype]
-    threads = 256 if is_inner or reduced * size > 16384 else 32 if reduced * size <= 4096 else 128
+    sharers = 256 if is_inner or reduced * size > 16384 else 32 if reduced * size <= 4096 else 128
+    threads = max(sharers, 128)
     common = dict(OP=op, SRC=src_dtype, DST=dst_dtype, INNER=is_inner)
     columns = ceil_div(inner, 32) if is_inner else 1
     grid = min(outer * parts * columns, 1 << 30)
     if parts == 1:
         args = ReduceArgs(outer, reduced, inner, 1, max(1, reduced), reduced, src, dst)
-        return [Launch(Spec("reduce.cu", STAGE=0, THREADS=threads, PACK=16 // size, **common), args, grid)]
+        spec = Spec("reduce.cu", STAGE=0, THREADS=threads, SHARERS=sharers, PACK=16 // size, **common)
+        return [Launch(spec, args, ceil_div(grid, threads // sharers))]
     first = ReduceArgs(outer, reduced, inner, parts, per_part, reduced, src, workspace)
     second = ReduceArgs(outer, parts, inner, 1, parts, reduced, workspace, dst)
     kept = accumulator_size(op, src_dtype)
     return [
-        Launch(Spec("reduce.cu", STAGE=1, THREADS=256, PACK=16 // size, **common), first, grid),
-        Launch(Spec("reduce.cu", STAGE=2, THREADS=256, PACK=16 // kept, **common), second, outer * columns),
+        Launch(Spec("reduce.cu", STAGE=1, THREADS=256, SHARERS=256, PACK=16 // size, **common), first, grid),
+        Launch(Spec("reduce.cu", STAGE=2, THREADS=256, SHARERS=256, PACK=16 // kept, **common), second, outer * columns),
     ]
 
 
@@ -612,7 +610,7 @@ def arg_reduce(op, src_dtype, dst_dtype, outer, reduced, inner, src, dst, worksp
     per_part = ceil_div(reduced, parts)
     is_inner = int(inner > 1)
     columns = ceil_div(inner, 32) if is_inner else 1
-    common = dict(OP=op, SRC=src_dtype, INNER=is_inner, THREADS=256)
+    common = dict(OP=op, SRC=src_dtype, INNER=is_inner, THREADS=256 if is_inner else 128)
     narrow = int(dst_dtype == "i32")
     grid = min(outer * parts * columns, 1 << 30)
     if parts == 1:
