@@ -68,7 +68,7 @@ mod tests {
             strategy.widest(&hopper, backward, dtype).map(|w| (w.aligned, w.misaligned))
         };
         assert_eq!(of(Strategy::Warp, false, DType::F32), Some((512, 508)));
-        assert_eq!(of(Strategy::Block, false, DType::F32), Some((32_768, 32_764)));
+        assert_eq!(of(Strategy::Block, false, DType::F32), Some((16_384, 16_380)));
         assert_eq!(of(Strategy::Cluster, false, DType::F32), Some((262_144, 262_140)));
         assert_eq!(of(Strategy::Shared, false, DType::F32), Some((57_084, 57_084)));
         assert_eq!(of(Strategy::Cluster, false, DType::F16), Some((524_288, 524_280)));
