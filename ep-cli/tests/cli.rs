@@ -331,6 +331,21 @@ fn demo_classifies_the_digits() {
     folder.ep(&["demo", "--device", "npu"]).fails(3, &["npu", "cpu:0"]);
 }
 
+#[test]
+fn the_demo_leaves_out_devices_without_its_ops() {
+    let folder = Folder::new("demo-beside");
+    let null = plugin().with_file_name("libep_null.so");
+    folder.config_for(&plugin(), &format!("[[provider]]\nname = \"null\"\npath = {null:?}\n"));
+    let run = folder.ep(&["demo", "--json"]).works();
+    assert!(run.stderr.contains("null:0: cast(src u8, dst f32)"), "{}", run.stderr);
+    let rows = run.json();
+    assert_eq!(rows.iter().map(|r| &r["device"]).collect::<Vec<_>>(), ["cpu:0"]);
+    // It was asked for, or there is no other: then it is an error.
+    folder.ep(&["demo", "--device", "null"]).fails(5, &["null:0", "nothing matches"]);
+    folder.write("ep.toml", format!("[[provider]]\nname = \"null\"\npath = {null:?}\n"));
+    folder.ep(&["demo"]).fails(5, &["null:0", "nothing matches"]);
+}
+
 /// Copies the demo's data.
 fn copy_data(folder: &Folder) -> [PathBuf; 2] {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/digits");
