@@ -139,7 +139,8 @@ fn function(op: &str, dtype: DType, half: bool, double: bool, largest: f64) -> T
 }
 
 impl Tolerance {
-    /// Whether `found` is near enough to `expected`. NaN matches NaN, infinities match only themselves.
+    /// Whether `found` is near enough to `expected`. NaN matches NaN. Infinities match only themselves, and where there is
+    /// an absolute tolerance each other: a pole's sign may be that of a rounding error.
     pub fn accepts(&self, dtype: DType, expected: Number, found: Number) -> bool {
         match (expected, found) {
             (Number::Real(e), Number::Real(f)) => self.near(dtype, e, f, e),
