@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Barrier;
 
 /// Threads, each with a stream of its own.
-const THREADS: u64 = 2;
+const THREADS: u64 = 4;
 /// Launches of each, begun together.
-const ROUNDS: usize = 6;
+const ROUNDS: usize = 8;
 /// A launch that writes as many elements as this, at least, is not tried.
 const LARGE: u64 = 1 << 14;
 
