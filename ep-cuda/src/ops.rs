@@ -12,7 +12,7 @@ mod broadcast_elementwise_unary;
 mod constant_pad;
 mod copy;
 mod copy_nd;
-mod fill;
+pub mod fill;
 mod gather;
 mod indices;
 mod matmul;

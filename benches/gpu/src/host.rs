@@ -8,7 +8,8 @@ use ep_core::{DType, Error, Result, Scalar};
 use ep_cuda::compiler::Spec;
 use ep_cuda::device::CudaDevice;
 use ep_cuda::driver::{CuFunction, CuModule};
-use ep_cuda::kernel::{Argument, Function, Geometry, Loader};
+use ep_cuda::kernel::{Function, Geometry, Loader};
+use ep_cuda::ops::fill;
 use ep_cuda::settings::Settings;
 use ep_cuda::stream::CudaStream;
 use ep_cuda::warm;
@@ -19,19 +20,6 @@ use std::time::Instant;
 const BURST: usize = 500;
 const BURSTS: usize = 40;
 const GRAPH: usize = 20;
-
-/// As `Args` of fill.cu.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct FillKernelArgs {
-    count: u64,
-    dst: u64,
-    src: u64,
-    value: [u64; 2],
-}
-
-// SAFETY: as `Args` of fill.cu.
-unsafe impl Argument for FillKernelArgs {}
 
 /// The kernel that fills elements of four bytes, on a device of its own.
 struct FillKernel {
@@ -73,7 +61,7 @@ impl FillKernel {
             driver.cuModuleLoadData(&mut module, code.as_ptr().cast())?;
             driver.cuModuleGetFunction(&mut function, module, c"ep_fill".as_ptr())?;
         }
-        let mut args = FillKernelArgs { count: 4, dst, src: 0, value: [0; 2] };
+        let mut args = fill::Args { count: 4, dst, src: 0, value: [0; 2] };
         let mut params = [(&raw mut args).cast()];
         let times = bursts(
             || {
@@ -108,7 +96,7 @@ impl FillKernel {
         let function = Function::load(&self.loader, "fill", &self.spec)?;
         stream.begin_capture()?;
         for _ in 0..GRAPH {
-            let args = FillKernelArgs { count: 4, dst, src: 0, value: [0; 2] };
+            let args = fill::Args { count: 4, dst, src: 0, value: [0; 2] };
             // SAFETY: as in `launches`.
             unsafe { function.launch(&stream, Geometry::linear(1, 256), &args) }?;
         }

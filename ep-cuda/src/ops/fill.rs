@@ -34,13 +34,18 @@ pub(super) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()
     registrar.add(Factory::<TensorFill, _, _>::new("tensor_fill", build).dtypes(rows()).capturable())
 }
 
+/// The argument of the kernel `ep_fill`, as `Args` of fill.cu.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Args {
-    count: u64,
-    dst: u64,
-    src: u64,
-    value: [u64; 2],
+pub struct Args {
+    /// Elements.
+    pub count: u64,
+    /// The address of the first one.
+    pub dst: u64,
+    /// The address of the value on the device, or 0.
+    pub src: u64,
+    /// The bytes of the value where `src` is 0.
+    pub value: [u64; 2],
 }
 
 // SAFETY: as `Args` of fill.cu.
