@@ -181,6 +181,10 @@ pub fn zeta(s: f64, q: f64) -> Wide {
     // With opposite signs they nearly cancel, so they are added in pairs while that is possible.
     let pairs = (-q.floor()).min(1024.0) as i128;
     let power = |base: Wide| exp(Wide::from(-s) * ln(base));
+    // Beyond the range of every dtype `exp` saturates; the larger of the first two powers decides there.
+    if above != below && power(above).exponent() > 4096 && power(below).exponent() > 4096 {
+        return if above < below { Wide::INFINITY } else { -Wide::INFINITY };
+    }
     let paired =
         (0..pairs).map(Wide::from).fold(Wide::ZERO, |sum, k| sum + (power(above + k) - power(below + k)));
     let pairs = Wide::from(pairs);
@@ -215,4 +219,24 @@ fn zeta_above_zero(s: f64, q: Wide) -> Wide {
         factor = factor * rise / (a.square() * Wide::from((2 * k + 1) * (2 * k + 2)));
     }
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::zeta;
+
+    #[test]
+    fn zeta_of_two_powers_without_bound_has_the_sign_of_the_larger() {
+        // The bases next to zero are 0.75 and -0.25, or 0.25 and -0.75.
+        for s in [1e7 + 1.0, 1e15 + 1.0] {
+            assert_eq!(
+                [zeta(s, -5.25).to_f64(), zeta(s, -5.75).to_f64()],
+                [f64::NEG_INFINITY, f64::INFINITY],
+                "{s}"
+            );
+            assert_eq!(zeta(s + 1.0, -5.25).to_f64(), f64::INFINITY, "{s}");
+        }
+        // They cancel, and what is left vanishes.
+        assert_eq!(zeta(1e7 + 1.0, -5.5).to_f64(), 0.0);
+    }
 }
