@@ -2,7 +2,7 @@
 
 `python3 gpu_rows.py [GROUP]` prints a line of JSON for each row, as ep-gpu-bench reads them. A row has
   group, op, dtype, shape   its name
-  primitive, selectors, roles, attrs, sizes, dims, scalars   how the provider is asked
+  primitive, selectors, roles, attrs, limits, sizes, dims, scalars   how the provider is asked
   inputs                    {name, dtype, dims, content, shared}: what is read; `shared` inputs do not rotate
   output                    {name, dtype, dims}: what is written
   shift                     elements by which every operand is moved from an aligned address
@@ -12,6 +12,7 @@ for torch.compile; None where PyTorch has no such thing.
 """
 import json
 import math
+import re
 import sys
 
 SIZES = dict(bool=1, i8=1, u8=1, i32=4, i64=8, f16=2, bf16=2, f32=4, f64=8)
@@ -32,7 +33,7 @@ def size_of(t):
 
 def row(group, op, dtype, shape, primitive, inputs, output, call=None, compiled=None, bytes=None, **more):
     moved = sum(map(size_of, inputs)) + size_of(output) if bytes is None else bytes
-    asked = dict(selectors={}, roles={}, attrs={}, sizes={}, dims={}, scalars={}, shift=0, flops=0)
+    asked = dict(selectors={}, roles={}, attrs={}, limits={}, sizes={}, dims={}, scalars={}, shift=0, flops=0)
     return dict(asked, group=group, op=op, dtype=dtype, shape=shape, primitive=primitive, inputs=inputs,
                 output=tensor(output["name"], output["dtype"], output["dims"]), bytes=moved, call=call,
                 compiled=compiled, **more)
@@ -194,6 +195,13 @@ def rows(group=None):
     """All rows, or those of a group, in order."""
     tables = [softmax_family, norms, elementwise, memory, permute, gather, reduce, matmul]
     return [r for table in tables for r in table() if group in (None, r["group"])]
+
+
+def forced(strategy):
+    """Rows of softmax for a provider that is told to use this strategy; it says of each width whether it does."""
+    for r in rows("softmax"):
+        if r["dtype"] != "bf16" and re.fullmatch(r"\d+x\d+", r["shape"]) and (r["sizes"]["rows"], r["sizes"]["cols"]) not in ODD:
+            yield dict(r, group="strategies", op=strategy, limits=dict(cols=r["sizes"]["cols"]))
 
 
 def groups():

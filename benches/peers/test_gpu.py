@@ -28,6 +28,13 @@ OURS = report(
     [line("ours", "matmul", "1x16x16x16", 4.0, tflops=123.4), line("ours", "permute", "8x8", None, error="OutOfMemory: a|b\nmore")],
     [dict(peer="ours", group="host", op="launch", dtype="f32", shape="4", us=1.25)],
 )
+FORCED = dict(group="strategies", shape="49152x1024", us=12.5)
+OURS["parts"].append(
+    dict(name="forced", status="ok", result=[
+        dict(line("ours", **FORCED), op="warp", by="cuda/softmax: warp, 8 lanes"),
+        dict(line("ours", **FORCED), op="block", by="cuda/softmax: wide"),
+    ])
+)
 OURS["parts"].append(dict(name="first result", status="ok", result=dict(bare_ms=200.0, ours_ms=230.5)))
 PEERS = report(
     "bench-peers",
@@ -49,7 +56,7 @@ TWO["parts"].append(dict(name="add", status="ok", passed=3))
 
 class Join(unittest.TestCase):
     def test_rows_meet_by_name_and_the_fastest_peer_counts(self):
-        rows = {r["shape"]: r for r in gpu_join.joined(OURS, PEERS)}
+        rows = {r["shape"]: r for r in gpu_join.joined(OURS, PEERS) if r["group"] == "softmax"}
         self.assertEqual((rows["49152x32"]["torch_us"], rows["49152x32"]["compiled_us"], rows["49152x32"]["ratio"]), (15.0, 20.0, 1.5))
         self.assertEqual((rows["49152x1024"]["ratio"], rows["49152x1024"]["compiled_us"]), (2.0, None))
         self.assertIsNone(rows["49152x1024 misaligned"]["ratio"])
@@ -57,7 +64,7 @@ class Join(unittest.TestCase):
     def test_tables_have_a_line_for_each_row_also_for_failures(self):
         rows = gpu_join.joined(OURS, PEERS)
         text = gpu_join.page(rows, gpu_join.first_of(OURS), [], TWO, "A GPU", "2030-01-02")
-        self.assertIn("| softmax | f32 | 49152x32 | 10.0 | 1.00 | 15.0 | 20.0 | 1.50 |", text)
+        self.assertIn("| softmax | f32 | 49152x32 | 10.0 | 1.00 | 15.0 | 20.0 | 1.50 | 6.3 | 7.1 |", text)
         self.assertIn("| matmul | f32 | 1x16x16x16 | 4.0 | 123.4 | – | – | – |", text)
         self.assertIn("failed: OutOfMemory: a/b |", text)
         self.assertIn("| launch | 1.25 |", text)
@@ -65,14 +72,19 @@ class Join(unittest.TestCase):
         self.assertIn("| softmax | 3 | 1.73 | 0 | 0.50 |", text)
         self.assertIn("| cuda:0 to cuda:1, 256 MiB | 1000.0 | 268.4 | 0.97 |", text)
         self.assertIn("230.5 ms, of the bare program 200.0 ms", text)
+        # With the times of OneFlow and QuACK.
         columns = {l.count("|") for l in text.splitlines() if l.startswith("| softmax | f32")}
-        self.assertEqual(columns, {9})
+        self.assertEqual(columns, {11})
+        self.assertIn("recorded time of QuACK: geometric mean", text)
+        # A strategy without room for the width is left out.
+        self.assertIn("| f32 | 49152x1024 | 0.80 | – | – | – | – | 0.80 |", text)
 
     def test_charts_are_xml_with_a_line_for_each_peer(self):
-        (name, svg), = gpu_join.charts(gpu_join.joined(OURS, PEERS))
-        self.assertEqual(name, "gpu-softmax-f32.svg")
+        drawn = dict(gpu_join.charts(gpu_join.joined(OURS, PEERS)))
+        self.assertEqual(list(drawn), ["gpu-softmax-f32.svg", "gpu-strategies-f32.svg"])
+        svg = drawn["gpu-softmax-f32.svg"]
         lines = xml.fromstring(svg).findall("{http://www.w3.org/2000/svg}polyline")
-        self.assertEqual([len(l.get("points").split()) for l in lines], [2, 2, 1], "misaligned rows are not drawn")
+        self.assertEqual([len(l.get("points").split()) for l in lines], [2, 2, 1, 2, 2], "misaligned rows are not drawn")
 
     def test_the_page_is_replaced_between_its_marks_and_again(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +101,7 @@ class Join(unittest.TestCase):
             self.assertTrue(once.startswith("# Performance\n\nBefore.\n") and once.count(gpu_join.BEGIN) == 1)
             self.assertTrue((docs / "charts/gpu-softmax-f32.svg").is_file())
             record = json.loads(Path(folder, "benches/record/gpu-2030-01-02.json").read_text())
-            self.assertEqual((len(record["rows"]), record["two"]), (6, []))
+            self.assertEqual((len(record["rows"]), record["two"]), (7, []))
             self.assertNotIn("between two GPUs", once)
             (out / "two.json").write_text(json.dumps(TWO))
             subprocess.run(command, check=True)
@@ -110,8 +122,14 @@ class Rows(unittest.TestCase):
             self.assertGreater(r["bytes"], 0, gpu_rows.name(r))
             self.assertTrue(r["bytes"] <= whole or r["op"] == "gather", gpu_rows.name(r))
 
+    def test_strategies_are_told_the_width_that_they_are_asked_for(self):
+        rows = list(gpu_rows.forced("warp"))
+        self.assertEqual(len(rows), 2 * len(gpu_rows.WIDTHS))
+        for r in rows:
+            self.assertEqual((r["primitive"], r["op"], r["limits"], r["shift"]), ("softmax", "warp", dict(cols=r["sizes"]["cols"]), 0))
+
     def test_the_program_of_the_provider_can_read_every_row(self):
-        needed = {"group", "op", "dtype", "shape", "primitive", "selectors", "roles", "attrs", "sizes", "dims", "scalars", "inputs", "output", "shift", "bytes", "flops"}
+        needed = {"group", "op", "dtype", "shape", "primitive", "selectors", "roles", "attrs", "limits", "sizes", "dims", "scalars", "inputs", "output", "shift", "bytes", "flops"}
         output = subprocess.run([sys.executable, str(HERE / "gpu_rows.py")], check=True, capture_output=True, text=True).stdout
         for text in output.splitlines():
             self.assertEqual(set(json.loads(text)), needed)

@@ -267,16 +267,27 @@ def sanitize(place):
 PEERS = REPOSITORY / "benches/peers"
 
 
-def bench_program(place, *flags):
-    return [str(place.bin / "ep-gpu-bench"), "--config", str(place.config("cuda.toml")), *flags]
+def bench_program(place, *flags, config=None):
+    return [str(place.bin / "ep-gpu-bench"), "--config", str(config or place.config("cuda.toml")), *flags]
+
+
+def rows_file(place, name, rows):
+    file = place.work / f"rows-{name}.jsonl"
+    file.write_text("\n".join(json.dumps(r, default=lambda _: None) for r in rows))
+    return str(file)
 
 
 def benchmark(group):
+    command = lambda p: bench_program(p, "--rows", rows_file(p, group, gpu_rows().rows(group)))
+    return program(command, lines=True)
+
+
+def benchmark_of(strategy):
+    """Softmax by one strategy, at widths that it has room for and at others, where the provider says so."""
+
     def command(place):
-        rows = place.work / f"rows-{group}.jsonl"
-        lines = [json.dumps(r, default=lambda _: None) for r in gpu_rows().rows(group)]
-        rows.write_text("\n".join(lines))
-        return bench_program(place, "--rows", str(rows))
+        rows = rows_file(place, strategy, gpu_rows().forced(strategy))
+        return bench_program(place, "--rows", rows, config=place.forced(strategy))
 
     return program(command, lines=True)
 
@@ -300,6 +311,7 @@ def bench_ours(place):
         ("host", program(lambda p: bench_program(p, "--host"), lines=True)),
         ("first result", program(*first)),
         *((group, benchmark(group)) for group in gpu_rows().groups()),
+        *((f"softmax {strategy}", benchmark_of(strategy)) for strategy in STRATEGIES),
     ]
 
 

@@ -210,6 +210,9 @@ fn primitive(runtime: &Runtime, device: &Device, row: &Row) -> Result<DynPrimiti
     for (name, value) in &row.attrs {
         request = request.attr(name, *value)?;
     }
+    for (name, value) in &row.limits {
+        request = request.limit(name, *value)?;
+    }
     runtime.primitive_dyn(device, &request)
 }
 

@@ -57,6 +57,7 @@ pub struct Row {
     pub selectors: BTreeMap<String, String>,
     pub roles: BTreeMap<String, String>,
     pub attrs: BTreeMap<String, f64>,
+    pub limits: BTreeMap<String, u64>,
     pub sizes: BTreeMap<String, i64>,
     pub dims: BTreeMap<String, Vec<i64>>,
     pub scalars: BTreeMap<String, f64>,

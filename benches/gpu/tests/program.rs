@@ -107,7 +107,7 @@ fn rows_come_from_standard_input_and_one_that_fails_does_not_end_the_others() {
         };
         format!(
             r#"{{"group":"g","op":"o","dtype":"f32","shape":"4x32","primitive":"{primitive}","selectors":{{}},
-               "roles":{{"src":"f32","dst":"f32"}},"attrs":{{}},"sizes":{{"rows":4,"cols":32,"inner":1}},"dims":{{}},
+               "roles":{{"src":"f32","dst":"f32"}},"attrs":{{}},"limits":{{"cols":32}},"sizes":{{"rows":4,"cols":32,"inner":1}},"dims":{{}},
                "scalars":{{}},"inputs":[{}],"output":{},"shift":1,"bytes":1024,"flops":0}}"#,
             tensor("src"),
             tensor("dst")
@@ -120,7 +120,7 @@ fn rows_come_from_standard_input_and_one_that_fails_does_not_end_the_others() {
     let [failed, timed] = &ended.lines[..] else { panic!("{:?}", ended.lines) };
     assert!(failed["error"].as_str().is_some_and(|e| e.contains("softmin")) && failed["us"].is_null());
     assert!(timed["us"].as_f64().is_some_and(|us| us > 0.0), "{timed}");
-    assert!(timed["by"].as_str().is_some_and(|by| by.starts_with("cuda/softmax: ")), "{timed}");
+    assert!(timed["by"].as_str().is_some_and(|by| by.starts_with("cuda/softmax: warp")), "{timed}");
 }
 
 #[test]
