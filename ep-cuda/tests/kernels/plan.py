@@ -345,6 +345,7 @@ class GatherArgs(ctypes.Structure):
     _fields_ = [
         ("pieces", u64), ("per_row", FastDiv), ("num_indices", FastDiv), ("outer", FastDiv), ("window", i64 * 3),
         ("indices", u64), ("src", u64), ("dst", u64), ("error", u64), ("launch", u64), ("checked", u64),
+        ("short_rows", u64),
     ]
 
 
@@ -357,13 +358,16 @@ def gather(mode, index_dtype, size, batch, outer, processed, inner, num_indices,
     per_row = row // piece
     pieces = batch * outer * num_indices * per_row
     checked = batch * num_indices if pieces == 0 else 0
+    rows = batch * outer * num_indices
+    short = piece < 16 and 4 <= per_row <= 64 and rows >= 1 << 15 and pieces < 1 << 31
     args = GatherArgs(
         pieces, fast_div(max(1, per_row)), fast_div(max(1, num_indices)), fast_div(max(1, outer)),
         (i64 * 3)(offset, processed, axis or offset + processed), indices, src, dst, error, 1, checked,
+        rows if short else 0,
     )
     spec = Spec("gather.cu", MODE=mode, INDICES=index_dtype, SIZE=piece, THREADS=256, UNROLL=unroll,
                 INDEX="u32" if pieces < 1 << 31 else "u64")
-    return Launch(spec, args, ceil_div(max(pieces, checked), 256 * unroll))
+    return Launch(spec, args, ceil_div(rows, 256) if short else ceil_div(max(pieces, checked), 256 * unroll))
 
 
 class OneHotArgs(ctypes.Structure):
@@ -440,13 +444,13 @@ def add(dtype, count, srcs, dst):
 # ---- Rows ------------------------------------------------------------------------------------------------------------
 
 
-def rows_config(cols, sizes, aligned_rows, held=None, sources=1):
+def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True):
     """How rows are shared out: the macros of rows.cuh, or None where they do not fit registers.
 
-    `sizes` are those of the elements; `sources` rows are held at once."""
+    `sizes` are those of the elements; `sources` rows are held at once; `joins_ends`: both ends of a row may share a pack."""
     pack = pack_for(*sizes)
     is_aligned = aligned_rows and cols % pack == 0
-    packs = ceil_div(cols, pack) + (0 if is_aligned else 1)
+    packs = ceil_div(cols, pack) + (0 if is_aligned or joins_ends else 1)
     wide = max(sizes) == 8
 
     def config(threads, lanes, blocks, rows, each):
@@ -543,7 +547,7 @@ class NormArgs(ctypes.Structure):
 
 def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rstd=0, held=None, force=None):
     args = NormArgs(rows, cols, epsilon, src, dst, gamma, beta, mean, rstd)
-    config = rows_config(cols, [SIZE[dtype]], src % 16 == dst % 16 == 0, held)
+    config = rows_config(cols, [SIZE[dtype]], src % 16 == dst % 16 == 0, held, joins_ends=False)
     if force is None and config:
         config["ROWS"] = 1
         return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, rows_grid(rows, config))
