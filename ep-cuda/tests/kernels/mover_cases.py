@@ -115,6 +115,28 @@ def gather(mem, mode, index, row, window):
     assert slot.read().view(np.uint64)[1] == (1 << 64) - 1
 
 
+# Enough rows for warps to gather them, the last warp's not all there.
+@case("gather_short", ["wrap", "zero"], ["i32", "i64"], [(1, 7), (1, 61), (2, 1), (2, 9), (4, 5), (8, 33)], [0, 1])
+def gather_short(mem, mode, index, row, window):
+    size, inner = row
+    rng, (batch, outer, axis, n) = rng_of("short", mode, index, row, window), (3, 2, 50, 7001)
+    offset, processed = (20, 15) if window else (0, 50)
+    low, high = {"wrap": (-50, 50), "zero": (-60, 60)}[mode]
+    i = mem.block(index, SIZE[index], batch * n, 0, lambda: rng.integers(low, high, batch * n).astype(numpy_dtype(index)))
+    count = batch * outer * processed * inner
+    x = mem.block("u8", size, count, 1, lambda: raw(size, count, rng))
+    y = mem.block("u8", size, batch * outer * n * inner, 1)
+    slot = error_slot(mem)
+    yield plan.gather(mode, index, size, batch, outer, processed, inner, n, i.address, x.address, y.address, slot.address, offset, axis)
+    src = x.read().reshape(batch, outer, processed, inner * size)
+    at = i.read().reshape(batch, n).astype(np.int64)
+    at = np.where((at < 0) & (mode == "wrap"), at + axis, at)
+    inside = (at >= 0) & (at < axis) & (at >= offset) & (at < offset + processed)
+    expected = np.stack([np.where(inside[b][:, None], src[b][:, np.where(inside[b], at[b] - offset, 0)], 0) for b in range(batch)])
+    same_bytes(y.read(), expected.astype(np.uint8))
+    assert slot.read().view(np.uint64)[1] == (1 << 64) - 1
+
+
 # Rows narrower than a warp, of several groups of threads, of more columns than a block has threads, and of more than a
 # block owns; next to no indices, and more than a block looks at together.
 SCATTERS = [(1, 50, 3), (1, 50, 700), (3, 33, 700), (64, 40, 300), (300, 7, 40), (9001, 3, 20)]
