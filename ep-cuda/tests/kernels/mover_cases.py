@@ -46,6 +46,17 @@ def permute(mem, which, size, offset, force):
     same_bytes(y.read(), expected)
 
 
+# Elements that are aligned as their halves, as complex numbers may be.
+@case("permute_loose", range(len(PERMUTES)), [8, 16])
+def permute_loose(mem, which, size):
+    shape, perm = PERMUTES[which]
+    rng, n = rng_of("loose", which, size), int(np.prod(shape))
+    x = mem.block("u8", size // 2, 2 * n, 1, lambda: raw(size, n, rng))
+    y = mem.block("u8", size // 2, 2 * n, 3)
+    yield plan.permute(size, shape, perm, x.address, y.address)
+    same_bytes(y.read(), x.read().reshape([*shape, size]).transpose([*perm, len(shape)]))
+
+
 @case("copy_nd", [1, 2, 4, 8, 16], range(3))
 def copy_nd(mem, size, which):
     src, dst, at, to, box = [((9, 20, 33), (8, 22, 30), (1, 3, 5), (0, 2, 4), (7, 15, 21)), ((64, 64), (64, 64), (0, 0), (0, 32), (64, 32)), ((1000,), (999,), (7,), (3,), (900,))][which]
