@@ -239,7 +239,8 @@ mod tests {
 
     #[test]
     fn many_short_rows_are_gathered_by_warps() {
-        let short = |size, per_row, rows| Pieces { size, per_row, all: per_row * rows, checked: 0 }.short_rows();
+        let short =
+            |size, per_row, rows| Pieces { size, per_row, all: per_row * rows, checked: 0 }.short_rows();
         assert_eq!((short(4, 7, 1 << 15), short(1, 64, 1 << 20)), (1 << 15, 1 << 20));
         assert_eq!((short(4, 7, (1 << 15) - 1), short(16, 7, 1 << 20)), (0, 0), "few, and whole packs");
         assert_eq!((short(4, 3, 1 << 20), short(4, 65, 1 << 20)), (0, 0), "shorter and longer ones");

@@ -166,7 +166,11 @@ mod tests {
             sharings.iter().find(|s| s.capacity() >= packs).map(|s| (s.threads, s.blocks, s.packs))
         };
         assert_eq!(first(512, true, HOPPER), Some((128, 0, 4)));
-        assert_eq!(first(512, false, HOPPER), Some((128, 0, 4)), "both ends of a misaligned row share a pack");
+        assert_eq!(
+            first(512, false, HOPPER),
+            Some((128, 0, 4)),
+            "both ends of a misaligned row share a pack"
+        );
         assert_eq!(first(513, false, HOPPER), Some((64, 1, 3)));
         let norm = Holding { single: true, ..f32_ };
         assert_eq!((norm.packs(512, true), norm.packs(512, false)), (128, 129));
