@@ -2,6 +2,7 @@
 //
 // EP_DATA  dtype     EP_RMS  1: rms_norm, which uses gamma as its weight, and rstd as its inv_rms     and what
 // rows.cuh names.
+#define EP_ENDS_APART   // gamma and beta would have to be loaded for both ends of a joined pack
 #include "rows.cuh"
 
 using Data = EP_DATA;
@@ -145,6 +146,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
             if (args.rstd) pointer<A>(args.rstd)[row] = rstd;
         }
         Data* const dst = pointer<Data>(args.dst) + row * args.cols;
+        const Cut cut = cut_of(src, cols);
         const bool alike = before == elements_past_pack(dst);
 #pragma unroll
         for (int j = 0; j < Rows::packs; j += together) {
@@ -165,7 +167,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
                     if constexpr (EP_RMS) out.at[i] = convert<Data>(scaled);
                     else out.at[i] = convert<Data>(scaled + widen(beta[k].at[i]));
                 }
-                store_pack(dst, start, cols, alike, out);
+                store_pack(dst, j + k, start, cut, alike, out);
             }
         }
     }

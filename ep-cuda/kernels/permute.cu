@@ -1,94 +1,268 @@
 // Any permutation by blocks in shared memory, which are read in long runs of src and written in long runs of dst.
 // Made for dimensions too small for the tiles of transpose.cu.
 //
-// EP_SIZE  bytes of an element     EP_THREADS     EP_EACH  elements of a block for each thread
+// EP_SIZE  bytes of an element     EP_THREADS
 #include "common.cuh"
 
 using Element = BitsOf<EP_SIZE>;
-constexpr int block_rank = max_rank;
 
-// A block covers `size` indices of up to 8 dimensions, all of them except for at most two, which are cut. Unused
-// entries have the size 1. Offsets within a block are below 2^31, as is the number of blocks.
+// A block covers some indices of up to 8 dimensions, all of them except for at most two, which are cut. On each side its
+// innermost dimensions are a run, elements that follow each other, up to the first that is cut; the others number the
+// runs. In shared memory runs are as in src, `pitch` elements apart. Lists go from the innermost dimension outwards.
+struct Side {
+    u32 run, runs;                     // elements of a run, and how many
+    u32 cut, per_index;                // 1 or 2: it ends with the first or second cut dimension, so long for each index
+    FastDiv segments;                  // of a run, of which warps take some each
+    u32 rank, pad;                     // of what numbers the runs
+    FastDiv size[max_rank];
+    i64 stride[max_rank];
+    u32 to_shared[max_rank];
+    u32 cut_of[max_rank];              // 1 or 2 for dimensions that are cut; else 0
+};
 struct Args {
-    FastDiv src_size[block_rank];      // from src's innermost dimension outwards
-    FastDiv dst_size[block_rank];      // the same sizes from dst's innermost dimension outwards
-    i64 src_strides[block_rank];       // in src, in its order
-    i64 dst_strides[block_rank];       // in dst, in its order
-    u32 dst_to_shared[block_rank];     // in a block that is laid out as src, in dst's order
-    u32 src_cut[block_rank];           // 1 or 2: the first or second dimension that is cut; else 0
-    u32 dst_cut[block_rank];
+    Side src_side, dst_side;
+    FastDiv in_run[max_rank];          // sizes of the dimensions of dst's run; that of the last is not read
+    u32 run_to_shared[max_rank];
+    u32 run_rank, pitch;
     u64 cut_size[2], cut_extent[2];    // indices of a cut dimension in a block, and in all; 1 and 1 without
-    // How blocks follow each other, from any first dimension: how many there are, and how far they are apart.
-    u32 rank, elements;                // dimensions of these lists; elements of a block
+    // How blocks follow each other: how many there are, and how far they are apart.
+    u32 rank, pad;
     FastDiv count[max_rank];           // that of the last one is not read
     i64 src_step[max_rank], dst_step[max_rank];
     u32 cut_of[max_rank];              // 1 or 2: blocks along a dimension that is cut; else 0
-    u64 blocks;
+    u64 blocks, src_bytes;
     u64 src, dst;
 };
 
-extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid_constant__ Args args) {
-    constexpr u32 volume = EP_THREADS * EP_EACH;
-    __shared__ Element shared[volume];
-    // What depends on the place in a block alone is the same for all blocks: offsets, and the indices of cut
-    // dimensions in the halves of a word. In shared memory, for registers would leave room for few threads.
-    __shared__ uint2 reads[volume], writes[volume];
-    __shared__ u16 places[volume];
-    for (u32 element = threadIdx.x; element < args.elements; element += EP_THREADS) {
-        u32 rest = element, offset = 0, cut = 0, place = 0;
-        for (int d = 0; d < block_rank; ++d) {
-            u32 index;
-            rest = divide(args.src_size[d], rest, index);
-            offset += index * u32(args.src_strides[d]);
-            if (args.src_cut[d]) cut |= index << (16 * (args.src_cut[d] - 1));
-        }
-        reads[element] = {offset, cut};
-        rest = element, offset = 0, cut = 0;
-        for (int d = 0; d < block_rank; ++d) {
-            u32 index;
-            rest = divide(args.dst_size[d], rest, index);
-            offset += index * u32(args.dst_strides[d]);
-            place += index * args.dst_to_shared[d];
-            if (args.dst_cut[d]) cut |= index << (16 * (args.dst_cut[d] - 1));
-        }
-        writes[element] = {offset, cut};
-        places[element] = u16(place);
+constexpr u32 word = EP_SIZE < 4 ? 4 : EP_SIZE;
+// Elements of a word and of a store. What may be aligned as its halves is stored one by one.
+constexpr u32 in_word = word / EP_SIZE;
+#ifdef EP_LOOSE
+constexpr u32 in_pack = 1;
+#else
+constexpr u32 in_pack = 16 / EP_SIZE;
+#endif
+// What a block has room for: 40 KiB, and 2 for what runs leave out between them. A word in 33 is left out, too, so that
+// steps of 32 words meet different banks.
+constexpr u32 words = 43008 / word;
+// Words of src and packs of dst, or what would be packs, in a segment: a warp finds its place once.
+constexpr u32 words_of_segment = EP_SIZE < 4 ? 128 : 256, packs_of_segment = 64 * (16 / EP_SIZE / in_pack);
+using Word = Select<(EP_SIZE < 4), u32, Element>;
+EP_DEVICE u32 place_of_word(u32 index) { return index + index / 32; }
+// Of a byte.
+EP_DEVICE u32 place_of(u32 byte) { return byte + byte / (32 * word) * word; }
+
+// Copies a word to shared memory in the background.
+EP_DEVICE void copy_word(Word* to, const void* from) {
+#ifdef EP_LOOSE
+    constexpr u32 piece = word / 2;
+#else
+    constexpr u32 piece = word;
+#endif
+    const u32 place = u32(__cvta_generic_to_shared(to));
+#pragma unroll
+    for (u32 i = 0; i < word; i += piece)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place + i), "l"(reinterpret_cast<u64>(from) + i), "n"(piece)
+                     : "memory");
+}
+
+// Where a run is: offsets in memory and in the block, and whether it is inside.
+struct Run {
+    i64 offset;
+    u32 shared;
+    bool inside;
+};
+EP_DEVICE Run run_at(const Side& side, u32 number, uint2 left) {
+    Run run{0, 0, true};
+#pragma unroll 1
+    for (u32 d = 0; d < side.rank; ++d) {
+        u32 index = number;
+        if (d + 1 < side.rank) number = divide(side.size[d], number, index);
+        run.offset += i64(index) * side.stride[d];
+        run.shared += index * side.to_shared[d];
+        if (side.cut_of[d]) run.inside &= index < (side.cut_of[d] == 1 ? left.x : left.y);
     }
-    __syncthreads();
+    return run;
+}
+EP_DEVICE u32 length_of(const Side& side, uint2 left) {
+    return side.cut ? side.per_index * (side.cut == 1 ? left.x : left.y) : side.run;
+}
+
+EP_DEVICE Element element_at(const Word* shared, u32 byte) {
+    return *reinterpret_cast<const Element*>(reinterpret_cast<const u8*>(shared) + place_of(byte));
+}
+
+// Along the three innermost dimensions of dst's runs, that need no division: their sizes, of which the last dimension's
+// has no end here, and how far the next element is where none of them ends, the first, and two.
+struct Steps {
+    u32 size[3], one, turned, turned_twice;
+};
+EP_DEVICE Steps steps_of(const Args& args) {
+    Steps steps;
+#pragma unroll
+    for (u32 d = 0; d < 3; ++d) steps.size[d] = d + 1 < args.run_rank ? u32(args.in_run[d].divisor) : ~0u;
+    const u32 second = args.run_to_shared[1] * EP_SIZE;
+    steps.one = args.run_to_shared[0] * EP_SIZE;
+    steps.turned = second - (steps.size[0] - 1) * steps.one;
+    steps.turned_twice = args.run_to_shared[2] * EP_SIZE - steps.size[1] * second;
+    return steps;
+}
+
+// Elements `begin` to `end` of a run as a pack, from 0 on. Without branches, for neighbours turn at different elements.
+template <bool Deep>
+EP_DEVICE void collect(
+    Pack<Element, int(in_pack)>& pack, const Word* shared, const Steps& steps, u32 place, i32 begin, i32 end, u32 index,
+    u32 second) {
+#pragma unroll
+    for (i32 i = 0; i < i32(in_pack); ++i) {
+        if (begin + i < end) pack.at[i] = element_at(shared, place);
+        const bool moves = begin + i >= 0, turns = moves && index + 1 == steps.size[0];
+        place += turns ? steps.turned : moves ? steps.one : 0;
+        index = turns ? 0 : index + moves;
+        if constexpr (Deep) {
+            const bool turns_twice = turns && second + 1 == steps.size[1];
+            place += turns_twice ? steps.turned_twice : 0;
+            second = turns_twice ? 0 : second + turns;
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid_constant__ Args args) {
+    __shared__ Word shared[words + words / 32 + 1];
     for (u64 t = blockIdx.x; t < args.blocks; t += gridDim.x) {
         u32 rest = u32(t);
         const Element* src = pointer<const Element>(args.src);
         Element* dst = pointer<Element>(args.dst);
-        u64 left[2] = {args.cut_extent[0], args.cut_extent[1]};
-#pragma unroll
-        for (int d = 0; d < max_rank; ++d) {
-            if (d >= args.rank) break;
+        u64 extent[2] = {args.cut_extent[0], args.cut_extent[1]};
+#pragma unroll 1
+        for (u32 d = 0; d < args.rank; ++d) {
             u32 index = rest;
             if (d + 1 < args.rank) rest = divide(args.count[d], rest, index);
             src += i64(index) * args.src_step[d];
             dst += i64(index) * args.dst_step[d];
-            if (args.cut_of[d] == 1) left[0] -= index * args.cut_size[0];
-            if (args.cut_of[d] == 2) left[1] -= index * args.cut_size[1];
+            if (args.cut_of[d] == 1) extent[0] -= index * args.cut_size[0];
+            if (args.cut_of[d] == 2) extent[1] -= index * args.cut_size[1];
         }
-        const u32 limit0 = u32(least(left[0], u64(0xffff))), limit1 = u32(least(left[1], u64(0xffff)));
-        auto inside = [&](u32 cut) { return (cut & 0xffff) < limit0 && cut >> 16 < limit1; };
-        Element moved[EP_EACH];
+        const uint2 left = {u32(least(extent[0], args.cut_size[0])), u32(least(extent[1], args.cut_size[1]))};
+
+        const u32 lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
+        constexpr u32 warps = EP_THREADS / warp_size, together = words_of_segment / warp_size;
+        const u32 src_length = length_of(args.src_side, left), src_words = (src_length + in_word - 1) / in_word;
+        const u32 reads = args.src_side.runs * u32(args.src_side.segments.divisor);
+        constexpr u32 at_once = EP_SIZE < 4 ? 2 : 1;
+        for (u32 first = warp; first < reads; first += warps * at_once) {
+#if EP_SIZE < 4
+            u32 found[at_once][together], upper[at_once][together], offset[at_once], begin[at_once], to[at_once];
+#endif
 #pragma unroll
-        for (int e = 0; e < EP_EACH; ++e) {
-            const u32 element = e * EP_THREADS + threadIdx.x;
-            if (element >= args.elements) break;
-            const uint2 read = reads[element];
-            if (inside(read.y)) moved[e] = src[i32(read.x)];
+            for (u32 g = 0; g < at_once; ++g) {
+#if EP_SIZE < 4
+                begin[g] = src_words;
+#endif
+                if (first + g * warps >= reads) continue;
+                u32 segment;
+                const Run run = run_at(args.src_side, divide(args.src_side.segments, first + g * warps, segment), left);
+                const u32 index = segment * words_of_segment + lane;
+                if (!run.inside || index >= src_words) continue;
+                // Steps of a warp's words leave out one in shared memory.
+                const u32 place = place_of_word(run.shared / in_word + index);
+                const Element* const from = src + run.offset + index * in_word;
+#if EP_SIZE >= 4
+#pragma unroll
+                for (u32 k = 0; k < together; ++k)
+                    if (index + k * warp_size < src_words) copy_word(shared + place + k * (warp_size + 1), from + k * warp_size);
+#else
+                // By aligned words, two where an end of one is wanted, of which nothing outside of src is read.
+                const u64 address = reinterpret_cast<u64>(from), low = address & ~u64(3);
+                offset[g] = u32(address & 3);
+                const bool inside = low >= args.src && low + 4 * words_of_segment + 4 <= args.src + args.src_bytes;
+                if (inside && offset[g] == 0) {
+#pragma unroll
+                    for (u32 k = 0; k < together; ++k)
+                        if (index + k * warp_size < src_words)
+                            copy_word(shared + place + k * (warp_size + 1), pointer<const u32>(low) + k * warp_size);
+                    continue;
+                }
+                begin[g] = index;
+                to[g] = place;
+#pragma unroll
+                for (u32 k = 0; k < together; ++k) {
+                    if (index + k * warp_size >= src_words) continue;
+                    const u32* const words = pointer<const u32>(low) + k * warp_size;
+                    if (inside) {
+                        found[g][k] = words[0];
+                        upper[g][k] = words[1];
+                        continue;
+                    }
+                    // As if it had been found by words.
+                    u64 bytes = 0;
+                    const u32 count = least(src_length - (index + k * warp_size) * in_word, in_word);
+#pragma unroll 1
+                    for (u32 i = 0; i < count; ++i)
+                        bytes |= u64(from[k * warp_size * in_word + i]) << (8 * (offset[g] + i * EP_SIZE));
+                    found[g][k] = u32(bytes);
+                    upper[g][k] = u32(bytes >> 32);
+                }
+#endif
+            }
+#if EP_SIZE < 4
+#pragma unroll
+            for (u32 g = 0; g < at_once; ++g)
+#pragma unroll
+                for (u32 k = 0; k < together; ++k)
+                    if (begin[g] + k * warp_size < src_words)
+                        shared[to[g] + k * (warp_size + 1)] = __funnelshift_r(found[g][k], upper[g][k], 8 * offset[g]);
+#endif
         }
-#pragma unroll
-        for (int e = 0; e < EP_EACH; ++e) shared[e * EP_THREADS + threadIdx.x] = moved[e];
+        asm volatile("cp.async.wait_all;" ::: "memory");
         __syncthreads();
+
+        const u32 length = length_of(args.dst_side, left), rank = args.run_rank;
+        const Steps steps = steps_of(args);
+        const u32 writes = args.dst_side.runs * u32(args.dst_side.segments.divisor);
+        for (u32 unit = warp; unit < writes; unit += warps) {
+            u32 segment;
+            const Run run = run_at(args.dst_side, divide(args.dst_side.segments, unit, segment), left);
+            Element* const to = dst + run.offset;
+            // Packs are those of memory: the first and the last may not be whole.
+            const i32 before = in_pack == 1 ? 0 : i32(reinterpret_cast<u64>(to) / EP_SIZE % in_pack);
+            if (!run.inside) continue;
+#pragma unroll 1
+            for (u32 k = 0; k < packs_of_segment; k += warp_size) {
+                const i32 begin = i32((segment * packs_of_segment + k + lane) * in_pack) - before;
+                const i32 first = begin < 0 ? 0 : begin, end = least(begin + i32(in_pack), i32(length));
+                if (first >= end) continue;
+                u32 index[3] = {};
+                auto locate = [&](u32 at) {
+                    u32 place = run.shared;
 #pragma unroll
-        for (int e = 0; e < EP_EACH; ++e) {
-            const u32 element = e * EP_THREADS + threadIdx.x;
-            if (element >= args.elements) break;
-            const uint2 write = writes[element];
-            if (inside(write.y)) dst[i32(write.x)] = shared[places[element]];
+                    for (u32 d = 0; d < max_rank; ++d) {
+                        if (d >= rank) break;
+                        u32 i = at;
+                        if (d + 1 < rank) at = divide(args.in_run[d], at, i);
+                        place += i * args.run_to_shared[d];
+                        if (d < 3) index[d] = i;
+                    }
+                    return place * EP_SIZE;
+                };
+                u32 place = locate(u32(first));
+                const u32 left_of_three = ((steps.size[2] - index[2]) * steps.size[1] - index[1]) * steps.size[0] - index[0];
+                if (rank > 3 && u32(end - first) > left_of_three) {
+#pragma unroll 1
+                    for (i32 at = first; at < end; ++at) to[at] = element_at(shared, locate(u32(at)));
+                } else if constexpr (in_pack == 1) to[first] = element_at(shared, place);
+                else {
+                    Pack<Element, int(in_pack)> pack;
+                    if (rank > 2) collect<true>(pack, shared, steps, place, begin, end, index[0], index[1]);
+                    else collect<false>(pack, shared, steps, place, begin, end, index[0], index[1]);
+                    if (end - begin == i32(in_pack) && begin >= 0) store(to + begin, pack);
+                    else {
+#pragma unroll
+                        for (i32 i = 0; i < i32(in_pack); ++i)
+                            if (begin + i >= 0 && begin + i < end) to[begin + i] = pack.at[i];
+                    }
+                }
+            }
         }
         __syncthreads();
     }

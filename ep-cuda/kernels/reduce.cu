@@ -98,11 +98,77 @@ EP_DEVICE T shuffle_down(T x, u32 distance) {
 
 constexpr u32 warps = EP_THREADS / warp_size;
 
+#if EP_INNER
+// A block takes columns that follow each other, `Wide` for each lane; its warps share the rows.
+template <int Wide>
+EP_DEVICE void reduce_columns(const Args& args) {
+    constexpr int together = 8 * Wide;
+    constexpr u32 across = warp_size * Wide;
+    __shared__ A found[warps][across];
+    const u32 lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
+    const u64 columns = (args.inner + across - 1) / across;
+    for (u64 unit = blockIdx.x; unit < args.outer * args.parts * columns; unit += gridDim.x) {
+        const u64 line = unit / columns, i = unit % columns * across + lane * Wide;
+        const u64 row = line / args.parts, part = line % args.parts;
+        const u64 begin = part * args.per_part, end = least(begin + args.per_part, args.reduced);
+        const In* const from = pointer<const In>(args.src) + row * args.reduced * args.inner + i;
+        A sums[8][Wide];
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+#pragma unroll
+            for (int k = 0; k < Wide; ++k) sums[j][k] = neutral();
+        auto get = [&](Pack<In, Wide>& x, u64 r) {
+            // Complex numbers may be aligned as their parts.
+            if constexpr (Wide == 1) x.at[0] = from[r * args.inner];
+            else load(x, from + r * args.inner);
+        };
+        auto add = [&](int j, const Pack<In, Wide>& x) {
+#pragma unroll
+            for (int k = 0; k < Wide; ++k) sums[j][k] = combine(sums[j][k], enter(x.at[k]));
+        };
+        if (i < args.inner) {
+            u64 r = begin + warp;
+            for (; r + (together - 1) * warps < end; r += together * warps) {
+                Pack<In, Wide> x[together];
+#pragma unroll
+                for (int j = 0; j < together; ++j) get(x[j], r + j * warps);
+#pragma unroll
+                for (int j = 0; j < together; ++j) add(j % 8, x[j]);
+            }
+            for (; r < end; r += warps) {
+                Pack<In, Wide> x;
+                get(x, r);
+                add(0, x);
+            }
+        }
+#pragma unroll
+        for (int width = 4; width > 0; width /= 2)
+#pragma unroll
+            for (int j = 0; j < width; ++j)
+#pragma unroll
+                for (int k = 0; k < Wide; ++k) sums[j][k] = combine(sums[j][k], sums[j + width][k]);
+#pragma unroll
+        for (int k = 0; k < Wide; ++k) found[warp][lane * Wide + k] = sums[0][k];
+        __syncthreads();
+        if (warp == 0 && i < args.inner) {
+#pragma unroll
+            for (int k = 0; k < Wide; ++k) {
+                A sum = sums[0][k];
+#pragma unroll
+                for (u32 w = 1; w < warps; ++w) sum = combine(sum, found[w][lane * Wide + k]);
+                pointer<Out>(args.dst)[line * args.inner + i + k] = leave(sum, args.divisor);
+            }
+        }
+        __syncthreads();
+    }
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_reduce(const __grid_constant__ Args args) {
+#if EP_INNER == 0
     const u32 lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
     const In* const src = pointer<const In>(args.src);
     Out* const dst = pointer<Out>(args.dst);
-#if EP_INNER == 0
     using P = Pack<In, EP_PACK>;
     constexpr int together = 4;
     constexpr u32 lines = EP_THREADS / EP_SHARERS;
@@ -163,41 +229,10 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_reduce(const __grid_
         }
     }
 #else
-    constexpr int together = 8;
-    __shared__ A found[warps][warp_size];
-    const u64 columns = (args.inner + warp_size - 1) / warp_size;
-    for (u64 unit = blockIdx.x; unit < args.outer * args.parts * columns; unit += gridDim.x) {
-        const u64 line = unit / columns, i = unit % columns * warp_size + lane;
-        const u64 row = line / args.parts, part = line % args.parts;
-        const u64 begin = part * args.per_part, end = least(begin + args.per_part, args.reduced);
-        const In* const from = src + row * args.reduced * args.inner + i;
-        A sums[together];
-#pragma unroll
-        for (int j = 0; j < together; ++j) sums[j] = neutral();
-        if (i < args.inner) {
-            u64 r = begin + warp;
-            for (; r + (together - 1) * warps < end; r += together * warps) {
-                In x[together];
-#pragma unroll
-                for (int j = 0; j < together; ++j) x[j] = from[(r + j * warps) * args.inner];
-#pragma unroll
-                for (int j = 0; j < together; ++j) sums[j] = combine(sums[j], enter(x[j]));
-            }
-            for (; r < end; r += warps) sums[0] = combine(sums[0], enter(from[r * args.inner]));
-        }
-#pragma unroll
-        for (int width = together / 2; width > 0; width /= 2)
-#pragma unroll
-            for (int j = 0; j < width; ++j) sums[j] = combine(sums[j], sums[j + width]);
-        found[warp][lane] = sums[0];
-        __syncthreads();
-        if (warp == 0 && i < args.inner) {
-            A sum = sums[0];
-#pragma unroll
-            for (u32 w = 1; w < warps; ++w) sum = combine(sum, found[w][lane]);
-            dst[line * args.inner + i] = leave(sum, args.divisor);
-        }
-        __syncthreads();
+    // Halves are loaded in pairs where that is possible.
+    if constexpr (is_half<In>) {
+        if (args.inner % 2 == 0 && aligned(args.src, 2 * sizeof(In))) return reduce_columns<2>(args);
     }
+    reduce_columns<1>(args);
 #endif
 }

@@ -8,6 +8,7 @@
 //   EP_PACK     elements that are loaded together
 //   EP_PACKS    packs of a row that a thread holds
 //   EP_ALIGNED  1: every row begins at a multiple of a pack and has whole packs; 0: it may begin and end within one
+// and, before the include, EP_ENDS_APART where the ends of a row do not share a pack
 #pragma once
 #include "common.cuh"
 
@@ -21,6 +22,11 @@ struct Rows {
     static constexpr bool is_aligned = EP_ALIGNED;
     static constexpr bool in_warp = blocks == 0;
     static constexpr u32 sharers = in_warp ? lanes : threads * blocks;
+#ifdef EP_ENDS_APART
+    static constexpr bool joins_ends = false;
+#else
+    static constexpr bool joins_ends = true;
+#endif
     // Blocks for each multiprocessor, for which registers are left: without, some blocks of 512 threads would be alone.
     static constexpr u32 resident = in_warp || threads > 512 ? 1 : 1024 / threads;
     static_assert(in_warp || (lanes == warp_size && rows == 1), "a block shares one row at a time");
@@ -186,6 +192,20 @@ EP_DEVICE i32 elements_past_pack(const T* row) {
     return Rows::is_aligned ? 0 : i32((reinterpret_cast<u64>(row) / sizeof(T)) % Rows::pack);
 }
 
+// How the packs of memory cut a row. The first one holds its elements from `before` on. The last elements, where they do
+// not fill a pack and fit in front of these, are held there: `tail` of them, from element `end` on. So no row takes more
+// packs than its elements fill, and those of one that is only shifted are full.
+struct Cut {
+    i32 before, tail, end;
+};
+template <class T>
+EP_DEVICE Cut cut_of(const T* row, i32 cols) {
+    if constexpr (Rows::is_aligned) return {0, 0, cols};
+    const i32 before = elements_past_pack(row), past = i32(u32(before + cols) % Rows::pack);
+    const i32 tail = Rows::joins_ends && past <= before && before + cols > Rows::pack ? past : 0;
+    return {before, tail, cols - tail};
+}
+
 // How far around a row's begin its tensor goes, as far as packs that touch the row can reach: a pack that is partly of
 // neighbouring rows is read as a whole, but nothing outside of the tensor is.
 struct Span {
@@ -195,85 +215,170 @@ EP_DEVICE Span span_of(u64 row, u64 rows, u64 cols) {
     return {i32(least(row * cols, u64(Rows::pack))), i32(least((rows - row) * cols, cols + Rows::pack))};
 }
 
-// Gives this thread's elements past the row's ends, in packs that are partly inside, the value `outside`.
+// Whether all elements of the pack that begins at element `start` are the row's.
+EP_DEVICE bool is_whole(Cut cut, i32 start) {
+    return start + Rows::pack <= cut.end && (start >= 0 || cut.tail == cut.before);
+}
+// Whether element i of this pack is.
+EP_DEVICE bool is_held(Cut cut, i32 start, int i) { return start + i < 0 ? i < cut.tail : start + i < cut.end; }
+// Whether the last pack is filled, or is the first one.
+EP_DEVICE bool ends_with_pack(Cut cut) { return u32(cut.before + cut.end) % Rows::pack == 0; }
+
+// Puts the row's tail in front of the first pack's elements.
 template <class T>
-EP_DEVICE void mask_row(Pack<T, Rows::pack> (&packs)[Rows::packs], i32 first, i32 cols, T outside) {
+EP_DEVICE void put_tail(Pack<T, Rows::pack>& first, const Pack<T, Rows::pack>& tail, Cut cut) {
+#pragma unroll
+    for (int i = 0; i < Rows::pack; ++i)
+        if (i < cut.tail) first.at[i] = tail.at[i];
+}
+
+// Puts the row's tail in front of the first pack's elements, and gives those of this thread's elements that are not the
+// row's the value `outside`.
+template <class T>
+EP_DEVICE void finish_ends(
+    Pack<T, Rows::pack> (&packs)[Rows::packs], const Pack<T, Rows::pack>& tail, i32 first, Cut cut, T outside) {
+    // Of a thread's packs only the first can begin before the row.
+    if (first < 0) {
+        put_tail(packs[0], tail, cut);
+        if (!is_whole(cut, first)) {
+#pragma unroll
+            for (int i = 0; i < Rows::pack; ++i)
+                if (!is_held(cut, first, i)) packs[0].at[i] = outside;
+        }
+    }
+    if (ends_with_pack(cut)) return;
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
-        const i32 start = first + j * i32(Rows::sharers) * Rows::pack;
-        // Of a thread's packs only the first can begin before the row.
-        const bool ends_inside = u32(cols - start - 1) < u32(Rows::pack - 1);
-        if (!ends_inside && (j > 0 || start >= 0)) continue;
+        const i32 left = cut.end - (first + j * i32(Rows::sharers) * Rows::pack);
+        if (u32(left - 1) >= u32(Rows::pack - 1)) continue;
 #pragma unroll
-        for (int i = 0; i < Rows::pack; ++i)
-            if ((j == 0 && start + i < 0) || start + i >= cols) packs[j].at[i] = outside;
+        for (int i = 1; i < Rows::pack; ++i)
+            if (i >= left) packs[j].at[i] = outside;
     }
 }
 
-// Loads this thread's packs of a row; what is past the row's ends gets `outside`. Pack 0 begins at or before the row,
-// at a multiple of its size in memory.
+// This thread's packs of a row; what is past the row's ends gets `outside`. Pack 0 begins at or before the row, at a
+// multiple of its size in memory. The first step only loads: all that a thread needs before it waits for any.
+template <class T>
+struct RowLoad {
+    const T* row;
+    Cut cut;
+    Span span;
+    T outside;
+    i32 first, last;
+    Pack<T, Rows::pack> tail;
+
+    __device__ __forceinline__ RowLoad(
+        Pack<T, Rows::pack> (&packs)[Rows::packs], const T* from, Cut of_row, Span around, T nothing, bool loads = true)
+        : row(from), cut(of_row), span(around), outside(nothing) {
+        first = i32(part_of_row().first) * Rows::pack - cut.before;
+        last = !loads ? -Rows::pack : Rows::is_aligned ? cut.end - 1 : least(cut.end - 1, span.after - Rows::pack);
+#pragma unroll
+        for (int j = 0; j < Rows::packs; ++j) {
+            const i32 start = first + j * i32(Rows::sharers) * Rows::pack;
+#pragma unroll
+            for (int i = 0; i < Rows::pack; ++i) packs[j].at[i] = outside;
+            if (start <= last && (Rows::is_aligned || j > 0 || start >= -span.before)) load(packs[j], row + start);
+        }
+        if (!Rows::is_aligned && loads && first < 0 && cut.tail > 0 && tail_is_inside()) load(tail, row + cut.end);
+    }
+    __device__ __forceinline__ bool tail_is_inside() const { return cut.end <= span.after - Rows::pack; }
+
+    __device__ __forceinline__ void finish(Pack<T, Rows::pack> (&packs)[Rows::packs]) {
+        if constexpr (Rows::is_aligned) return;
+        // The tensor's first and last elements are loaded alone.
+        if (first < 0 && (first < -span.before || first > last)) load_some(packs[0], row + first, -first, cut.end - first);
+        if (first < 0 && cut.tail > 0 && !tail_is_inside()) load_some(tail, row + cut.end, 0, cut.tail);
+        if (last < cut.end - 1 && !ends_with_pack(cut)) {
+            const i32 start = cut.end - i32(u32(cut.before + cut.end) % Rows::pack);
+            Pack<T, Rows::pack> pack;
+            load_some(pack, row + start, 0, cut.end - start);
+#pragma unroll
+            for (int j = 0; j < Rows::packs; ++j)
+                if (start >= 0 && start == first + j * i32(Rows::sharers) * Rows::pack) packs[j] = pack;
+        }
+        finish_ends(packs, tail, first, cut, outside);
+    }
+};
 template <class T>
 EP_DEVICE void load_row(Pack<T, Rows::pack> (&packs)[Rows::packs], const T* row, i32 cols, Span span, T outside) {
-    const i32 before = elements_past_pack(row), first = i32(part_of_row().first) * Rows::pack - before;
-    // All loads before the first use of one, and no branches between them.
-    const i32 last = Rows::is_aligned ? cols - 1 : least(cols - 1, span.after - Rows::pack);
-#pragma unroll
-    for (int j = 0; j < Rows::packs; ++j) {
-        const i32 start = first + j * i32(Rows::sharers) * Rows::pack;
-#pragma unroll
-        for (int i = 0; i < Rows::pack; ++i) packs[j].at[i] = outside;
-        if (start <= last && (Rows::is_aligned || j > 0 || start >= -span.before)) load(packs[j], row + start);
-    }
-    if constexpr (!Rows::is_aligned) {
-        // The tensor's first and last elements.
-        if (before > span.before || last < cols - 1) {
-#pragma unroll
-            for (int j = 0; j < Rows::packs; ++j) {
-                const i32 start = first + j * i32(Rows::sharers) * Rows::pack;
-                if (start < cols && (start > last || start < -span.before))
-                    load_some(packs[j], row + start, -start, cols - start);
-            }
-        }
-        mask_row(packs, first, cols, outside);
-    }
+    RowLoad<T>(packs, row, cut_of(row, cols), span, outside).finish(packs);
 }
 
-// Loads a row by the positions of the packs of another that begins `before` elements past a pack.
+// Loads a row by the positions of the packs of another with this cut, of which it does not have the alignment.
 template <class T>
-EP_DEVICE void load_row_at(
-    Pack<T, Rows::pack> (&packs)[Rows::packs], const T* row, i32 before, i32 cols, Span span, T outside) {
-    if (Rows::is_aligned || before == elements_past_pack(row)) return load_row(packs, row, cols, span, outside);
-    const i32 first = i32(part_of_row().first) * Rows::pack - before;
+EP_DEVICE void load_row_apart(
+    Pack<T, Rows::pack> (&packs)[Rows::packs], const T* row, Cut cut, i32 cols, Span span, T outside) {
+    const i32 first = i32(part_of_row().first) * Rows::pack - cut.before;
+    auto get = [&](Pack<T, Rows::pack>& pack, i32 start) {
+        load_anywhere(pack, row, start, -span.before, span.after, cols);
+    };
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
         const i32 start = first + j * i32(Rows::sharers) * Rows::pack;
 #pragma unroll
         for (int i = 0; i < Rows::pack; ++i) packs[j].at[i] = outside;
-        if (start < cols) load_anywhere(packs[j], row, start, -span.before, span.after, cols);
+        if (start < cut.end) get(packs[j], start);
     }
-    mask_row(packs, first, cols, outside);
+    Pack<T, Rows::pack> tail;
+    if (first < 0 && cut.tail > 0) get(tail, cut.end);
+    finish_ends(packs, tail, first, cut, outside);
 }
 
-// Stores the pack at element `start` of a row. `together`: the row's packs are those of memory.
+// A pack to any address of an element: those of 2 bytes by words.
+template <class T, int N>
+EP_DEVICE void store_anywhere(T* to, const Pack<T, N>& pack) {
+    if constexpr (sizeof(T) == 2 && N > 2) {
+        const bool odd = reinterpret_cast<u64>(to) & 2;
+        if (odd) {
+            to[0] = pack.at[0];
+            to[N - 1] = pack.at[N - 1];
+        }
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) {
+            if (odd && i == N / 2 - 1) break;
+            Pack<T, 2> pair;
+            pair.at[0] = odd ? pack.at[2 * i + 1] : pack.at[2 * i];
+            pair.at[1] = odd ? pack.at[(2 * i + 2) % N] : pack.at[2 * i + 1];
+            store(to + 2 * i + odd, pair);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i) to[i] = pack.at[i];
+    }
+}
+
+// Stores pack j of this thread, which begins at element `start` of a row, by the cut of another. `together`: they are
+// packs of this one's memory, too.
 template <class To>
-EP_DEVICE void store_pack(To* row, i32 start, i32 cols, bool together, const Pack<To, Rows::pack>& pack) {
-    if (Rows::is_aligned || (together && start >= 0 && start + Rows::pack <= cols)) store(row + start, pack);
-    else store_some(row + start, pack, -start, cols - start);
+EP_DEVICE void store_pack(To* row, int j, i32 start, Cut cut, bool together, const Pack<To, Rows::pack>& pack) {
+    constexpr int size = Rows::pack;
+    if constexpr (Rows::is_aligned) return store(row + start, pack);
+    if ((j > 0 || start >= 0) && start + size <= cut.end) {
+        if (together) store(row + start, pack);
+        else store_anywhere(row + start, pack);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < size; ++i) {
+        if ((j > 0 || start + i >= 0) && start + i < cut.end) row[start + i] = pack.at[i];
+        if (j == 0 && start < 0 && i < cut.tail) row[cut.end + i] = pack.at[i];
+    }
 }
 
 // Stores a pack for each that `load_row` loaded from `like`: `fill(pack, j)` gives pack j its elements.
 template <class To, class From, class F>
 EP_DEVICE void store_row(To* row, const From* like, i32 cols, F fill) {
     const Part part = part_of_row();
-    const i32 before = elements_past_pack(like);
-    const bool together = before == elements_past_pack(row);
+    const Cut cut = cut_of(like, cols);
+    const bool together = cut.before == elements_past_pack(row);
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
-        const i32 start = i32(part.first + j * part.step) * Rows::pack - before;
-        if (start >= cols) continue;
-        Pack<To, Rows::pack> out;
-        fill(out, j);
-        store_pack(row, start, cols, together, out);
+        const i32 start = i32(part.first + j * part.step) * Rows::pack - cut.before;
+        if (start >= cut.end) continue;
+        Pack<To, Rows::pack> pack;
+        fill(pack, j);
+        store_pack(row, j, start, cut, together, pack);
     }
 }
 

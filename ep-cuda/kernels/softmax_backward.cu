@@ -35,8 +35,13 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
             const u64 row = least(first_row + r, args.rows - 1);
             const Span span = span_of(row, args.rows, args.cols);
             const Src* const from = pointer<const Src>(args.y) + row * args.cols;
-            load_row(y[r], from, cols, span, nothing);
-            load_row_at(dy[r], pointer<const Src>(args.dy) + row * args.cols, elements_past_pack(from), cols, span, nothing);
+            const Src* const gradient = pointer<const Src>(args.dy) + row * args.cols;
+            const Cut cut = cut_of(from, cols);
+            const bool alike = Rows::is_aligned || cut.before == elements_past_pack(gradient);
+            RowLoad<Src> of_y(y[r], from, cut, span, nothing), of_dy(dy[r], gradient, cut, span, nothing, alike);
+            of_y.finish(y[r]);
+            if (alike) of_dy.finish(dy[r]);
+            else load_row_apart(dy[r], gradient, cut, cols, span, nothing);
         }
 #pragma unroll
         for (u32 r = 0; r < Rows::rows; ++r) {

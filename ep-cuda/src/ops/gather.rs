@@ -17,6 +17,9 @@ use ep_core::{DType, Result};
 const THREADS: u32 = 256;
 /// Pieces of a thread.
 const UNROLL: u32 = 4;
+/// Rows of so many pieces that are not the largest are gathered by warps, where there are enough of them.
+const SHORT: std::ops::RangeInclusive<u64> = 4..=64;
+const MANY_ROWS: u64 = 1 << 15;
 
 fn spec(reading: Reading, piece: u64, index: Index) -> Spec {
     reading
@@ -60,6 +63,7 @@ struct Args {
     dst: u64,
     report: Report,
     checked: u64,
+    short_rows: u64,
 }
 
 // SAFETY: as `Args` of gather.cu.
@@ -86,6 +90,15 @@ struct Pieces {
     per_row: u64,
     all: u64,
     checked: u64,
+}
+
+impl Pieces {
+    /// Rows that warps gather, or 0.
+    fn short_rows(&self) -> u64 {
+        let rows = self.all / self.per_row.max(1);
+        let short = self.size < 16 && SHORT.contains(&self.per_row) && Index::of(self.all) == Index::Narrow;
+        if short && rows >= MANY_ROWS { rows } else { 0 }
+    }
 }
 
 impl Call {
@@ -141,10 +154,14 @@ impl Gatherer {
             dst: call.dst,
             report: Report::of(stream, self.name, self.reading.mode, call.window)?,
             checked: pieces.checked,
+            short_rows: pieces.short_rows(),
         };
         let kernels = &self.kernels[pieces.size.trailing_zeros() as usize];
         let function = kernels.get(Index::of(pieces.all))?;
-        let geometry = Geometry::covering(threads, THREADS, UNROLL)?;
+        let geometry = match argument.short_rows {
+            0 => Geometry::covering(threads, THREADS, UNROLL)?,
+            rows => Geometry::covering(rows, THREADS, 1)?,
+        };
         // SAFETY: the operands are valid as the caller promises, and this is the kernel's argument.
         unsafe { function.launch(stream, geometry, &argument) }
     }
@@ -218,6 +235,17 @@ mod tests {
         assert_eq!(pieces(3, 1, 0x100, 0x201), (1, 3, 90, 0));
         assert_eq!(pieces(1, 8, 0x104, 0x200), (4, 2, 60, 0), "halves of complex numbers");
         assert_eq!(pieces(0, 4, 0, 0).3, 10, "with nothing to write the indices are checked");
+    }
+
+    #[test]
+    fn many_short_rows_are_gathered_by_warps() {
+        let short =
+            |size, per_row, rows| Pieces { size, per_row, all: per_row * rows, checked: 0 }.short_rows();
+        assert_eq!((short(4, 7, 1 << 15), short(1, 64, 1 << 20)), (1 << 15, 1 << 20));
+        assert_eq!((short(4, 7, (1 << 15) - 1), short(16, 7, 1 << 20)), (0, 0), "few, and whole packs");
+        assert_eq!((short(4, 3, 1 << 20), short(4, 65, 1 << 20)), (0, 0), "shorter and longer ones");
+        assert_eq!(short(8, 64, 1 << 25), 0, "pieces beyond 2^31");
+        assert_eq!(Pieces { size: 1, per_row: 0, all: 0, checked: 5 }.short_rows(), 0);
     }
 
     #[test]

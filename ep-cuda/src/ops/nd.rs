@@ -28,6 +28,7 @@ impl FastDiv {
         FastDiv { divisor, multiplier: if divisor < 1 << 32 { excess(divisor) } else { 0 }, shift }
     }
 
+    #[cfg(test)]
     pub(super) fn divisor(self) -> u64 {
         self.divisor
     }

@@ -19,12 +19,17 @@ use primitives::permute::Permutation;
 
 const THREADS: u32 = 256;
 const MAX_GRID: u64 = 1 << 30;
-/// Blocks of permute.cu for each multiprocessor: what depends on the thread alone is computed once for several.
-const BLOCKS_PER_SM: u64 = 16;
+/// Bytes that a block of permute.cu moves, and what it has room for where runs do not follow each other closely. Large
+/// blocks have longer runs; where there are not so many of them for each multiprocessor, smaller ones keep more busy.
+const VOLUMES: [u64; 2] = [16 << 10, 40 << 10];
+const SLACK: u64 = 2 << 10;
+const MANY_BLOCKS: u64 = 4;
+/// Packs in a segment of a run of the destination.
+const SEGMENT_PACKS: u64 = 64;
 
-/// Elements of a block for each thread: a block and its tables fit the shared memory that needs no asking for.
-fn each(size: u64) -> u64 {
-    if size <= 4 { 8 } else { 4 }
+/// Bytes in a segment of a run of the source.
+fn segment_bytes(size: u64) -> u64 {
+    if size < 4 { 512 } else { 256 * size }
 }
 
 fn tile(size: u64) -> u64 {
@@ -43,8 +48,7 @@ fn tiles_spec(size: u64, vector: bool) -> Spec {
 }
 
 fn blocks_spec(size: u64, loose: bool) -> Spec {
-    let spec = Spec::new(&PERMUTE).with("EP_SIZE", size).with("EP_THREADS", THREADS);
-    with_loose(spec.with("EP_EACH", each(size)), loose)
+    with_loose(Spec::new(&PERMUTE).with("EP_SIZE", size).with("EP_THREADS", THREADS), loose)
 }
 
 pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 1] {
@@ -91,40 +95,51 @@ struct Tiles {
     dst: u64,
 }
 
+/// `Side` of permute.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Side {
+    run: u32,
+    runs: u32,
+    cut: u32,
+    per_index: u32,
+    segments: FastDiv,
+    rank: u32,
+    pad: u32,
+    size: [FastDiv; RANK],
+    stride: [i64; RANK],
+    to_shared: [u32; RANK],
+    cut_of: [u32; RANK],
+}
+
 /// `Args` of permute.cu.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Blocks {
-    src_size: [FastDiv; RANK],
-    dst_size: [FastDiv; RANK],
-    src_strides: [i64; RANK],
-    dst_strides: [i64; RANK],
-    dst_to_shared: [u32; RANK],
-    src_cut: [u32; RANK],
-    dst_cut: [u32; RANK],
+    src_side: Side,
+    dst_side: Side,
+    in_run: [FastDiv; RANK],
+    run_to_shared: [u32; RANK],
+    run_rank: u32,
+    pitch: u32,
     cut_size: [u64; 2],
     cut_extent: [u64; 2],
     rank: u32,
-    elements: u32,
+    pad: u32,
     count: [FastDiv; RANK],
     src_step: [i64; RANK],
     dst_step: [i64; RANK],
     cut_of: [u32; RANK],
     blocks: u64,
+    src_bytes: u64,
     src: u64,
     dst: u64,
 }
 
 impl Blocks {
-    /// Whether offsets within a block are not below 2^31.
+    /// Whether there are more blocks than 32 bits count.
     fn is_far(&self) -> bool {
-        let reach = |sizes: &[FastDiv; RANK], strides: &[i64; RANK]| {
-            let dims = sizes.iter().zip(strides);
-            dims.map(|(size, stride)| (size.divisor() - 1).saturating_mul(*stride as u64))
-                .fold(0u64, u64::saturating_add)
-        };
-        let far = reach(&self.src_size, &self.src_strides).max(reach(&self.dst_size, &self.dst_strides));
-        far >= 1 << 31
+        self.blocks >= 1 << 31
     }
 }
 
@@ -234,65 +249,70 @@ impl Plan {
         [order(&|d| d), order(&|d| self.perm[d])]
     }
 
+    /// The run of a side in blocks of these sizes: its length, how many dimensions it has, and the one that ends it.
+    fn run(&self, block: &[u64; RANK], order: &[usize; RANK]) -> (u64, usize, Option<usize>) {
+        let mut length = 1;
+        for (k, d) in order[..self.rank].iter().copied().enumerate() {
+            length *= block[d];
+            if block[d] < self.sizes[d] {
+                return (length, k + usize::from(block[d] > 1), Some(d));
+            }
+        }
+        (length, self.rank, None)
+    }
+
+    /// Elements between runs of the source in a block: an odd number of words, which spreads what is next to each other
+    /// along another dimension over the banks.
+    fn pitch(&self, run: u64) -> u64 {
+        let in_word = (4 / self.size).max(1);
+        (run.div_ceil(in_word) | 1) * in_word
+    }
+
     /// How many indices of each dimension a block has: as long runs on both sides as there is room for.
-    fn block(&self) -> [u64; RANK] {
-        let volume = each(self.size) * u64::from(THREADS);
+    fn block(&self, bytes: u64) -> [u64; RANK] {
+        let (volume, capacity) = (bytes / self.size, (bytes + SLACK) / self.size);
         let (rank, orders) = (self.rank, self.orders());
         let mut block = [1; RANK];
-        // The length of a side's run, and the dimension that ends it.
-        let run = |block: &[u64; RANK], order: &[usize; RANK]| {
-            let mut length = 1;
-            for d in &order[..rank] {
-                length *= block[*d];
-                if block[*d] < self.sizes[*d] {
-                    return (length, Some(*d));
-                }
-            }
-            (length, None)
-        };
         loop {
             // The shorter run grows, as long as the block has room for it.
-            let runs = [run(&block, &orders[0]), run(&block, &orders[1])];
+            let runs = [self.run(&block, &orders[0]), self.run(&block, &orders[1])];
             let sides = if runs[1].0 < runs[0].0 { [1, 0] } else { [0, 1] };
-            let grown = sides.into_iter().filter_map(|side| runs[side].1).find_map(|d| {
+            let grown = sides.into_iter().filter_map(|side| runs[side].2).find_map(|d| {
                 let room = volume / (block[..rank].iter().product::<u64>() / block[d]);
-                let size = self.sizes[d].min(block[d] * 2).min(room);
-                (size > block[d]).then_some((d, size))
+                let mut grown = block;
+                grown[d] = self.sizes[d].min(block[d] * 2).min(room);
+                let run = self.run(&grown, &orders[0]).0;
+                let used = grown[..rank].iter().product::<u64>() / run * self.pitch(run);
+                (grown[d] > block[d] && used <= capacity).then_some(grown)
             });
             match grown {
-                Some((d, size)) => block[d] = size,
+                Some(grown) => block = grown,
                 None => break,
             }
         }
-        // Blocks along a dimension are made equal.
-        for (block, size) in block.iter_mut().zip(self.sizes) {
-            *block = size.div_ceil(size.div_ceil(*block));
+        // Blocks along a dimension are made equal, or else begin at multiples of 64 bytes.
+        let line = 64 / self.size;
+        for (block, size) in block.iter_mut().zip(self.sizes).filter(|(block, size)| **block < *size) {
+            let even = size.div_ceil(size.div_ceil(*block));
+            let lines = even.next_multiple_of(line);
+            *block = if lines <= *block { lines } else { even };
         }
         block
     }
 
-    fn blocks(&self) -> Blocks {
-        let (block, sizes, rank) = (self.block(), self.sizes, self.rank);
-        let one = FastDiv::new(1);
+    /// Blocks for a device of so many multiprocessors.
+    fn blocks(&self, sm_count: u64) -> Blocks {
+        let bytes = self.sizes[..self.rank].iter().product::<u64>() * self.size;
+        let volume = VOLUMES[usize::from(bytes >= VOLUMES[1] * MANY_BLOCKS * sm_count)];
+        let (block, sizes, rank) = (self.block(volume), self.sizes, self.rank);
         let mut args = Blocks {
-            src_size: [one; RANK],
-            dst_size: [one; RANK],
-            src_strides: [0; RANK],
-            dst_strides: [0; RANK],
-            dst_to_shared: [0; RANK],
-            src_cut: [0; RANK],
-            dst_cut: [0; RANK],
             cut_size: [1; 2],
             cut_extent: [1; 2],
-            rank: 0,
-            elements: 1,
-            count: [FastDiv::default(); RANK],
-            src_step: [0; RANK],
-            dst_step: [0; RANK],
-            cut_of: [0; RANK],
             blocks: 1,
+            src_bytes: bytes,
             src: self.src,
             dst: self.dst,
+            ..Blocks::default()
         };
         // 1 and 2 for the dimensions of which a block has a part; growing one at a time on two sides leaves no more.
         let mut cut = [0u32; RANK];
@@ -304,19 +324,45 @@ impl Plan {
             cut[d] = cuts as u32;
         }
         let [by_src, by_dst] = self.orders();
+        // Where each dimension's neighbours are in shared memory: runs as in the source, then the dimensions that number
+        // them.
+        let (run, in_run, _) = self.run(&block, &by_src);
+        args.pitch = self.pitch(run) as u32;
         let mut in_shared = [0; RANK];
-        for (k, d) in by_src[..rank].iter().copied().filter(|d| block[*d] > 1).enumerate() {
-            in_shared[d] = args.elements;
-            args.elements *= block[d] as u32;
-            args.src_size[k] = FastDiv::new(block[d]);
-            args.src_strides[k] = self.from[d] as i64;
-            args.src_cut[k] = cut[d];
+        let mut step = 1;
+        for (k, d) in by_src[..rank].iter().copied().enumerate() {
+            if k == in_run {
+                step = args.pitch;
+            }
+            in_shared[d] = step;
+            step *= block[d] as u32;
         }
-        for (k, d) in by_dst[..rank].iter().copied().filter(|d| block[*d] > 1).enumerate() {
-            args.dst_size[k] = FastDiv::new(block[d]);
-            args.dst_strides[k] = self.to[d] as i64;
-            args.dst_to_shared[k] = in_shared[d];
-            args.dst_cut[k] = cut[d];
+        let elements = block[..rank].iter().product::<u64>();
+        let side = |order: &[usize; RANK], strides: &[u64; RANK], segment: u64, more: u64| {
+            let (run, in_run, _) = self.run(&block, order);
+            let mut side = Side { run: run as u32, runs: (elements / run) as u32, ..Side::default() };
+            if let Some(last) = order[..in_run].last().filter(|d| cut[**d] > 0) {
+                (side.cut, side.per_index) = (cut[*last], side.run / block[*last] as u32);
+            }
+            side.segments = FastDiv::new((run + more).div_ceil(segment));
+            for (k, d) in order[in_run..rank].iter().copied().filter(|d| block[*d] > 1).enumerate() {
+                side.size[k] = FastDiv::new(block[d]);
+                side.stride[k] = strides[d] as i64;
+                side.to_shared[k] = in_shared[d];
+                side.cut_of[k] = cut[d];
+                side.rank += 1;
+            }
+            side
+        };
+        let in_pack = 16 / self.size;
+        args.src_side = side(&by_src, &self.from, segment_bytes(self.size) / self.size, 0);
+        // A run of the destination may begin within a pack.
+        args.dst_side = side(&by_dst, &self.to, SEGMENT_PACKS * in_pack, in_pack - 1);
+        let in_run = self.run(&block, &by_dst).1;
+        for (k, d) in by_dst[..in_run].iter().copied().enumerate() {
+            args.in_run[k] = FastDiv::new(block[d]);
+            args.run_to_shared[k] = in_shared[d];
+            args.run_rank += 1;
         }
         for (k, d) in by_src[..rank].iter().copied().filter(|d| block[*d] < sizes[*d]).enumerate() {
             let count = sizes[d].div_ceil(block[d]);
@@ -363,13 +409,12 @@ impl Kernel<Permute, CudaDevice> for Permuter {
                 let geometry = Geometry::linear(argument.tiles.min(MAX_GRID) as u32, THREADS);
                 return self.tiles[usize::from(whole)].get()?.launch(stream, geometry, &argument);
             }
-            let argument = plan.blocks();
+            let argument = plan.blocks(self.sm_count);
             if argument.is_far() {
                 return self.mover.run(stream, plan.runs());
             }
-            let grid = argument.blocks.min(self.sm_count * BLOCKS_PER_SM);
-            let function = self.blocks[usize::from(loose)].get()?;
-            function.launch(stream, Geometry::linear(grid as u32, THREADS), &argument)
+            let geometry = Geometry::linear(argument.blocks.min(MAX_GRID) as u32, THREADS);
+            self.blocks[usize::from(loose)].get()?.launch(stream, geometry, &argument)
         }
     }
 
@@ -397,22 +442,36 @@ mod tests {
         (0..count).map(|e| Some(place(e))).collect()
     }
 
-    /// As the threads of permute.cu move elements.
-    fn emulate_blocks(plan: &Plan) -> Vec<Option<u64>> {
-        let args = plan.blocks();
-        assert!(u64::from(args.elements) <= each(plan.size) * u64::from(THREADS));
-        let mut moved = vec![None; plan.sizes.iter().product::<u64>() as usize];
-        let side = |element: u64, sizes: &[FastDiv; RANK], strides: &[i64; RANK], cuts: &[u32; RANK]| {
-            let (mut rest, mut offset, mut cut, mut indices) = (element, 0i64, [0u64; 2], [0; RANK]);
-            for d in 0..RANK {
-                (rest, indices[d]) = divide(sizes[d], rest);
-                offset += indices[d] as i64 * strides[d];
-                if cuts[d] > 0 {
-                    cut[cuts[d] as usize - 1] |= indices[d];
-                }
+    /// The offset of a run in memory and in shared memory, none for one that is not inside.
+    fn run_at(side: &Side, mut number: u64, left: [u64; 2]) -> Option<(u64, u64)> {
+        let (mut offset, mut shared) = (0, 0);
+        for d in 0..side.rank as usize {
+            let mut index = number;
+            if d + 1 < side.rank as usize {
+                (number, index) = divide(side.size[d], number);
             }
-            (offset, cut, indices)
-        };
+            offset += index * side.stride[d] as u64;
+            shared += index * u64::from(side.to_shared[d]);
+            if side.cut_of[d] > 0 && index >= left[side.cut_of[d] as usize - 1] {
+                return None;
+            }
+        }
+        Some((offset, shared))
+    }
+
+    fn length(side: &Side, left: [u64; 2]) -> u64 {
+        if side.cut > 0 {
+            u64::from(side.per_index) * left[side.cut as usize - 1]
+        } else {
+            u64::from(side.run)
+        }
+    }
+
+    /// As the threads of permute.cu move elements.
+    fn emulate_blocks(plan: &Plan, sm_count: u64) -> Vec<Option<u64>> {
+        let args = plan.blocks(sm_count);
+        let mut moved = vec![None; plan.sizes.iter().product::<u64>() as usize];
+        let (in_word, in_pack) = ((4 / plan.size).max(1), 16 / plan.size);
         for block in 0..args.blocks {
             let (mut rest, mut src, mut dst, mut left) = (block, 0, 0, args.cut_extent);
             for d in 0..args.rank as usize {
@@ -420,26 +479,45 @@ mod tests {
                 if d + 1 < args.rank as usize {
                     (rest, index) = divide(args.count[d], rest);
                 }
-                src += index as i64 * args.src_step[d];
-                dst += index as i64 * args.dst_step[d];
+                src += index * args.src_step[d] as u64;
+                dst += index * args.dst_step[d] as u64;
                 if let Some(cut) = (args.cut_of[d] as usize).checked_sub(1) {
                     left[cut] -= index * args.cut_size[cut];
                 }
             }
-            let inside = |cut: [u64; 2]| cut[0] < left[0] && cut[1] < left[1];
-            let mut shared = vec![None; args.elements as usize];
-            for e in 0..u64::from(args.elements) {
-                let (offset, cut, _) = side(e, &args.src_size, &args.src_strides, &args.src_cut);
-                if inside(cut) {
-                    shared[e as usize] = Some(src + offset);
+            let left = [0, 1].map(|k| left[k].min(args.cut_size[k]));
+            let mut shared = std::collections::HashMap::new();
+            let (side, length) = (&args.src_side, length(&args.src_side, left));
+            let words = segment_bytes(plan.size) / plan.size / in_word;
+            for unit in 0..u64::from(side.runs) * side.segments.divisor() * words {
+                let (number, segment) = divide(side.segments, unit / words);
+                let at = (segment * words + unit % words) * in_word;
+                let Some((offset, place)) = run_at(side, number, left).filter(|_| at < length) else {
+                    continue;
+                };
+                assert!(place % in_word == 0 && (place + at + in_word) * plan.size <= VOLUMES[1] + SLACK);
+                for i in at..length.min(at + in_word) {
+                    assert_eq!(shared.insert(place + i, src + offset + i), None, "one place for two");
                 }
             }
-            for e in 0..u64::from(args.elements) {
-                let (offset, cut, indices) = side(e, &args.dst_size, &args.dst_strides, &args.dst_cut);
-                let place: u64 = (0..RANK).map(|d| indices[d] * u64::from(args.dst_to_shared[d])).sum();
-                if inside(cut) {
-                    let from = shared[place as usize].expect("it was read") as usize;
-                    assert_eq!(moved[from].replace((dst + offset) as u64), None, "moved twice");
+            let (side, length) = (&args.dst_side, self::tests::length(&args.dst_side, left));
+            for unit in 0..u64::from(side.runs) * side.segments.divisor() * SEGMENT_PACKS {
+                let (number, segment) = divide(side.segments, unit / SEGMENT_PACKS);
+                let Some((offset, place)) = run_at(side, number, left) else { continue };
+                let before = (plan.dst / plan.size + dst + offset) % in_pack;
+                let begin =
+                    ((segment * SEGMENT_PACKS + unit % SEGMENT_PACKS) * in_pack) as i64 - before as i64;
+                for at in begin.max(0)..(begin + in_pack as i64).min(length as i64) {
+                    let (mut rest, mut place) = (at as u64, place);
+                    for d in 0..args.run_rank as usize {
+                        let mut index = rest;
+                        if d + 1 < args.run_rank as usize {
+                            (rest, index) = divide(args.in_run[d], rest);
+                        }
+                        place += index * u64::from(args.run_to_shared[d]);
+                    }
+                    let from = shared[&place] as usize;
+                    assert_eq!(moved[from].replace(dst + offset + at as u64), None, "moved twice");
                 }
             }
         }
@@ -490,7 +568,14 @@ mod tests {
         for (dims, perm) in CASES {
             for size in SIZES {
                 let plan = plan(dims, perm, size);
-                assert_eq!(emulate_blocks(&plan), expected(&plan), "{dims:?} {perm:?} of {size}");
+                // Small and large blocks.
+                for sm_count in [1 << 20, 0] {
+                    assert_eq!(
+                        emulate_blocks(&plan, sm_count),
+                        expected(&plan),
+                        "{dims:?} {perm:?} of {size}"
+                    );
+                }
             }
         }
     }
@@ -513,8 +598,13 @@ mod tests {
         assert!(!plan(&[64, 66], &[1, 0], 4).tiles().1, "rows of 264 bytes");
         assert!(!plan(&[64, 31], &[1, 0], 4).fills_tiles());
         assert!(plan(&[16, 16], &[1, 0], 8).fills_tiles());
-        assert_eq!((size_of::<Tiles>(), size_of::<Blocks>()), (352, 832));
+        assert_eq!((size_of::<Tiles>(), size_of::<Blocks>()), (352, 1120));
         let huge = |n: usize| plan(&[3, n], &[1, 0], 1);
-        assert!(!huge(1 << 20).blocks().is_far() && huge(1 << 31).blocks().is_far());
+        assert!(!huge(1 << 40).blocks(132).is_far() && huge(1 << 50).blocks(132).is_far());
+        let bytes = |n: usize| u64::from(huge(n).blocks(132).dst_side.run);
+        assert!(
+            bytes(1 << 20) <= VOLUMES[0] && bytes(1 << 30) > VOLUMES[0],
+            "long runs where there are many"
+        );
     }
 }

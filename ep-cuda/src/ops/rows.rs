@@ -23,7 +23,7 @@ pub(super) struct Holding {
     pub(super) bytes: u64,
     /// Tensors of which a row is held.
     pub(super) sources: u32,
-    /// A group of threads takes one row at a time.
+    /// A group of threads takes one row at a time, whose ends do not share a pack: for norms.
     pub(super) single: bool,
 }
 
@@ -50,7 +50,7 @@ impl Holding {
         let mut add = |threads, lanes, blocks, packs| {
             let rows = if blocks == 0 && packs == 1 && self.sources == 1 && !self.single { 2 } else { 1 };
             let sharing = Sharing { threads, lanes, blocks, rows, packs, aligned };
-            // A row that is not aligned touches two packs at least, and is too seldom for the finest steps.
+            // Rows that are not aligned are too seldom for the finest steps.
             if !aligned && (sharing.capacity() < 2 || (blocks > 0 && packs == 6)) {
                 return;
             }
@@ -75,10 +75,10 @@ impl Holding {
         found
     }
 
-    /// Packs that a row touches.
+    /// Packs that a row takes.
     pub(super) fn packs(self, cols: u64, aligned: bool) -> u64 {
         // A row that begins within a pack may touch one more.
-        cols.div_ceil(self.pack) + u64::from(!aligned)
+        cols.div_ceil(self.pack) + u64::from(!aligned && self.single)
     }
 }
 
@@ -166,7 +166,14 @@ mod tests {
             sharings.iter().find(|s| s.capacity() >= packs).map(|s| (s.threads, s.blocks, s.packs))
         };
         assert_eq!(first(512, true, HOPPER), Some((128, 0, 4)));
-        assert_eq!(first(512, false, HOPPER), Some((64, 1, 3)), "a misaligned row touches one pack more");
+        assert_eq!(
+            first(512, false, HOPPER),
+            Some((128, 0, 4)),
+            "both ends of a misaligned row share a pack"
+        );
+        assert_eq!(first(513, false, HOPPER), Some((64, 1, 3)));
+        let norm = Holding { single: true, ..f32_ };
+        assert_eq!((norm.packs(512, true), norm.packs(512, false)), (128, 129));
         assert_eq!(first(1024, true, HOPPER), Some((64, 1, 4)));
         assert_eq!(first(1025, false, HOPPER), Some((128, 1, 3)));
         assert_eq!(first(32_768, true, HOPPER), Some((512, 2, 8)));

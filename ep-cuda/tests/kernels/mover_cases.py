@@ -46,6 +46,17 @@ def permute(mem, which, size, offset, force):
     same_bytes(y.read(), expected)
 
 
+# Elements that are aligned as their halves, as complex numbers may be.
+@case("permute_loose", range(len(PERMUTES)), [8, 16])
+def permute_loose(mem, which, size):
+    shape, perm = PERMUTES[which]
+    rng, n = rng_of("loose", which, size), int(np.prod(shape))
+    x = mem.block("u8", size // 2, 2 * n, 1, lambda: raw(size, n, rng))
+    y = mem.block("u8", size // 2, 2 * n, 3)
+    yield plan.permute(size, shape, perm, x.address, y.address)
+    same_bytes(y.read(), x.read().reshape([*shape, size]).transpose([*perm, len(shape)]))
+
+
 @case("copy_nd", [1, 2, 4, 8, 16], range(3))
 def copy_nd(mem, size, which):
     src, dst, at, to, box = [((9, 20, 33), (8, 22, 30), (1, 3, 5), (0, 2, 4), (7, 15, 21)), ((64, 64), (64, 64), (0, 0), (0, 32), (64, 32)), ((1000,), (999,), (7,), (3,), (900,))][which]
@@ -112,6 +123,28 @@ def gather(mem, mode, index, row, window):
             if 0 <= v < axis and 0 <= v - offset < processed:
                 expected[b, :, k] = src[b, :, v - offset]
     same_bytes(y.read(), expected)
+    assert slot.read().view(np.uint64)[1] == (1 << 64) - 1
+
+
+# Enough rows for warps to gather them, the last warp's not all there.
+@case("gather_short", ["wrap", "zero"], ["i32", "i64"], [(1, 7), (1, 61), (2, 1), (2, 9), (4, 5), (8, 33)], [0, 1])
+def gather_short(mem, mode, index, row, window):
+    size, inner = row
+    rng, (batch, outer, axis, n) = rng_of("short", mode, index, row, window), (3, 2, 50, 7001)
+    offset, processed = (20, 15) if window else (0, 50)
+    low, high = {"wrap": (-50, 50), "zero": (-60, 60)}[mode]
+    i = mem.block(index, SIZE[index], batch * n, 0, lambda: rng.integers(low, high, batch * n).astype(numpy_dtype(index)))
+    count = batch * outer * processed * inner
+    x = mem.block("u8", size, count, 1, lambda: raw(size, count, rng))
+    y = mem.block("u8", size, batch * outer * n * inner, 1)
+    slot = error_slot(mem)
+    yield plan.gather(mode, index, size, batch, outer, processed, inner, n, i.address, x.address, y.address, slot.address, offset, axis)
+    src = x.read().reshape(batch, outer, processed, inner * size)
+    at = i.read().reshape(batch, n).astype(np.int64)
+    at = np.where((at < 0) & (mode == "wrap"), at + axis, at)
+    inside = (at >= 0) & (at < axis) & (at >= offset) & (at < offset + processed)
+    expected = np.stack([np.where(inside[b][:, None], src[b][:, np.where(inside[b], at[b] - offset, 0)], 0) for b in range(batch)])
+    same_bytes(y.read(), expected.astype(np.uint8))
     assert slot.read().view(np.uint64)[1] == (1 << 64) - 1
 
 

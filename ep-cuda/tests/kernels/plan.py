@@ -167,14 +167,25 @@ class TransposeArgs(ctypes.Structure):
     ]
 
 
+class PermuteSide(ctypes.Structure):
+    _fields_ = [
+        ("run", u32), ("runs", u32), ("cut", u32), ("per_index", u32), ("segments", FastDiv), ("rank", u32), ("pad", u32),
+        ("size", FastDiv * RANK), ("stride", i64 * RANK), ("to_shared", u32 * RANK), ("cut_of", u32 * RANK),
+    ]
+
+
 class PermuteArgs(ctypes.Structure):
     _fields_ = [
-        ("src_size", FastDiv * RANK), ("dst_size", FastDiv * RANK), ("src_strides", i64 * RANK), ("dst_strides", i64 * RANK),
-        ("dst_to_shared", u32 * RANK), ("src_cut", u32 * RANK), ("dst_cut", u32 * RANK), ("cut_size", u64 * 2),
-        ("cut_extent", u64 * 2), ("rank", u32), ("elements", u32), ("count", FastDiv * RANK),
-        ("src_step", i64 * RANK), ("dst_step", i64 * RANK), ("cut_of", u32 * RANK), ("blocks", u64), ("src", u64),
-        ("dst", u64),
+        ("src_side", PermuteSide), ("dst_side", PermuteSide), ("in_run", FastDiv * RANK), ("run_to_shared", u32 * RANK),
+        ("run_rank", u32), ("pitch", u32), ("cut_size", u64 * 2), ("cut_extent", u64 * 2), ("rank", u32), ("pad", u32),
+        ("count", FastDiv * RANK), ("src_step", i64 * RANK), ("dst_step", i64 * RANK), ("cut_of", u32 * RANK),
+        ("blocks", u64), ("src_bytes", u64), ("src", u64), ("dst", u64),
     ]
+
+
+def is_loose(size, *addresses):
+    """Addresses of elements that are aligned as their halves only."""
+    return size >= 8 and any(a % size for a in addresses)
 
 
 def merge_permutation(shape, perm):
@@ -217,7 +228,7 @@ def permute(size, shape, perm, src, dst, force=None):
         return copy(piece, dims, s, t, src, dst, unroll=4)
     a, b = perm[-1], rank - 1
     tile = 128 if size == 1 else 64 if size <= 4 else 32
-    if force != "blocks" and (force == "tiles" or (sizes[a] * 2 >= tile and sizes[b] * 2 >= tile)):
+    if not is_loose(size, src, dst) and force != "blocks" and (force == "tiles" or (sizes[a] * 2 >= tile and sizes[b] * 2 >= tile)):
         return transpose(size, sizes, src_strides, to, a, b, tile, src, dst)
     return permute_blocks(size, sizes, perm, src_strides, to, src, dst)
 
@@ -240,66 +251,95 @@ def transpose(size, sizes, src_strides, to, a, b, tile, src, dst):
 
 
 def permute_blocks(size, sizes, perm, src_strides, to, src, dst, threads=256):
-    # A block and its tables fit the shared memory that needs no asking for.
-    each = 8 if size <= 4 else 4
-    volume, rank = each * threads, len(sizes)
+    rank, in_word, in_pack = len(sizes), max(1, 4 // size), 16 // size
+    # Large blocks have longer runs; where there are few of them, smaller ones keep more multiprocessors busy.
+    large = math.prod(sizes) * size >= (40 << 10) * 4 * SMS
+    volume = 40 << 10 if large else 16 << 10
+    volume, capacity = volume // size, (volume + 2048) // size
     block = [1] * rank
     src_order, dst_order = list(reversed(range(rank))), list(reversed(perm))
 
     def run(order):
+        """The length of a side's runs, their dimensions, and the one that ends them."""
         n = 1
-        for d in order:
+        for k, d in enumerate(order):
             n *= block[d]
             if block[d] < sizes[d]:
-                return n, d
-        return n, None
+                return n, order[: k + (block[d] > 1)], d
+        return n, order, None
+
+    def pitch():
+        # An odd number of words spreads neighbours along another dimension over the banks.
+        return (ceil_div(run(src_order)[0], in_word) | 1) * in_word
+
+    def runs(order):
+        return math.prod(block) // run(order)[0]
 
     while True:
         # The shorter run grows, as long as the block has room for it.
         for order in sorted((src_order, dst_order), key=lambda o: run(o)[0]):
-            d = run(order)[1]
+            d = run(order)[2]
             if d is None:
                 continue
-            room = volume // (math.prod(block) // block[d])
-            size_now = min(sizes[d], block[d] * 2, room)
-            if size_now > block[d]:
-                block[d] = size_now
+            before = block[d]
+            block[d] = max(before, min(sizes[d], before * 2, volume // (math.prod(block) // before)))
+            if block[d] > before and runs(src_order) * pitch() <= capacity:
                 break
+            block[d] = before
         else:
             break
-    # Blocks along a dimension are made equal.
-    block = [ceil_div(n, ceil_div(n, b)) for n, b in zip(sizes, block)]
-    args = PermuteArgs(src=src, dst=dst)
+    # Blocks along a dimension are made equal, or else begin at multiples of 64 bytes.
+    line = 64 // size
+    for d in range(rank):
+        if block[d] < sizes[d]:
+            even = ceil_div(sizes[d], ceil_div(sizes[d], block[d]))
+            lines = ceil_div(even, line) * line
+            block[d] = lines if lines <= block[d] else even
     inside = [d for d in range(rank) if block[d] > 1]
     cut = [d for d in inside if block[d] < sizes[d]]
     assert len(cut) <= 2
+    number = lambda d: cut.index(d) + 1 if d in cut else 0
+    args = PermuteArgs(src=src, dst=dst, src_bytes=math.prod(sizes) * size, pitch=pitch())
+    src_run = [d for d in run(src_order)[1] if block[d] > 1]
     shared, step = {}, 1
-    by_src = [d for d in src_order if d in inside]
-    by_dst = [d for d in dst_order if d in inside]
-    for d in by_src:
+    for d in src_run:
         shared[d] = step
         step *= block[d]
-    one = fast_div(1)
-    fill(args.src_size, [fast_div(block[d]) for d in by_src] + [one] * (RANK - len(inside)))
-    fill(args.dst_size, [fast_div(block[d]) for d in by_dst] + [one] * (RANK - len(inside)))
-    fill(args.src_strides, [src_strides[d] for d in by_src])
-    fill(args.dst_strides, [to[d] for d in by_dst])
-    fill(args.dst_to_shared, [shared[d] for d in by_dst])
-    number = lambda d: cut.index(d) + 1 if d in cut else 0
-    fill(args.src_cut, [number(d) for d in by_src])
-    fill(args.dst_cut, [number(d) for d in by_dst])
+    step = args.pitch
+    for d in src_order:
+        if d in inside and d not in src_run:
+            shared[d] = step
+            step *= block[d]
+    for side, order, strides, part in ((args.src_side, src_order, src_strides, 512 // size if size < 4 else 256), (args.dst_side, dst_order, to, in_pack * 64)):
+        side.run, dims, _ = run(order)
+        dims = [d for d in dims if block[d] > 1]
+        side.runs = runs(order)
+        last = dims[-1] if dims else None
+        if number(last):
+            side.cut, side.per_index = number(last), side.run // block[last]
+        # A run of dst that begins within a pack touches one more.
+        side.segments = fast_div(ceil_div(side.run + (in_pack - 1 if order is dst_order else 0), part))
+        others = [d for d in order if d in inside and d not in dims]
+        side.rank = len(others)
+        fill(side.size, [fast_div(block[d]) for d in others])
+        fill(side.stride, [strides[d] for d in others])
+        fill(side.to_shared, [shared[d] for d in others])
+        fill(side.cut_of, [number(d) for d in others])
+        if order is dst_order:
+            args.run_rank = len(dims)
+            fill(args.in_run, [fast_div(block[d]) for d in dims])
+            fill(args.run_to_shared, [shared[d] for d in dims])
     fill(args.cut_size, [block[d] for d in cut] + [1] * (2 - len(cut)))
     fill(args.cut_extent, [sizes[d] for d in cut] + [1] * (2 - len(cut)))
     outer = [d for d in src_order if block[d] < sizes[d]]
-    args.rank, args.elements = len(outer), step
+    args.rank = len(outer)
     fill(args.count, [fast_div(ceil_div(sizes[d], block[d])) for d in outer])
     fill(args.src_step, [src_strides[d] * block[d] for d in outer])
     fill(args.dst_step, [to[d] * block[d] for d in outer])
     fill(args.cut_of, [number(d) for d in outer])
     args.blocks = math.prod(ceil_div(sizes[d], block[d]) for d in outer)
-    spec = Spec("permute.cu", SIZE=size, THREADS=threads, EACH=each)
-    # What depends on the thread alone is computed once for some blocks each.
-    return Launch(spec, args, min(args.blocks, SMS * 16))
+    loose = dict(LOOSE=1) if is_loose(size, src, dst) else {}
+    return Launch(Spec("permute.cu", SIZE=size, THREADS=threads, **loose), args, min(args.blocks, 1 << 30))
 
 
 class PadArgs(ctypes.Structure):
@@ -345,6 +385,7 @@ class GatherArgs(ctypes.Structure):
     _fields_ = [
         ("pieces", u64), ("per_row", FastDiv), ("num_indices", FastDiv), ("outer", FastDiv), ("window", i64 * 3),
         ("indices", u64), ("src", u64), ("dst", u64), ("error", u64), ("launch", u64), ("checked", u64),
+        ("short_rows", u64),
     ]
 
 
@@ -357,13 +398,16 @@ def gather(mode, index_dtype, size, batch, outer, processed, inner, num_indices,
     per_row = row // piece
     pieces = batch * outer * num_indices * per_row
     checked = batch * num_indices if pieces == 0 else 0
+    rows = batch * outer * num_indices
+    short = piece < 16 and 4 <= per_row <= 64 and rows >= 1 << 15 and pieces < 1 << 31
     args = GatherArgs(
         pieces, fast_div(max(1, per_row)), fast_div(max(1, num_indices)), fast_div(max(1, outer)),
         (i64 * 3)(offset, processed, axis or offset + processed), indices, src, dst, error, 1, checked,
+        rows if short else 0,
     )
     spec = Spec("gather.cu", MODE=mode, INDICES=index_dtype, SIZE=piece, THREADS=256, UNROLL=unroll,
                 INDEX="u32" if pieces < 1 << 31 else "u64")
-    return Launch(spec, args, ceil_div(max(pieces, checked), 256 * unroll))
+    return Launch(spec, args, ceil_div(rows, 256) if short else ceil_div(max(pieces, checked), 256 * unroll))
 
 
 class OneHotArgs(ctypes.Structure):
@@ -440,13 +484,13 @@ def add(dtype, count, srcs, dst):
 # ---- Rows ------------------------------------------------------------------------------------------------------------
 
 
-def rows_config(cols, sizes, aligned_rows, held=None, sources=1):
+def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True):
     """How rows are shared out: the macros of rows.cuh, or None where they do not fit registers.
 
-    `sizes` are those of the elements; `sources` rows are held at once."""
+    `sizes` are those of the elements; `sources` rows are held at once; `joins_ends`: both ends of a row may share a pack."""
     pack = pack_for(*sizes)
     is_aligned = aligned_rows and cols % pack == 0
-    packs = ceil_div(cols, pack) + (0 if is_aligned else 1)
+    packs = ceil_div(cols, pack) + (0 if is_aligned or joins_ends else 1)
     wide = max(sizes) == 8
 
     def config(threads, lanes, blocks, rows, each):
@@ -543,7 +587,7 @@ class NormArgs(ctypes.Structure):
 
 def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rstd=0, held=None, force=None):
     args = NormArgs(rows, cols, epsilon, src, dst, gamma, beta, mean, rstd)
-    config = rows_config(cols, [SIZE[dtype]], src % 16 == dst % 16 == 0, held)
+    config = rows_config(cols, [SIZE[dtype]], src % 16 == dst % 16 == 0, held, joins_ends=False)
     if force is None and config:
         config["ROWS"] = 1
         return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, rows_grid(rows, config))
