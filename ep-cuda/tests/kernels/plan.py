@@ -153,7 +153,8 @@ def copy(size, dims, src_strides, dst_strides, src, dst, unroll=None):
     dims, (to, source) = merge_dims(dims, [dst_strides, src_strides])
     pack = pack_for(size)
     nd, defines, grid = plan_nd(dims, [to, source], [size, size], [dst, src], pack, unroll or 4)
-    return Launch(Spec("copy.cu", SIZE=size, **defines), nd, grid)
+    loose = dict(LOOSE=1) if is_loose(size, src, dst) else {}
+    return Launch(Spec("copy.cu", SIZE=size, **defines, **loose), nd, grid)
 
 
 # ---- Movers ----------------------------------------------------------------------------------------------------------
