@@ -104,7 +104,9 @@ impl Position for i64 {
 const BLOCK: usize = 2048;
 /// Elements of a part of a row that a thread works on by itself.
 const PART: usize = 128 << 10;
+/// Elements looked at side by side, and behind the last of these.
 const LANES: usize = 64;
+const FEW: usize = 16;
 /// Columns that are worked on side by side.
 const STRIP: usize = 512;
 
@@ -150,15 +152,24 @@ impl<S: Storage<Value: Number>, const MAX: bool> Part<S, MAX> {
     unsafe fn extreme_of(&self, from: usize, to: usize) -> S::Value {
         // SAFETY: all indices are in `from..to`.
         unsafe {
+            // Only the loops of fixed length index these, so that they can be registers.
             let mut lanes = [self.value(from); LANES];
-            let whole = to - (to - from) % LANES;
-            for at in (from..whole).step_by(LANES) {
+            let mut some = [lanes[0]; FEW];
+            let mut at = from;
+            while at + LANES <= to {
                 for (i, lane) in lanes.iter_mut().enumerate() {
                     *lane = extreme::<_, MAX>(*lane, self.value(at + i));
                 }
+                at += LANES;
             }
-            for at in whole..to {
-                lanes[at - whole] = extreme::<_, MAX>(lanes[at - whole], self.value(at));
+            while at + FEW <= to {
+                for (i, lane) in some.iter_mut().enumerate() {
+                    *lane = extreme::<_, MAX>(*lane, self.value(at + i));
+                }
+                at += FEW;
+            }
+            for i in 0..FEW {
+                lanes[i] = extreme::<_, MAX>(lanes[i], some[i]);
             }
             let mut half = LANES / 2;
             while half > 0 {
@@ -167,7 +178,12 @@ impl<S: Storage<Value: Number>, const MAX: bool> Part<S, MAX> {
                 }
                 half /= 2;
             }
-            lanes[0]
+            let mut best = lanes[0];
+            while at < to {
+                best = extreme::<_, MAX>(best, self.value(at));
+                at += 1;
+            }
+            best
         }
     }
 
@@ -179,19 +195,24 @@ impl<S: Storage<Value: Number>, const MAX: bool> Part<S, MAX> {
     unsafe fn place_of(&self, found: S::Value, from: usize, to: usize) -> usize {
         // SAFETY: all indices are in `from..to`.
         unsafe {
-            let mut start = from;
-            // Whole lanes first, without branches inside them, so that they vectorise.
-            while start + LANES <= to {
+            let mut at = from;
+            // Without branches inside the lanes, so that they vectorise.
+            while at + LANES <= to {
                 let mut any = false;
-                for at in start..start + LANES {
-                    any |= same(self.value(at), found);
+                for i in 0..LANES {
+                    any |= same(self.value(at + i), found);
                 }
                 if any {
-                    break;
+                    let mut first = LANES as u8;
+                    for i in 0..LANES as u8 {
+                        let here = if same(self.value(at + usize::from(i)), found) { i } else { LANES as u8 };
+                        first = if here < first { here } else { first };
+                    }
+                    return at + usize::from(first);
                 }
-                start += LANES;
+                at += LANES;
             }
-            (start..to).find(|at| same(self.value(*at), found)).unwrap_or(from)
+            (at..to).find(|at| same(self.value(*at), found)).unwrap_or(from)
         }
     }
 }

@@ -1,10 +1,18 @@
 //! Stored elements and the values that kernels compute with.
 
 use super::narrow;
+use super::simd::{Lanes, Single as _, Vector as _};
 use crate::isa::Isa;
 use ep_core::DType;
 use half::{bf16, f16};
 use std::mem::MaybeUninit;
+
+/// Elements that are converted side by side: whole vectors at every level.
+pub(crate) const GROUP: usize = 32;
+
+/// [`GROUP`] values, where no vector lies across two lines.
+#[repr(C, align(64))]
+pub(crate) struct Group<T>(pub(crate) [T; GROUP]);
 
 /// One stored element: its dtype, and how it becomes a value to compute with and is stored again.
 pub(crate) trait Storage: Copy + Send + Sync + 'static {
@@ -15,7 +23,8 @@ pub(crate) trait Storage: Copy + Send + Sync + 'static {
     fn load(self) -> Self::Value;
     fn store(value: Self::Value) -> Self;
 
-    /// Whether converting many at a time, with what the level has for it, beats converting each as it is used.
+    /// Whether converting many at a time, with what the level has for it, beats converting each as it is used: in
+    /// registers by [groups](Self::load_group), or from buffer to buffer.
     const BULK: bool = false;
 
     /// Loads all of `src`; both sides have the same length.
@@ -31,6 +40,35 @@ pub(crate) trait Storage: Copy + Send + Sync + 'static {
     fn store_all(_: Isa, src: &[Self::Value], dst: &mut [MaybeUninit<Self>]) {
         for (d, &s) in dst.iter_mut().zip(src) {
             d.write(Self::store(s));
+        }
+    }
+
+    /// Loads a group, with the vectors of a level.
+    ///
+    /// # Safety
+    /// `src` is readable for [`GROUP`] elements.
+    #[inline(always)]
+    unsafe fn load_group<L: Lanes>(src: *const Self) -> Group<Self::Value> {
+        let mut group = MaybeUninit::<Group<Self::Value>>::uninit();
+        let values = group.as_mut_ptr().cast::<Self::Value>();
+        // SAFETY: the caller's promise; the values written are those of the whole group.
+        unsafe {
+            for i in 0..GROUP {
+                values.add(i).write(src.add(i).read().load());
+            }
+            group.assume_init()
+        }
+    }
+
+    /// Stores a group, with the vectors of a level.
+    ///
+    /// # Safety
+    /// `dst` is writable for [`GROUP`] elements.
+    #[inline(always)]
+    unsafe fn store_group<L: Lanes>(group: &Group<Self::Value>, dst: *mut Self) {
+        for i in 0..GROUP {
+            // SAFETY: the caller's promise.
+            unsafe { dst.add(i).write(Self::store(group.0[i])) };
         }
     }
 }
@@ -98,6 +136,29 @@ impl Storage for f16 {
 
     fn store_all(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>]) {
         narrow::round_f16(isa, src, dst);
+    }
+
+    #[inline(always)]
+    unsafe fn load_group<L: Lanes>(src: *const f16) -> Group<f32> {
+        let mut group = MaybeUninit::<Group<f32>>::uninit();
+        let values = group.as_mut_ptr().cast::<f32>();
+        // SAFETY: the caller's promise; whole vectors make the group.
+        unsafe {
+            for i in (0..GROUP).step_by(L::F32::LANES) {
+                L::F32::load_f16(src.add(i)).store(values.add(i));
+            }
+            group.assume_init()
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_group<L: Lanes>(group: &Group<f32>, dst: *mut f16) {
+        // SAFETY: the caller's promise; whole vectors make the group.
+        unsafe {
+            for i in (0..GROUP).step_by(L::F32::LANES) {
+                L::F32::load(group.0.as_ptr().add(i)).store_f16(dst.add(i));
+            }
+        }
     }
 }
 

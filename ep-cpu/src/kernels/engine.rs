@@ -119,6 +119,11 @@ impl Compute<1> for UnaryCompute {
     }
 
     #[inline(always)]
+    fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    #[inline(always)]
     unsafe fn compute(&self, [src]: [*const u8; 1], dst: *mut u8, n: usize) {
         // SAFETY: the caller's contract is that of a block.
         unsafe { (self.kernel.block)(self.isa, self.attr, src, dst, n) }
@@ -286,7 +291,7 @@ unsafe fn compute_staged<C: Compute<N>, const N: usize>(
     for n in 0..N {
         if let Held::Scalar(source) = operands[n] {
             // SAFETY: the stage has room for a step and the slack.
-            unsafe { splat(size, source, step.min(count), stages[n].start()) };
+            unsafe { splat(compute.isa(), size, source, step.min(count), stages[n].start()) };
         }
     }
     for start in (0..count).step_by(step) {
@@ -322,6 +327,11 @@ impl Compute<2> for BinaryCompute {
     #[inline(always)]
     fn dst_size(&self) -> usize {
         self.kernel.dst_size
+    }
+
+    #[inline(always)]
+    fn isa(&self) -> Isa {
+        self.isa
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use super::elem::Storage;
 use super::math::{Double, Math, Single};
-use super::simd::{self, Kernel, Lanes, Vector};
+use super::simd::{self, Kernel, Lanes, MAX_LANES, Vector};
 use crate::isa::Isa;
 use half::{bf16, f16};
 use simd::Single as _;
@@ -13,19 +13,32 @@ use std::mem::MaybeUninit;
 pub(super) trait Formula<const N: usize>: 'static {
     /// Whether f32 and narrower elements are computed in f64.
     const WIDE: bool;
+    /// Whether f16 and bf16 have code of their own, which is worth its size for what networks are made of.
+    const OFTEN: bool = false;
     fn apply<M: Math>(x: [M::V; N], attr: [M::V; 2]) -> M::V;
 }
 
-/// Whether the word `wide` is there: [`Formula::WIDE`] of a row.
+/// Whether a row has the word `wide`: [`Formula::WIDE`].
 macro_rules! wide {
-    () => {
-        false
-    };
     (wide) => {
         true
     };
+    ($($other:ident)?) => {
+        false
+    };
 }
 pub(super) use wide;
+
+/// Whether a row has the word `often`: [`Formula::OFTEN`].
+macro_rules! often {
+    (often) => {
+        true
+    };
+    ($($other:ident)?) => {
+        false
+    };
+}
+pub(super) use often;
 
 /// A floating-point element that a formula runs on.
 pub(super) trait Cell: Storage {
@@ -54,10 +67,31 @@ trait Step<const N: usize> {
     /// # Safety
     /// The sources are readable and `dst` is writable for that many.
     unsafe fn step<L: Lanes>(&self, src: [*const Self::From; N], dst: *mut Self::To);
+    /// Copies `n` elements, fewer than lanes, to where there is room for all, and one of them to the others.
+    ///
+    /// # Safety
+    /// `from` is readable for `n` elements, more than none, and `to` is writable for as many as there are lanes.
+    #[inline(always)]
+    unsafe fn extend<L: Lanes>(from: *const Self::From, n: usize, to: *mut Self::From) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let first = from.read();
+            for i in 0..Self::lanes::<L>() {
+                to.add(i).write(first);
+            }
+            from.copy_to_nonoverlapping(to, n);
+        }
+    }
+    /// Copies the first `n` of as many elements as there are lanes.
+    ///
+    /// # Safety
+    /// `from` is readable for those lanes, and `to` is writable for `n` elements, which are fewer.
+    #[inline(always)]
+    unsafe fn cut<L: Lanes>(from: *const Self::To, n: usize, to: *mut Self::To) {
+        // SAFETY: the caller's contract.
+        unsafe { from.copy_to_nonoverlapping(to, n) };
+    }
 }
-
-/// The most lanes that any level has of any type.
-const MAX_LANES: usize = 64;
 
 /// `n` elements of a [`Step`], of which there is at least one.
 struct Each<S: Step<N>, const N: usize> {
@@ -77,12 +111,8 @@ impl<S: Step<N>, const N: usize> Kernel for Each<S, N> {
         if n < lanes {
             for k in 0..N {
                 let start = buffers[k].as_mut_ptr().cast::<S::From>();
-                // SAFETY: the first of `n` elements, more than none, is readable, and then all of them; the
-                // buffer has room for more.
-                unsafe {
-                    buffers[k].fill(MaybeUninit::new(src[k].read()));
-                    src[k].copy_to_nonoverlapping(start, n);
-                }
+                // SAFETY: there are `n` elements, more than none, and the buffer has room for all lanes.
+                unsafe { S::extend::<L>(src[k], n, start) };
                 src[k] = start;
             }
             dst = out.as_mut_ptr().cast();
@@ -111,7 +141,7 @@ impl<S: Step<N>, const N: usize> Kernel for Each<S, N> {
         if self.n < lanes {
             // SAFETY: the loop has written `lanes` values, and `self.dst` has `self.n` elements, which are
             // fewer.
-            unsafe { out.as_ptr().cast::<S::To>().copy_to_nonoverlapping(self.dst, self.n) };
+            unsafe { S::cut::<L>(out.as_ptr().cast(), self.n, self.dst) };
         }
     }
 }
@@ -146,27 +176,40 @@ impl<F: Formula<N>, const N: usize> Step<N> for OnF32<F> {
     }
 
     #[inline(always)]
-    unsafe fn step<L: Lanes>(&self, src: [*const f32; N], dst: *mut f32) {
-        let [a0, a1] = self.0;
-        let y = if F::WIDE {
-            type Wide<L> = <<L as Lanes>::F32 as simd::Single>::Wide;
-            let mut x = [Wide::<L>::splat(0.0); N];
-            for i in 0..N {
-                // SAFETY: the caller's contract.
-                x[i] = unsafe { L::F32::load(src[i]) }.widen();
-            }
-            L::F32::narrow(F::apply::<Double<Wide<L>>>(x, [Wide::<L>::splat(a0), Wide::<L>::splat(a1)]))
-        } else {
-            let mut x = [L::F32::splat(0.0); N];
-            for i in 0..N {
-                // SAFETY: the caller's contract.
-                x[i] = unsafe { L::F32::load(src[i]) };
-            }
-            F::apply::<Single<L::F32>>(x, [L::F32::splat(a0), L::F32::splat(a1)])
-        };
-        // SAFETY: as above.
-        unsafe { y.store(dst) }
+    unsafe fn extend<L: Lanes>(from: *const f32, n: usize, to: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe { L::F32::load_part(from, n).store(to) };
     }
+
+    #[inline(always)]
+    unsafe fn cut<L: Lanes>(from: *const f32, n: usize, to: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe { L::F32::load(from).store_part(to, n) };
+    }
+
+    #[inline(always)]
+    unsafe fn step<L: Lanes>(&self, src: [*const f32; N], dst: *mut f32) {
+        let mut x = [L::F32::splat(0.0); N];
+        for i in 0..N {
+            // SAFETY: the caller's contract.
+            x[i] = unsafe { L::F32::load(src[i]) };
+        }
+        // SAFETY: as above.
+        unsafe { on_lanes::<F, L::F32, N>(x, self.0).store(dst) }
+    }
+}
+
+/// A formula on lanes of f32.
+#[inline(always)]
+fn on_lanes<F: Formula<N>, V: simd::Single, const N: usize>(x: [V; N], [a0, a1]: [f64; 2]) -> V {
+    if !F::WIDE {
+        return F::apply::<Single<V>>(x, [V::splat(a0), V::splat(a1)]);
+    }
+    let mut wide = [V::Wide::splat(0.0); N];
+    for i in 0..N {
+        wide[i] = x[i].widen();
+    }
+    V::narrow(F::apply::<Double<V::Wide>>(wide, [V::Wide::splat(a0), V::Wide::splat(a1)]))
 }
 
 /// A formula on f64 elements.
@@ -179,6 +222,18 @@ impl<F: Formula<N>, const N: usize> Step<N> for OnF64<F> {
     #[inline(always)]
     fn lanes<L: Lanes>() -> usize {
         L::F64::LANES
+    }
+
+    #[inline(always)]
+    unsafe fn extend<L: Lanes>(from: *const f64, n: usize, to: *mut f64) {
+        // SAFETY: the caller's contract.
+        unsafe { L::F64::load_part(from, n).store(to) };
+    }
+
+    #[inline(always)]
+    unsafe fn cut<L: Lanes>(from: *const f64, n: usize, to: *mut f64) {
+        // SAFETY: the caller's contract.
+        unsafe { L::F64::load(from).store_part(to, n) };
     }
 
     #[inline(always)]
@@ -233,9 +288,33 @@ impl Wide {
     const NEW: Wide = Wide([const { MaybeUninit::uninit() }; CHUNK]);
 }
 
-/// f16 and bf16 share the code of f32, between two conversions.
+/// f16 and bf16 share the code of f32, between two conversions, unless a formula is used often.
 macro_rules! narrow {
-    ($($t:ty, $load:ident, $store:ident, $widen:ident, $narrow:ident;)*) => {$(
+    ($($t:ty, $load:ident, $store:ident, $direct:ident, $widen:ident, $narrow:ident;)*) => {$(
+        /// A formula on elements that are converted in registers.
+        struct $direct<F>([f64; 2], PhantomData<F>);
+
+        impl<F: Formula<N>, const N: usize> Step<N> for $direct<F> {
+            type From = $t;
+            type To = $t;
+
+            #[inline(always)]
+            fn lanes<L: Lanes>() -> usize {
+                L::F32::LANES
+            }
+
+            #[inline(always)]
+            unsafe fn step<L: Lanes>(&self, src: [*const $t; N], dst: *mut $t) {
+                let mut x = [L::F32::splat(0.0); N];
+                for i in 0..N {
+                    // SAFETY: the caller's contract.
+                    x[i] = unsafe { L::F32::$load(src[i]) };
+                }
+                // SAFETY: as above.
+                unsafe { on_lanes::<F, L::F32, N>(x, self.0).$store(dst) }
+            }
+        }
+
         struct $widen;
 
         impl Step<1> for $widen {
@@ -280,6 +359,11 @@ macro_rules! narrow {
                 dst: *mut u8,
                 n: usize,
             ) {
+                if F::OFTEN {
+                    let step = $direct(attr, PhantomData::<F>);
+                    // SAFETY: the caller's contract.
+                    return unsafe { each(isa, step, src.map(<*const u8>::cast), dst.cast(), n) };
+                }
                 let mut wide = [const { Wide::NEW }; N];
                 let mut out = const { Wide::NEW };
                 for start in (0..n).step_by(CHUNK) {
@@ -301,6 +385,6 @@ macro_rules! narrow {
     )*};
 }
 narrow! {
-    f16, load_f16, store_f16, WidenF16, NarrowF16;
-    bf16, load_bf16, store_bf16, WidenBf16, NarrowBf16;
+    f16, load_f16, store_f16, OnF16, WidenF16, NarrowF16;
+    bf16, load_bf16, store_bf16, OnBf16, WidenBf16, NarrowBf16;
 }

@@ -11,6 +11,7 @@ use crate::kernels::sink::{self, FAR_BYTES, LINE, PIECE, Pattern, Producer, Sink
 use crate::kernels::window::{Bad, Index, IndexType, Indices, NONE, Window};
 use ep_core::parallel::Parallel;
 use ep_core::{Error, Result};
+use std::hint::assert_unchecked;
 use std::ops::Range;
 
 /// Bytes prefetched ahead of a copy: what the memory delivers while it takes to arrive.
@@ -131,25 +132,40 @@ impl Producer for RowsOf<'_> {
     unsafe fn run<S: Sink>(self, sink: &mut S) {
         // SAFETY: the caller's promise, and indices are as they say.
         unsafe {
-            match (self.rows.indices.stored, self.rows.row) {
-                (IndexType::I32, LINE) => self.copy::<S, i32, LINE>(sink),
-                (IndexType::I64, LINE) => self.copy::<S, i64, LINE>(sink),
-                (IndexType::I32, _) => self.copy::<S, i32, 0>(sink),
-                (IndexType::I64, _) => self.copy::<S, i64, 0>(sink),
+            match self.rows.indices.stored {
+                IndexType::I32 => self.copy_as::<S, i32>(sink),
+                IndexType::I64 => self.copy_as::<S, i64>(sink),
             }
         }
     }
 }
 
 impl RowsOf<'_> {
-    /// Copies rows of `ROW` bytes, if that is not 0.
-    ///
     /// # Safety
     /// As for [`Producer::run`]; indices are stored as `I`.
     #[inline(always)]
-    unsafe fn copy<S: Sink, I: Index, const ROW: usize>(self, sink: &mut S) {
-        let Rows { outer, ref window, num_indices: n, .. } = *self.rows;
-        let row = if ROW == 0 { self.rows.row } else { ROW };
+    unsafe fn copy_as<S: Sink, I: Index>(self, sink: &mut S) {
+        // SAFETY: the caller's promise, and each arm's rows are as long as it says.
+        unsafe {
+            match self.rows.row {
+                8..16 => self.copy::<S, I, 8, 15>(sink),
+                16..32 => self.copy::<S, I, 16, 31>(sink),
+                32..64 => self.copy::<S, I, 32, 63>(sink),
+                LINE => self.copy::<S, I, LINE, LINE>(sink),
+                _ => self.copy::<S, I, 0, { usize::MAX }>(sink),
+            }
+        }
+    }
+
+    /// Copies rows of `LEAST` to `MOST` bytes. How to copy short ones is then not asked for each.
+    ///
+    /// # Safety
+    /// As for [`Producer::run`]; indices are stored as `I`, and rows are that long.
+    #[inline(always)]
+    unsafe fn copy<S: Sink, I: Index, const LEAST: usize, const MOST: usize>(self, sink: &mut S) {
+        let Rows { outer, ref window, num_indices: n, row, .. } = *self.rows;
+        // SAFETY: the caller's promise.
+        unsafe { assert_unchecked(LEAST <= row && row <= MOST) };
         let first = self.bytes.start / row;
         // Bytes of the first row that are another task's.
         let mut col = self.bytes.start % row;

@@ -29,6 +29,7 @@ mod gemm_int;
 mod gemm_lanes;
 mod gemm_simd;
 mod gemv;
+mod grouped;
 mod groups;
 mod lanes;
 pub mod layer_norm;

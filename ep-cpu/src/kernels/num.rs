@@ -204,18 +204,48 @@ macro_rules! ints {
         }
     )*};
 }
-// Integers of up to 16 bits divide exactly in f32 and of 32 in f64, which there are vectors of: the quotient of
-// two of them is too far from the next integer to be rounded to it. The wider integer in between makes the one
-// overflow, of the least by -1, wrap.
 ints! {
-    i8, i8::wrapping_abs, i8::is_negative, |a, b| (f32::from(a) / f32::from(b)) as i32 as i8;
-    i16, i16::wrapping_abs, i16::is_negative, |a, b| (f32::from(a) / f32::from(b)) as i32 as i16;
-    i32, i32::wrapping_abs, i32::is_negative, |a, b| (f64::from(a) / f64::from(b)) as i64 as i32;
+    i8, i8::wrapping_abs, i8::is_negative, |a, b| narrow_quotient(a, b) as i8;
+    i16, i16::wrapping_abs, i16::is_negative, |a, b| narrow_quotient(a, b) as i16;
+    i32, i32::wrapping_abs, i32::is_negative, quotient_i32;
     i64, i64::wrapping_abs, i64::is_negative, i64::wrapping_div;
-    u8, std::convert::identity, never, |a, b| (f32::from(a) / f32::from(b)) as i32 as u8;
-    u16, std::convert::identity, never, |a, b| (f32::from(a) / f32::from(b)) as i32 as u16;
-    u32, std::convert::identity, never, |a, b| (f64::from(a) / f64::from(b)) as i64 as u32;
+    u8, std::convert::identity, never, |a, b| narrow_quotient(a, b) as u8;
+    u16, std::convert::identity, never, |a, b| narrow_quotient(a, b) as u16;
+    u32, std::convert::identity, never, quotient_u32;
     u64, std::convert::identity, never, u64::wrapping_div;
+}
+
+// Integers of up to 16 bits divide exactly in f32 and of 32 in f64, which there are vectors of: the quotient of
+// two of them is too far from the next integer to be rounded to it. Conversions that check for what does not fit the
+// integer would be done one by one.
+
+/// `a / b` toward zero, for integers of at most 16 bits; of `a` where `b` is 0.
+#[inline(always)]
+fn narrow_quotient<T: Into<f32>>(a: T, b: T) -> i32 {
+    let b = b.into();
+    let quotient = a.into() / if b == 0.0 { 1.0 } else { b };
+    // SAFETY: its magnitude is at most that of the dividend, an integer of 16 bits.
+    unsafe { quotient.to_int_unchecked() }
+}
+
+/// `a / b` toward zero, wrapping; of `a` where `b` is 0.
+#[inline(always)]
+fn quotient_i32(a: i32, b: i32) -> i32 {
+    // The one quotient that wraps is by -1.
+    let negate = b == -1;
+    let divisor = f64::from(if negate || b == 0 { 1 } else { b });
+    // SAFETY: its magnitude is at most that of the dividend, which alone could be too large, and comes with its sign
+    // where the divisor is 1.
+    let quotient = unsafe { (f64::from(a) / divisor).to_int_unchecked::<i32>() };
+    if negate { quotient.wrapping_neg() } else { quotient }
+}
+
+/// `a / b` rounded down; of `a` where `b` is 0.
+#[inline(always)]
+fn quotient_u32(a: u32, b: u32) -> u32 {
+    let divisor = f64::from(if b == 0 { 1 } else { b });
+    // SAFETY: it is at most the dividend.
+    unsafe { (f64::from(a) / divisor).to_int_unchecked() }
 }
 
 #[inline(always)]
@@ -329,3 +359,45 @@ macro_rules! floats {
     )*};
 }
 floats!(f32, f64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::testing::Rng;
+
+    /// As the integers' own division has it, and 0 for a divisor of 0.
+    #[test]
+    fn quotients_are_those_of_integers() {
+        macro_rules! check {
+            ($t:ty, $pairs:expr) => {
+                for (a, b) in $pairs {
+                    let (a, b) = (a as $t, b as $t);
+                    let want = if b == 0 { 0 } else { a.wrapping_div(b) };
+                    assert_eq!(Number::div(a, b), want, "{a} / {b}");
+                    let want = if b == 0 { 0 } else { a.wrapping_rem(b) };
+                    assert_eq!(a.fmod(b), want, "{a} % {b}");
+                }
+            };
+        }
+        let mut rng = Rng::new();
+        let every = || (0..=255u8).flat_map(|a| (0..=255u8).map(move |b| (a, b)));
+        check!(i8, every());
+        check!(u8, every());
+        let edges: Vec<i64> = [0, 1, 2, 3, 7, 1 << 15, 1 << 16, 1 << 31, 1 << 32, i64::MAX]
+            .into_iter()
+            .flat_map(|x: i64| [x, x.wrapping_sub(1), x.wrapping_neg(), x.wrapping_add(1)])
+            .collect();
+        let mut pairs: Vec<(i64, i64)> =
+            edges.iter().flat_map(|&a| edges.iter().map(move |&b| (a, b))).collect();
+        for _ in 0..100_000 {
+            let (a, b) = (rng.next() as i64, rng.next() as i64 >> (rng.next() % 64));
+            // Quotients next to an integer are the hard ones.
+            let near = (b as i32).wrapping_mul((a >> 40) as i32).wrapping_sub((rng.next() % 2) as i32);
+            pairs.extend([(a, b), (near.into(), b)]);
+        }
+        check!(i16, pairs.iter().copied());
+        check!(u16, pairs.iter().copied());
+        check!(i32, pairs.iter().copied());
+        check!(u32, pairs.iter().copied());
+    }
+}

@@ -88,6 +88,10 @@ pub fn rows() -> impl Iterator<Item = DType> {
 
 /// Bytes prefetched of a row of the destination that is next.
 pub(super) const MAX_PREFETCH: usize = 1024;
+/// Bytes of a row that are prefetched together, and added together.
+const PIECE: usize = 256;
+/// Bytes by which the source is prefetched ahead.
+const SRC_AHEAD: usize = 2048;
 /// Rows of the destination that are prefetched ahead.
 pub(super) const AHEAD: usize = 8;
 /// Bytes of a row that a thread has at least, where threads share out columns.
@@ -246,7 +250,7 @@ impl<T: Sum> Body for AddRows<'_, T> {
         let AddRows { scatter, slabs, rows, cols } = self;
         let &Scatter { ref window, row, num_indices: n, indices, src, dst, far, ref bad, .. } = scatter;
         let len = cols.len();
-        let near = if far { (len * size_of::<T>()).min(MAX_PREFETCH) } else { 0 };
+        let near = if far { len.min(MAX_PREFETCH / size_of::<T>()) } else { 0 };
         let mut entries = [Entry { row: 0, position: 0 }; BLOCK];
         for slab in slabs {
             for start in (0..n).step_by(BLOCK) {
@@ -263,14 +267,22 @@ impl<T: Sum> Body for AddRows<'_, T> {
                 unsafe {
                     let slab_at = dst.get().add(slab * window.extent() * row + cols.start);
                     for (i, entry) in entries[..count].iter().enumerate() {
-                        if near > 0 {
-                            let next = entries[(i + AHEAD).min(count - 1)].row;
-                            prefetch(slab_at.wrapping_add(next * row).cast_const().cast(), near);
-                        }
+                        let next = slab_at.wrapping_add(entries[(i + AHEAD).min(count - 1)].row * row);
                         let to = slab_at.add(entry.row * row);
                         let from = src.add((slab * n + entry.position) * row + cols.start);
-                        for j in 0..len {
-                            to.add(j).write(to.add(j).read().plus(from.add(j).read()));
+                        let mut at = 0;
+                        while at < len {
+                            // A few lines at a time, between which the additions do not wait for all of them.
+                            let some = (len - at).min(PIECE / size_of::<T>());
+                            if at < near {
+                                prefetch(next.wrapping_add(at).cast_const().cast(), some * size_of::<T>());
+                                let later = from.add(at).cast::<u8>().wrapping_add(SRC_AHEAD);
+                                prefetch(later, some * size_of::<T>());
+                            }
+                            for j in at..at + some {
+                                to.add(j).write(to.add(j).read().plus(from.add(j).read()));
+                            }
+                            at += some;
                         }
                     }
                 }

@@ -18,6 +18,7 @@ mod tests;
 use super::elem::Storage;
 use super::engine::{Binary, Cost};
 use super::formula::{Cell, Formula};
+use super::grouped::{self, Function};
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Result};
@@ -164,78 +165,29 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
     dst: *mut u8,
     n: usize,
 ) {
+    if S::BULK || D::BULK {
+        // SAFETY: the caller's contract.
+        return unsafe {
+            grouped::run::<Grouped<O>, S, D, 2>(isa, attr, [a.cast(), b.cast()], dst.cast(), n)
+        };
+    }
     // SAFETY: `n` valid elements each by the caller's contract, which also excludes overlap with `dst`;
     // every bit pattern is a valid `S`.
     let (src, dst) = unsafe {
         let src: [&[S]; 2] = [slice::from_raw_parts(a.cast(), n), slice::from_raw_parts(b.cast(), n)];
         (src, slice::from_raw_parts_mut(dst.cast(), n))
     };
-    if S::BULK || D::BULK {
-        return bulk::<O, S, D>(isa, attr, src, dst);
-    }
     let map = Map::<O, S, D> { src, dst, attr, op: PhantomData };
     if O::VECTOR { isa.dispatch(map) } else { map.run() }
 }
 
-/// Elements converted at a time by [`bulk`].
-const CHUNK: usize = 256;
+/// An [`Op`] on groups. None of those that f16 has loses a result.
+struct Grouped<O>(PhantomData<O>);
 
-/// [`Map`] with the conversions of f16 before and after it done for many elements at a time. Only f16 sources give
-/// f16.
-fn bulk<O: Op<S, D>, S: Storage, D: Storage>(
-    isa: Isa,
-    attr: [f64; 2],
-    src: [&[S]; 2],
-    dst: &mut [MaybeUninit<D>],
-) {
-    let mut values = [const { [const { MaybeUninit::<S::Value>::uninit() }; CHUNK] }; 2];
-    let mut results = [const { MaybeUninit::<D::Value>::uninit() }; CHUNK];
-    for (i, dst) in dst.chunks_mut(CHUNK).enumerate() {
-        let n = dst.len();
-        for (values, src) in values.iter_mut().zip(src) {
-            S::load_all(isa, &src[i * CHUNK..][..n], &mut values[..n]);
-        }
-        let src = [values[0].as_ptr().cast(), values[1].as_ptr().cast()];
-        let to = if D::BULK { results.as_mut_ptr().cast() } else { dst.as_mut_ptr().cast() };
-        let part = Part::<O, S, D> { src, dst: to, n, attr, op: PhantomData };
-        if O::VECTOR {
-            isa.dispatch(part)
-        } else {
-            part.run()
-        }
-        if D::BULK {
-            // SAFETY: the first `n` results have just been written.
-            D::store_all(isa, unsafe { slice::from_raw_parts(results.as_ptr().cast(), n) }, dst);
-        }
-    }
-}
-
-/// Made only where both `src` have `n` values, and `dst` has room for as many of `D::Value` where storing is bulk
-/// work and of `D` otherwise.
-struct Part<O, S: Storage, D> {
-    src: [*const S::Value; 2],
-    dst: *mut u8,
-    n: usize,
-    attr: [f64; 2],
-    op: PhantomData<fn(O) -> D>,
-}
-
-impl<O: Op<S, D>, S: Storage, D: Storage> Body for Part<O, S, D> {
-    type Out = ();
-
+impl<O: Op<S, D>, S: Storage, D: Storage> Function<S, D, 2> for Grouped<O> {
     #[inline(always)]
-    fn run(self) {
-        for i in 0..self.n {
-            // SAFETY: what a `Part` is made with.
-            unsafe {
-                let y = O::apply(self.src[0].add(i).read(), self.src[1].add(i).read(), self.attr);
-                if D::BULK {
-                    self.dst.cast::<D::Value>().add(i).write(y);
-                } else {
-                    self.dst.cast::<D>().add(i).write(D::store(y));
-                }
-            }
-        }
+    fn apply([a, b]: [S::Value; 2], attr: [f64; 2]) -> D::Value {
+        O::apply(a, b, attr)
     }
 }
 

@@ -82,6 +82,23 @@ const CDF_TAIL: [f64; 9] = [
 ];
 const CDF_TAIL_MIDDLE: f64 = 0.336204;
 
+/// `log2(1 + f) / f` for f in -1/4..1/2, to 2^-34.
+const LOG2_1P: [f64; 13] = [
+    1.4426950409122061,
+    -0.7213475207253306,
+    0.4808983316417251,
+    -0.36067367232463055,
+    0.28854054838917603,
+    -0.2404575898440573,
+    0.2060514229808709,
+    -0.18001330082554762,
+    0.16060315205739292,
+    -0.14927978678373,
+    0.13820869488357804,
+    -0.10067562555030282,
+    0.03709947479105998,
+];
+
 /// Parts of 12 bits each, for arguments up to 1024.
 const HALF_PI: HalfPi =
     HalfPi([1.5703125, 0.0004837512969970703, 7.549533620476723e-08, 2.563344151594519e-12], 1024.0);
@@ -460,6 +477,20 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn pow(x: V, y: V) -> V {
-        V::narrow(Double::pow(x.widen(), y.widen()))
+        // The logarithm is multiplied by an exponent of up to 2^7 before it is one, so it needs digits of f64, but by far
+        // not all of them; and what is left of it beside an integer does not.
+        let (k, m) = x.split();
+        let f = (m - 1.0).widen();
+        let log2 = f.mul_add(polynomial(f, &LOG2_1P), k.widen());
+        let exponent = (log2 * y.widen()).at_most(200.0).at_least(-200.0);
+        let (n, _) = nearest(exponent, 1.0);
+        let power = polynomial(V::narrow(exponent - n), &EXP2).scale(V::narrow(n));
+        let infinity = V::splat(f64::INFINITY);
+        let usual = V::splat(0.0).lt(x) & x.lt(infinity) & y.abs().lt(infinity);
+        let unusual = !usual;
+        if !unusual.any() {
+            return power;
+        }
+        V::select(usual, power, V::narrow(Double::pow(x.widen(), y.widen())))
     }
 }

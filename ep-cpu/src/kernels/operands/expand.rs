@@ -1,5 +1,6 @@
 //! Writing elements out that repeat.
 
+use crate::isa::{Body, Isa};
 use std::mem::MaybeUninit;
 use std::ptr;
 
@@ -146,8 +147,37 @@ impl Vector {
 /// Writes the element at `source` `n` times, and up to [`SLACK`] bytes of anything behind.
 ///
 /// # Safety
-/// The element of `size` bytes is readable, and `to` is writable for `n` of them and the slack, and apart from it.
-pub(crate) unsafe fn splat(size: usize, source: *const u8, n: usize, to: *mut u8) {
-    // SAFETY: the caller's promise.
-    unsafe { expand(size, Rows { source, row: 0, col: 0, inner: n, rows: 1 }, to) };
+/// The element of `size` bytes is readable, and `to` is aligned to it, writable for `n` of them and the slack, and apart
+/// from it.
+pub(crate) unsafe fn splat(isa: Isa, size: usize, source: *const u8, n: usize, to: *mut u8) {
+    // SAFETY: the caller's promise; the element may be at any address.
+    unsafe {
+        match size {
+            1 => isa.dispatch(Repeat { value: source.read(), to, n }),
+            2 => isa.dispatch(Repeat { value: source.cast::<u16>().read_unaligned(), to: to.cast(), n }),
+            4 => isa.dispatch(Repeat { value: source.cast::<u32>().read_unaligned(), to: to.cast(), n }),
+            8 => isa.dispatch(Repeat { value: source.cast::<u64>().read_unaligned(), to: to.cast(), n }),
+            _ => expand(size, Rows { source, row: 0, col: 0, inner: n, rows: 1 }, to),
+        }
+    }
+}
+
+/// Stores as wide as the loads that follow: one of several stores would have to wait until they have left for the
+/// cache, behind those that wait for memory. Made only where `to` is writable for `n` elements.
+struct Repeat<T> {
+    value: T,
+    to: *mut T,
+    n: usize,
+}
+
+impl<T: Copy> Body for Repeat<T> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for i in 0..self.n {
+            // SAFETY: what a `Repeat` is made with.
+            unsafe { self.to.add(i).write(self.value) };
+        }
+    }
 }

@@ -10,6 +10,7 @@ mod expand;
 mod tests;
 
 use super::stream::{Blocks, LANES, MOST_STEP_BYTES};
+use crate::isa::Isa;
 use primitives::broadcast::{Odometer, Plan};
 use std::array::from_fn;
 use std::mem::MaybeUninit;
@@ -22,6 +23,9 @@ pub(crate) use expand::{STAGE_BYTES, Stage, splat};
 pub(crate) trait Compute<const N: usize>: Copy + Sync {
     /// Bytes of an element of the output.
     fn dst_size(&self) -> usize;
+
+    /// What the computation runs at.
+    fn isa(&self) -> Isa;
 
     /// # Safety
     /// `src` are readable and `dst` writable for `n` elements, and `dst` overlaps no source.
@@ -286,7 +290,7 @@ impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
                     from[n] = cursor.stage[n];
                     if cursor.held[n].0 != offset || cursor.held[n].1 < run {
                         let source = src[n].add(offset * size);
-                        splat(size, source, run, cursor.stage[n]);
+                        splat(self.compute.isa(), size, source, run, cursor.stage[n]);
                         cursor.held[n] = (offset, run);
                     }
                 }
@@ -366,7 +370,7 @@ impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
         let table = self.room[n];
         if period == 1 {
             // SAFETY: the caller's promise.
-            return unsafe { splat(size, src[n], len, table) };
+            return unsafe { splat(self.compute.isa(), size, src[n], len, table) };
         }
         let mut done = 0;
         let mut odometer = Odometer::at(plan, 0);

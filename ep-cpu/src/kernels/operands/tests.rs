@@ -5,11 +5,15 @@ use crate::kernels::testing::Rng;
 
 /// Writes the elements of both operands one after the other.
 #[derive(Clone, Copy)]
-struct Pairs(usize);
+struct Pairs(usize, Isa);
 
 impl Compute<2> for Pairs {
     fn dst_size(&self) -> usize {
         2 * self.0
+    }
+
+    fn isa(&self) -> Isa {
+        self.1
     }
 
     unsafe fn compute(&self, src: [*const u8; 2], dst: *mut u8, n: usize) {
@@ -51,7 +55,9 @@ fn check(case: &Case, rng: &mut Rng) {
     let mut room = Buffers::new();
     // SAFETY: the operands have their shapes' elements, and the output `count`.
     unsafe {
-        let reader = operands.reader(Pairs(size), &mut room, *streaming, range.len());
+        let levels = Isa::available();
+        let pairs = Pairs(size, levels[rng.next() as usize % levels.len()]);
+        let reader = operands.reader(pairs, &mut room, *streaming, range.len());
         if *streaming {
             let ahead: Vec<Ahead> = operands.dense_sources().map(|start| Ahead { start, size }).collect();
             stream::blocks(&reader, out, dst_size, range.clone(), &ahead);

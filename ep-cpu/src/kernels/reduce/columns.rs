@@ -5,11 +5,15 @@ use super::{Cut, STRIP, room};
 use crate::isa::{Body, Isa};
 use crate::kernels::elem::Storage;
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
+use crate::kernels::sink::prefetch;
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use std::marker::PhantomData;
 
-/// Some steps of a strip: `acc[i] = take(acc[i], src[step * stride + i])`.
+/// Columns that are combined in one go, from rows that are being fetched.
+const BLOCK: usize = 64;
+
+/// Some steps of a strip: `acc[i]` combines `src[step * stride + i]` of all steps.
 struct Steps<'a, S, A, F> {
     src: *const S,
     steps: usize,
@@ -22,14 +26,69 @@ impl<S: Storage, F: Fold<S::Value>> Body for Steps<'_, S, F::Acc, F> {
     type Out = ();
 
     #[inline(always)]
-    fn run(self) {
-        for step in 0..self.steps {
-            // SAFETY: the maker of `self` promises `steps` rows of `acc.len()` elements, `stride` apart.
-            let row = unsafe { self.src.add(step * self.stride) };
-            for (i, acc) in self.acc.iter_mut().enumerate() {
-                // SAFETY: as above.
-                *acc = F::take(*acc, unsafe { row.add(i).read() }.load());
+    fn run(mut self) {
+        self.combine::<true>();
+        if F::FOUR {
+            let mut lost = false;
+            for acc in self.acc.iter() {
+                lost |= F::is_lost(*acc);
             }
+            if lost {
+                self.combine::<false>();
+            }
+        }
+    }
+}
+
+impl<S: Storage, F: Fold<S::Value>> Steps<'_, S, F::Acc, F> {
+    /// With `FOUR`, by way of [`Fold::four`] where that is cheaper.
+    #[inline(always)]
+    fn combine<const FOUR: bool>(&mut self) {
+        self.acc.fill(F::START);
+        let fours = if FOUR && F::FOUR { self.steps - self.steps % 4 } else { 0 };
+        for step in (0..fours).step_by(4) {
+            // SAFETY: the maker of `self` promises `steps` rows of `acc.len()` elements, `stride` apart.
+            unsafe { take_four::<S, F>(self.acc, self.src.add(step * self.stride), self.stride) };
+        }
+        for step in fours..self.steps {
+            // SAFETY: as above.
+            unsafe { take_one::<S, F>(self.acc, self.src.add(step * self.stride)) };
+        }
+    }
+}
+
+// Slices as parameters tell the compiler that they do not alias what is read.
+
+/// # Safety
+/// `row` is readable for `acc.len()` elements.
+#[inline(always)]
+unsafe fn take_one<S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], row: *const S) {
+    for (i, acc) in acc.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *acc = F::take(*acc, unsafe { row.add(i).read() }.load());
+    }
+}
+
+/// # Safety
+/// `row` is readable for `acc.len()` elements, and so are the three rows `stride` apart behind it.
+#[inline(always)]
+unsafe fn take_four<S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], row: *const S, stride: usize) {
+    for (block, acc) in acc.chunks_mut(BLOCK).enumerate() {
+        let at = row.wrapping_add(block * BLOCK);
+        for step in 4..8 {
+            prefetch(at.wrapping_add(step * stride).cast(), BLOCK * size_of::<S>());
+        }
+        for (i, acc) in acc.iter_mut().enumerate() {
+            // SAFETY: the caller's promise; `block * BLOCK + i` is below the length.
+            let four = unsafe {
+                F::four([
+                    at.add(i).read().load(),
+                    at.add(i + stride).read().load(),
+                    at.add(i + 2 * stride).read().load(),
+                    at.add(i + 3 * stride).read().load(),
+                ])
+            };
+            *acc = F::take(*acc, four);
         }
     }
 }
@@ -51,7 +110,7 @@ where
     let strips = cut.width.div_ceil(STRIP);
     let (units, chunks) = (outer * strips, cut.chunks());
     let width_of = |unit: usize| STRIP.min(cut.width - unit % strips * STRIP);
-    // Accumulates one chunk of a unit into `acc`.
+    // Combines one chunk of a unit into `acc`, whatever that was.
     let chunk = |unit: usize, c: usize, acc: &mut [F::Acc]| {
         let (o, column) = (unit / strips, unit % strips * STRIP);
         let first = c * cut.chunk;
@@ -86,13 +145,12 @@ where
             for unit in range {
                 let width = width_of(unit);
                 let total = &mut total[..width];
-                total.fill(F::START);
                 if chunks == 1 {
                     chunk(unit, 0, total);
                 } else {
+                    total.fill(F::START);
                     for c in 0..chunks {
                         let part = &mut part[..width];
-                        part.fill(F::START);
                         chunk(unit, c, part);
                         total.iter_mut().zip(part).for_each(|(t, p)| *t = F::join(*t, *p));
                     }

@@ -68,13 +68,6 @@ impl Finish<Bool> for u8 {
     }
 }
 
-impl Finish<Bool> for bool {
-    #[inline(always)]
-    fn finish(self) -> Bool {
-        Bool::store(self.into())
-    }
-}
-
 /// Sums and products of values `V` in this type.
 pub(super) trait Arithmetic<V>: Copy + Send + Sync + 'static {
     const ZERO: Self;
@@ -393,32 +386,34 @@ impl Truth for Complex<f64> {
     }
 }
 
+// As numbers: truth values of the compiler's are turned into masks and back.
+
 impl<V: Truth + 'static> Fold<V> for Any {
-    type Acc = bool;
-    const START: bool = false;
+    type Acc = u8;
+    const START: u8 = 0;
 
     #[inline(always)]
-    fn take(acc: bool, value: V) -> bool {
-        acc | value.truthy()
+    fn take(acc: u8, value: V) -> u8 {
+        acc | u8::from(value.truthy())
     }
 
     #[inline(always)]
-    fn join(a: bool, b: bool) -> bool {
+    fn join(a: u8, b: u8) -> u8 {
         a | b
     }
 }
 
 impl<V: Truth + 'static> Fold<V> for All {
-    type Acc = bool;
-    const START: bool = true;
+    type Acc = u8;
+    const START: u8 = 1;
 
     #[inline(always)]
-    fn take(acc: bool, value: V) -> bool {
-        acc & value.truthy()
+    fn take(acc: u8, value: V) -> u8 {
+        acc & u8::from(value.truthy())
     }
 
     #[inline(always)]
-    fn join(a: bool, b: bool) -> bool {
+    fn join(a: u8, b: u8) -> u8 {
         a & b
     }
 }

@@ -5,75 +5,108 @@ use super::{CHUNK, room};
 use crate::isa::{Body, Isa};
 use crate::kernels::elem::Storage;
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
+use crate::kernels::sink::prefetch;
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use std::marker::PhantomData;
 
 /// Values combined side by side: several vectors, which hides the latency of an addition.
-const LANES: usize = 64;
+const LANES: usize = 32;
 /// Rows of fewer elements are taken [`GROUP`] at a time.
 pub(super) const SHORT: usize = 64;
 /// Short rows that are combined side by side.
 pub(super) const GROUP: usize = 16;
 
-/// A chunk of a row, combined.
-struct Chunk<S, F> {
+/// Values combined side by side behind the last of [`LANES`]: a vector.
+const PART: usize = 16;
+/// Bytes fetched ahead of their use, past the ends of rows.
+const AHEAD: usize = 2048;
+/// Chunks combined in one go.
+const BATCH: usize = 64;
+
+/// The chunks of consecutive rows, of which each has as many. Made only where `src` is readable for them and `out`
+/// writable for one result of each.
+struct Chunks<S, A, F> {
+    /// The first row.
     src: *const S,
+    reduced: usize,
+    /// The first chunk's number in the first row, and chunks of a row.
+    first: usize,
+    of: usize,
     count: usize,
+    out: *mut A,
     fold: PhantomData<F>,
 }
 
-impl<S: Storage, F: Fold<S::Value>> Body for Chunk<S, F> {
-    type Out = F::Acc;
+impl<S: Storage, F: Fold<S::Value>> Body for Chunks<S, F::Acc, F> {
+    type Out = ();
 
     #[inline(always)]
-    fn run(self) -> F::Acc {
-        if F::FOUR {
-            let acc = self.combine::<true>();
-            return if F::is_lost(acc) { self.combine::<false>() } else { acc };
+    fn run(self) {
+        let (mut row, mut chunk) = (self.src, self.first);
+        for i in 0..self.count {
+            let start = chunk * CHUNK;
+            let count = CHUNK.min(self.reduced - start);
+            // SAFETY: what a `Chunks` is made with.
+            unsafe {
+                let at = row.add(start);
+                let mut acc = combine::<S, F, true>(at, count);
+                if F::FOUR && F::is_lost(acc) {
+                    acc = combine::<S, F, false>(at, count);
+                }
+                self.out.add(i).write(acc);
+                chunk += 1;
+                if chunk == self.of {
+                    (row, chunk) = (row.add(self.reduced), 0);
+                }
+            }
         }
-        self.combine::<false>()
     }
 }
 
-impl<S: Storage, F: Fold<S::Value>> Chunk<S, F> {
-    /// # Safety
-    /// `at < self.count`.
-    #[inline(always)]
-    unsafe fn value(&self, at: usize) -> S::Value {
-        // SAFETY: the maker of `self` promises so many elements.
-        unsafe { self.src.add(at).read() }.load()
-    }
-
-    /// With `FOUR`, by way of [`Fold::four`].
-    #[inline(always)]
-    fn combine<const FOUR: bool>(&self) -> F::Acc {
-        let mut lanes = [F::START; LANES];
-        let fours = if FOUR { self.count - self.count % (4 * LANES) } else { 0 };
-        let whole = self.count - self.count % LANES;
-        // SAFETY: all indices are less than `count`.
-        unsafe {
-            for at in (0..fours).step_by(4 * LANES) {
-                for (i, lane) in lanes.iter_mut().enumerate() {
-                    let at = at + i;
-                    // No closure or iterator here: calls of them are not inlined, and nothing would vectorise.
-                    let four = F::four([
-                        self.value(at),
-                        self.value(at + LANES),
-                        self.value(at + 2 * LANES),
-                        self.value(at + 3 * LANES),
-                    ]);
-                    *lane = F::take(*lane, four);
-                }
+/// Combines `count` elements, with `FOUR` by way of [`Fold::four`] where that is cheaper.
+///
+/// # Safety
+/// `src` is readable for them.
+#[inline(always)]
+unsafe fn combine<S: Storage, F: Fold<S::Value>, const FOUR: bool>(src: *const S, count: usize) -> F::Acc {
+    // Only the loops of fixed length index these, so that they can be registers.
+    let mut lanes = [F::START; LANES];
+    let mut some = [F::START; PART];
+    let fours = if FOUR && F::FOUR { count - count % (4 * LANES) } else { 0 };
+    let mut at = 0;
+    // SAFETY: all indices are less than `count`.
+    unsafe {
+        // No closure over values in these loops: calls of them are not inlined, and nothing would vectorise.
+        while at < fours {
+            prefetch(src.add(at).cast::<u8>().wrapping_add(AHEAD), 4 * LANES * size_of::<S>());
+            for (i, lane) in lanes.iter_mut().enumerate() {
+                let first = src.add(at + i);
+                let four = F::four([
+                    first.read().load(),
+                    first.add(LANES).read().load(),
+                    first.add(2 * LANES).read().load(),
+                    first.add(3 * LANES).read().load(),
+                ]);
+                *lane = F::take(*lane, four);
             }
-            for at in (fours..whole).step_by(LANES) {
-                for (i, lane) in lanes.iter_mut().enumerate() {
-                    *lane = F::take(*lane, self.value(at + i));
-                }
+            at += 4 * LANES;
+        }
+        while at + LANES <= count {
+            prefetch(src.add(at).cast::<u8>().wrapping_add(AHEAD), LANES * size_of::<S>());
+            for (i, lane) in lanes.iter_mut().enumerate() {
+                *lane = F::take(*lane, src.add(at + i).read().load());
             }
-            for at in whole..self.count {
-                lanes[at - whole] = F::take(lanes[at - whole], self.value(at));
+            at += LANES;
+        }
+        while at + PART <= count {
+            for (i, lane) in some.iter_mut().enumerate() {
+                *lane = F::take(*lane, src.add(at + i).read().load());
             }
+            at += PART;
+        }
+        for i in 0..PART {
+            lanes[i] = F::join(lanes[i], some[i]);
         }
         let mut half = LANES / 2;
         while half > 0 {
@@ -82,7 +115,12 @@ impl<S: Storage, F: Fold<S::Value>> Chunk<S, F> {
             }
             half /= 2;
         }
-        lanes[0]
+        let mut acc = lanes[0];
+        while at < count {
+            acc = F::take(acc, src.add(at).read().load());
+            at += 1;
+        }
+        acc
     }
 }
 
@@ -100,12 +138,19 @@ where
     F: Fold<S::Value, Acc: Finish<D>>,
 {
     let chunks = reduced.div_ceil(CHUNK);
-    let chunk = |row: usize, c: usize| {
-        let start = c * CHUNK;
-        let count = CHUNK.min(reduced - start);
-        // SAFETY: a chunk of row `row`, which the caller promises.
-        let src = unsafe { src.get().add(row * reduced + start) };
-        isa.dispatch(Chunk::<S, F> { src, count, fold: PhantomData })
+    // Combines chunks from `unit` on, counted over all rows, into `count` results.
+    let combine = |unit: usize, count: usize, out: *mut F::Acc| {
+        // SAFETY: chunks of the rows that the caller promises.
+        let src = unsafe { src.get().add(unit / chunks * reduced) };
+        isa.dispatch(Chunks::<S, F::Acc, F> {
+            src,
+            reduced,
+            first: unit % chunks,
+            of: chunks,
+            count,
+            out,
+            fold: PhantomData,
+        });
     };
     let store = |row: usize, acc: F::Acc| {
         // SAFETY: `row < outer`, written by one task.
@@ -115,8 +160,20 @@ where
     let bytes = outer.saturating_mul(reduced).saturating_mul(size_of::<S>());
     if chunks == 1 || outer >= 4 * par.threads() || bytes < 2 * GRAIN_BYTES {
         return for_ranges(par, outer, reduced.saturating_mul(size_of::<S>()), 1, |rows| {
-            for row in rows {
-                store(row, (0..chunks).map(|c| chunk(row, c)).fold(F::START, F::join));
+            let mut parts = [F::START; BATCH];
+            let (mut row, mut done, mut total) = (rows.start, 0, F::START);
+            let units = rows.start * chunks..rows.end * chunks;
+            for unit in units.clone().step_by(BATCH) {
+                let parts = &mut parts[..BATCH.min(units.end - unit)];
+                combine(unit, parts.len(), parts.as_mut_ptr());
+                for part in parts {
+                    total = F::join(total, *part);
+                    done += 1;
+                    if done == chunks {
+                        store(row, total);
+                        (row, done, total) = (row + 1, 0, F::START);
+                    }
+                }
             }
             Ok(())
         });
@@ -124,10 +181,8 @@ where
     let mut partial = room(outer * chunks, F::START)?;
     let into = Shared::new(partial.as_mut_ptr());
     for_ranges(par, outer * chunks, CHUNK * size_of::<S>(), 1, |range| {
-        for at in range {
-            // SAFETY: `at < outer * chunks`, written by one task.
-            unsafe { into.get().add(at).write(chunk(at / chunks, at % chunks)) };
-        }
+        // SAFETY: the range is below `outer * chunks`, and one task's.
+        combine(range.start, range.len(), unsafe { into.get().add(range.start) });
         Ok(())
     })?;
     for (row, parts) in partial.chunks(chunks).enumerate() {

@@ -120,7 +120,7 @@ fn sums_of_four_lose_nothing() {
     };
     for isa in Isa::available() {
         for n in [256, 300, 512, 1000] {
-            // Elements 64 apart are added first.
+            // Elements 32 apart are added first.
             let mut values = vec![0f32; n];
             for (at, x) in [(3, 3e38), (67, 3e38), (131, 3e38), (4, -3e38), (68, -3e38)] {
                 values[at] = x;
@@ -138,6 +138,34 @@ fn sums_of_four_lose_nothing() {
                 }
                 values[at] = f32::NEG_INFINITY;
                 assert_eq!(run("min", &values, isa), f32::NEG_INFINITY, "{n}, {at}, {isa}");
+            }
+        }
+    }
+}
+
+/// The same beside other columns, where the rows added first depend on how many there are.
+#[test]
+fn sums_of_four_rows_lose_nothing() {
+    let sum = rows().find(|r| OPS[r.op] == "sum" && r.src == DType::F32 && r.dst == DType::F32).unwrap();
+    let max = rows().find(|r| OPS[r.op] == "max" && r.src == DType::F32).unwrap();
+    let run = |row: &Row, values: &[f32], inner: usize, isa: Isa| -> Vec<f32> {
+        let bytes: Vec<u8> =
+            values.iter().flat_map(|x| std::iter::repeat_n(x.to_ne_bytes(), inner).flatten()).collect();
+        let out = launch(row, [1, values.len(), inner], &words(&bytes), 1, isa);
+        out.chunks(4).map(|x| f32::from_ne_bytes(x.try_into().unwrap())).collect()
+    };
+    // Any four of one sign overflow.
+    let values: Vec<f32> = (0..119).map(|i| if i < 60 { 3e38 } else { -3e38 }).collect();
+    for isa in Isa::available() {
+        for inner in [2, 5, 64, 70, 1030] {
+            assert_eq!(run(sum, &values, inner, isa), vec![3e38; inner], "{inner} at {isa}");
+            for at in [0, 3, 57, 118] {
+                let mut values = values.clone();
+                values[at] = f32::NAN;
+                for row in [sum, max] {
+                    let got = run(row, &values, inner, isa);
+                    assert!(got.iter().all(|x| x.is_nan()), "{inner} with NaN at {at}, at {isa}");
+                }
             }
         }
     }

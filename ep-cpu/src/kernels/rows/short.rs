@@ -1,9 +1,9 @@
 //! Short rows, as many at a time as a vector has lanes: what is computed once a row, such as the reductions across
 //! lanes, is then computed once for all of them.
 
-use super::exp::{Lasts, Shifts};
+use super::exp::{Last, Lasts, Shift, Shifts};
 use super::vector::{MAX_LANES, Vector};
-use super::{Matrix, Room, flush, lanes, prefetch};
+use super::{Matrix, Room, flush, lanes, prefetch, prefetch_to_write};
 use crate::kernels::real::{Cell, Real};
 
 /// Bytes of a row, in the type computed in, up to which rows are short.
@@ -30,10 +30,13 @@ where
         unsafe {
             let (src, dst) = (m.src.add(first * m.cols), m.dst.add(first * m.cols));
             let to = if m.stream { stage.start() } else { dst };
-            let group = Group { log: m.log, rows, cols: m.cols, src, dst: to, exps: exps.start() };
+            let owned = if m.stream { 0 } else { m.rows - first };
+            let group = Group { log: m.log, rows, cols: m.cols, src, dst: to, owned, exps: exps.start() };
             match m.cols.div_ceil(V::LANES) {
                 1 if V::FAST_PARTS => group.run::<V, 1>(),
                 2 if V::FAST_PARTS => group.run::<V, 2>(),
+                5 | 6 if V::FAST_PARTS && !m.log => group.each::<V, 6>(),
+                7 | 8 if V::FAST_PARTS && !m.log => group.each::<V, 8>(),
                 _ => group.run::<V, 0>(),
             }
             if m.stream {
@@ -44,13 +47,15 @@ where
 }
 
 /// As many rows as a vector has lanes, or fewer: `src` is readable and `dst` writable for `rows * cols` elements, and
-/// `exps` for as many with `cols` rounded up to a vector. `dst` may be `src`.
+/// `exps` for as many with `cols` rounded up to a vector. `dst` may be `src`. The `owned` first rows from `dst` on are
+/// this task's to write, and are fetched for that.
 struct Group<S, D, A> {
     log: bool,
     rows: usize,
     cols: usize,
     src: *const S,
     dst: *mut D,
+    owned: usize,
     exps: *mut A,
 }
 
@@ -66,7 +71,7 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
         S: Cell<A>,
         D: Cell<A>,
     {
-        let &Self { log, rows, cols, src, dst, exps } = self;
+        let &Self { log, rows, cols, src, dst, owned, exps } = self;
         // The last vector of a row may be part of one.
         let full = if W > 0 { W - 1 } else { (cols - 1) / V::LANES };
         let last_at = full * V::LANES;
@@ -82,6 +87,9 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
                 let mut max = load_last::<V, S>(src.add(last_at), part).max(lowest);
                 for k in 0..full {
                     max = V::load(src.add(k * V::LANES)).max(max);
+                }
+                if V::FAST_PARTS && row < owned {
+                    prefetch_to_write(dst.wrapping_add(row * cols), cols);
                 }
                 *each = max;
             }
@@ -118,6 +126,59 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
                 } else {
                     y.store_part(dst.add(last_at), part);
                 }
+            }
+        }
+    }
+}
+
+/// Rows whose place is fetched before they are written.
+const ROWS_AHEAD: usize = 8;
+
+impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
+    /// Softmax of rows of `W` vectors or one less, which stay in registers from their maximum to their end. One row's
+    /// instructions overlap with those of the next.
+    ///
+    /// # Safety
+    /// The group is as [`Group`] says, and its rows are that long.
+    #[inline(always)]
+    unsafe fn each<V, const W: usize>(&self)
+    where
+        V: Vector<Lane = A>,
+        S: Cell<A>,
+        D: Cell<A>,
+    {
+        let &Self { rows, cols, src, dst, owned, .. } = self;
+        let lowest = V::splat(A::NEG_INFINITY);
+        let part = |k: usize| cols.saturating_sub(k * V::LANES).min(V::LANES);
+        for row in 0..rows {
+            let (src, dst) = (src.wrapping_add(row * cols), dst.wrapping_add(row * cols));
+            prefetch(src.wrapping_add(rows * cols), cols);
+            if row + ROWS_AHEAD < owned {
+                prefetch_to_write(dst.wrapping_add(ROWS_AHEAD * cols), cols);
+            }
+            let (mut x, mut max) = ([lowest; W], [lowest; 2]);
+            for (k, x) in x.iter_mut().enumerate() {
+                let at = src.wrapping_add(k * V::LANES);
+                // SAFETY: the row's elements; all but the last two vectors are whole.
+                *x = unsafe {
+                    if k + 2 < W { V::load(at) } else { V::load_part(at, part(k), A::NEG_INFINITY) }
+                };
+                max[k % 2] = x.max(max[k % 2]);
+            }
+            let max = max[0].max(max[1]).fold(V::max).first();
+            let shift = Shift::of(max);
+            let splat = shift.splat::<V>();
+            let mut sum = [V::splat(A::ZERO); 2];
+            for (k, x) in x.iter_mut().enumerate() {
+                *x = splat.exp(*x);
+                sum[k % 2] = sum[k % 2].add(*x);
+            }
+            let sum = sum[0].add(sum[1]).fold(V::add).first();
+            let last = Last::of(false, &shift, sum, max).splat::<V>();
+            for (k, x) in x.into_iter().enumerate() {
+                let (at, y) = (dst.wrapping_add(k * V::LANES), last.apply(x));
+                // SAFETY: as for the loads.
+                unsafe { if k + 2 < W { y.store(at) } else { y.store_part(at, part(k)) } }
             }
         }
     }

@@ -236,7 +236,9 @@ fn columns_apart_of_all_dtypes() {
 
 #[test]
 fn rows_of_every_width() {
-    for cols in (1..=34).chain([48, 63, 64, 65, 129, 255, 256, 257, 300, 1000, 3001]) {
+    for cols in (1..=34).chain([
+        48, 49, 63, 64, 65, 80, 81, 95, 96, 97, 112, 113, 127, 128, 129, 255, 256, 257, 300, 1000, 3001,
+    ]) {
         check_f32([if cols < 65 { 19 } else { 3 }, cols, 1], 12.0);
     }
 }

@@ -55,7 +55,7 @@ macro_rules! vector {
         $set:ident $add:ident $sub:ident $mul:ident $div:ident $fma:ident $xor:ident $abs:ident $sqrt:ident $floor:ident
         $cmp:ident $blend:ident $min:ident $max:ident $scalef:ident $getexp:ident $getmant:ident
         $to_int:ident $from_int:ident $set_int:ident $add_int:ident $up:ident $shift:ident $test:ident $rcp:ident $rsqrt:ident
-        $load:ident $store:ident $steps:literal
+        $load:ident $store:ident $mask_load:ident $mask_store:ident $steps:literal
     ) => {
         operators!($v);
 
@@ -274,6 +274,20 @@ macro_rules! vector {
                 // SAFETY: as in `load`.
                 unsafe { $store(p, self.0) }
             }
+
+            #[inline(always)]
+            unsafe fn load_part(p: *const $elem, n: usize) -> Self {
+                let mask = ((1u32 << n) - 1) as $mask;
+                // SAFETY: what the mask leaves out is not touched; the rest as in `load`.
+                unsafe { $v($mask_load($set(p.read()), mask, p)) }
+            }
+
+            #[inline(always)]
+            unsafe fn store_part(self, p: *mut $elem, n: usize) {
+                let mask = ((1u32 << n) - 1) as $mask;
+                // SAFETY: as in `load_part`.
+                unsafe { $mask_store(p, mask, self.0) }
+            }
         }
     };
 }
@@ -286,7 +300,7 @@ vector! {
     _mm512_castps_si512 _mm512_castsi512_ps _mm512_set1_epi32 _mm512_add_epi32 _mm512_slli_epi32
     _mm512_sll_epi32 _mm512_test_epi32_mask
     _mm512_rcp14_ps _mm512_rsqrt14_ps
-    _mm512_loadu_ps _mm512_storeu_ps 1
+    _mm512_loadu_ps _mm512_storeu_ps _mm512_mask_loadu_ps _mm512_mask_storeu_ps 1
 }
 vector! {
     F64x8, f64, __mmask8, 8, 52, 64, 1023;
@@ -297,7 +311,7 @@ vector! {
     _mm512_castpd_si512 _mm512_castsi512_pd _mm512_set1_epi64 _mm512_add_epi64 _mm512_slli_epi64
     _mm512_sll_epi64 _mm512_test_epi64_mask
     _mm512_rcp14_pd _mm512_rsqrt14_pd
-    _mm512_loadu_pd _mm512_storeu_pd 2
+    _mm512_loadu_pd _mm512_storeu_pd _mm512_mask_loadu_pd _mm512_mask_storeu_pd 2
 }
 
 impl Table {

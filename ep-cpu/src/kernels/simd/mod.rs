@@ -95,7 +95,11 @@ use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
 use half::{bf16, f16};
+use std::mem::MaybeUninit;
 use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Sub};
+
+/// The most lanes that any level has of any type.
+pub(crate) const MAX_LANES: usize = 64;
 
 /// One truth value per lane.
 pub(crate) trait Mask:
@@ -194,6 +198,38 @@ pub(crate) trait Vector:
     /// # Safety
     /// `p` is writable for [`Self::LANES`] elements.
     unsafe fn store(self, p: *mut Self::Elem);
+
+    /// The first `n` lanes, of which there is at least one; the others hold the first.
+    ///
+    /// # Safety
+    /// `p` is readable for `n` elements, fewer than [`Self::LANES`].
+    #[inline(always)]
+    unsafe fn load_part(p: *const Self::Elem, n: usize) -> Self {
+        // SAFETY: the caller's promise; the array has room for the lanes.
+        unsafe {
+            let mut lanes = [p.read(); MAX_LANES];
+            for (i, lane) in lanes[..n].iter_mut().enumerate() {
+                *lane = p.add(i).read();
+            }
+            Self::load(lanes.as_ptr())
+        }
+    }
+
+    /// Stores the first `n` lanes.
+    ///
+    /// # Safety
+    /// `p` is writable for `n` elements, fewer than [`Self::LANES`].
+    #[inline(always)]
+    unsafe fn store_part(self, p: *mut Self::Elem, n: usize) {
+        let mut lanes = [const { MaybeUninit::<Self::Elem>::uninit() }; MAX_LANES];
+        // SAFETY: the array has room for the lanes, and the caller promises room for `n`.
+        unsafe {
+            self.store(lanes.as_mut_ptr().cast());
+            for (i, lane) in lanes[..n].iter().enumerate() {
+                p.add(i).write(lane.assume_init());
+            }
+        }
+    }
 
     /// `c - self * b`.
     #[inline(always)]

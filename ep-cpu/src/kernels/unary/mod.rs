@@ -15,6 +15,7 @@ pub(super) mod tests;
 use super::elem::Storage;
 use super::engine::{Cost, Unary, UnaryBlock};
 use super::formula::{Cell, Formula};
+use super::grouped::{self, Function};
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Result};
@@ -141,82 +142,25 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
     dst: *mut u8,
     n: usize,
 ) {
+    if S::BULK || D::BULK {
+        // SAFETY: the caller's contract.
+        return unsafe { grouped::run::<Grouped<O>, S, D, 1>(isa, attr, [src.cast()], dst.cast(), n) };
+    }
     // SAFETY: `n` valid elements each by the caller's contract, which also excludes overlap; every bit
     // pattern is a valid `S`.
     let (src, dst) =
         unsafe { (slice::from_raw_parts(src.cast(), n), slice::from_raw_parts_mut(dst.cast(), n)) };
-    if S::BULK || D::BULK {
-        return bulk::<O, S, D>(isa, attr, src, dst);
-    }
     let map = Map::<O, S, D> { src, dst, attr, op: PhantomData };
     if O::VECTOR { isa.dispatch(map) } else { map.run() }
 }
 
-/// Elements converted at a time by [`bulk`].
-const CHUNK: usize = 256;
+/// An [`Op`] on groups.
+struct Grouped<O>(PhantomData<O>);
 
-/// [`Map`] with the conversions of f16 before and after it done for many elements at a time.
-fn bulk<O: Op<S, D>, S: Storage, D: Storage>(
-    isa: Isa,
-    attr: [f64; 2],
-    src: &[S],
-    dst: &mut [MaybeUninit<D>],
-) {
-    let mut values = [const { MaybeUninit::<S::Value>::uninit() }; CHUNK];
-    let mut results = [const { MaybeUninit::<D::Value>::uninit() }; CHUNK];
-    for (src, dst) in src.chunks(CHUNK).zip(dst.chunks_mut(CHUNK)) {
-        let n = src.len();
-        let from = if S::BULK {
-            S::load_all(isa, src, &mut values[..n]);
-            values.as_ptr().cast()
-        } else {
-            src.as_ptr().cast()
-        };
-        let to = if D::BULK { results.as_mut_ptr().cast() } else { dst.as_mut_ptr().cast() };
-        let part = Part::<O, S, D> { src: from, dst: to, n, attr, op: PhantomData };
-        if O::VECTOR {
-            isa.dispatch(part)
-        } else {
-            part.run()
-        }
-        if D::BULK {
-            // SAFETY: the first `n` results have just been written.
-            D::store_all(isa, unsafe { slice::from_raw_parts(results.as_ptr().cast(), n) }, dst);
-        }
-    }
-}
-
-/// Made only where `src` has `n` elements, of `S::Value` where loading is bulk work and of `S` otherwise, and `dst`
-/// has room for as many of `D::Value` or `D`.
-struct Part<O, S, D> {
-    src: *const u8,
-    dst: *mut u8,
-    n: usize,
-    attr: [f64; 2],
-    op: PhantomData<fn(O, S) -> D>,
-}
-
-impl<O: Op<S, D>, S: Storage, D: Storage> Body for Part<O, S, D> {
-    type Out = ();
-
+impl<O: Op<S, D>, S: Storage, D: Storage> Function<S, D, 1> for Grouped<O> {
     #[inline(always)]
-    fn run(self) {
-        for i in 0..self.n {
-            // SAFETY: what a `Part` is made with.
-            unsafe {
-                let x = if S::BULK {
-                    self.src.cast::<S::Value>().add(i).read()
-                } else {
-                    self.src.cast::<S>().add(i).read().load()
-                };
-                let y = O::apply(x, self.attr);
-                if D::BULK {
-                    self.dst.cast::<D::Value>().add(i).write(y);
-                } else {
-                    self.dst.cast::<D>().add(i).write(D::store(y));
-                }
-            }
-        }
+    fn apply([x]: [S::Value; 1], attr: [f64; 2]) -> D::Value {
+        O::apply(x, attr)
     }
 }
 

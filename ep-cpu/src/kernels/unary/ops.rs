@@ -3,7 +3,7 @@
 use super::Op;
 use crate::kernels::elem::{Bool, Complex, Storage};
 use crate::kernels::engine::Cost;
-use crate::kernels::formula::{Formula, wide};
+use crate::kernels::formula::{Formula, often, wide};
 use crate::kernels::math::Math;
 use crate::kernels::num::{Float, Int, Number, round_to};
 use crate::kernels::simd::Vector;
@@ -81,13 +81,14 @@ arithmetic! {
 }
 
 /// Rows of: name, formula over lanes and the attributes; `M` is the [`Math`] of the dtype, or with `wide`, of
-/// f64 even where the dtype is narrower.
+/// f64 even where the dtype is narrower. With `often`, f16 and bf16 have code of their own.
 macro_rules! formulas {
-    ($($name:ident$(: $wide:ident)? = |$x:pat_param, $p:pat_param| $body:expr;)*) => {$(
+    ($($name:ident$(: $how:ident)? = |$x:pat_param, $p:pat_param| $body:expr;)*) => {$(
         pub(super) struct $name;
 
         impl Formula<1> for $name {
-            const WIDE: bool = wide!($($wide)?);
+            const WIDE: bool = wide!($($how)?);
+            const OFTEN: bool = often!($($how)?);
 
             #[inline(always)]
             fn apply<M: Math>([$x]: [M::V; 1], $p: [M::V; 2]) -> M::V {
@@ -105,22 +106,22 @@ formulas! {
         const ALPHA: f64 = 1.673_263_242_354_377_2;
         above_zero(x, x * SCALE, M::exp_m1(x) * (SCALE * ALPHA))
     };
-    Gelu = |x, _| M::gelu(x);
-    FastGelu = |x, _| M::fast_gelu(x);
-    QuickGelu = |x, _| {
+    Gelu: often = |x, _| M::gelu(x);
+    FastGelu: often = |x, _| M::fast_gelu(x);
+    QuickGelu: often = |x, _| {
         let (high, low) = quick_gelu_argument(x);
         M::gated(x, high, low)
     };
     Mish: wide = |x, _| M::mish(x);
-    Silu = |x, _| M::gated(x, x, M::V::splat(0.0));
+    Silu: often = |x, _| M::gated(x, x, M::V::splat(0.0));
     SoftPlus = |x, [beta, threshold]| {
         let (high, low) = product(x, beta);
         M::V::select(threshold.lt(high), x, M::soft_plus(high, low) / beta)
     };
-    Tanh = |x, _| M::tanh(x);
+    Tanh: often = |x, _| M::tanh(x);
     Erf = |x, _| M::erf(x);
     Erfc = |x, _| M::erfc(x);
-    Exp = |x, _| M::exp(x);
+    Exp: often = |x, _| M::exp(x);
     Exp2 = |x, _| M::exp2(x);
     Expm1 = |x, _| M::exp_m1(x);
     Log = |x, _| M::ln(x);
@@ -129,7 +130,7 @@ formulas! {
     Log1p = |x, _| M::ln_1p(x);
     LogSigmoid = |x, _| -M::soft_plus(-x, M::V::splat(0.0));
     Rsqrt = |x, _| x.rsqrt();
-    Sigmoid = |x, _| M::sigmoid(x);
+    Sigmoid: often = |x, _| M::sigmoid(x);
     Sinh = |x, _| M::sinh(x);
     Cosh = |x, _| M::cosh(x);
     Acos = |x, _| M::acos(x);
