@@ -42,7 +42,9 @@ mod tiles {
     use crate::kernels::gemm::Problem;
     use crate::kernels::gemm_block::{self as block, Block, Engine, Limits, Part, Slab, Source, Stretch};
     use crate::kernels::gemm_lanes::{MOST, Real};
-    use crate::kernels::gemm_simd::{finish, transposed};
+    use crate::kernels::gemm_pack::transposed;
+    use crate::kernels::gemm_simd::finish;
+    use crate::kernels::raw::prefetch;
     use ep_core::Result;
     use ep_core::parallel::Parallel;
     use half::bf16;
@@ -73,6 +75,8 @@ mod tiles {
 
     /// Rows of `a`, and columns of `b`, that are multiplied together; and how far along the depth in one step.
     const SIDE: usize = 32;
+    /// Rows of `b` to be asked for before they are packed.
+    const AHEAD: usize = 8;
     /// Elements of two tiles.
     const PIECE: usize = SIDE * SIDE;
 
@@ -276,6 +280,8 @@ mod tiles {
                             // SAFETY: 16 columns of two rows, and a row of a tile.
                             unsafe {
                                 let even = at.add(p * slab.step + col);
+                                prefetch(even.wrapping_add(AHEAD * slab.step));
+                                prefetch(even.wrapping_add((AHEAD + 1) * slab.step));
                                 let pairs = zipped(even, even.add(slab.step));
                                 _mm512_storeu_si512(out.add(place(col, first + p)).cast(), pairs);
                             }
@@ -369,8 +375,39 @@ mod tiles {
 
         #[inline(always)]
         unsafe fn finish(part: &Part<'_, bf16, f32>) {
-            // SAFETY: the caller's promise.
-            unsafe { finish::<bf16, Vectors>(part) }
+            let plain = part.scalars.alpha == 1.0 && part.scalars.beta == 0.0;
+            // SAFETY: the caller's promise; the CPU has what rounding needs.
+            unsafe {
+                match plain && is_x86_feature_detected!("avx512bf16") {
+                    true => round(part),
+                    false => finish::<bf16, Vectors>(part),
+                }
+            }
+        }
+    }
+
+    /// Stores sums as they are. The instruction would lose subnormal numbers, of which tiles make none.
+    ///
+    /// # Safety
+    /// As for [`Engine::finish`]; the CPU has AVX-512 with bf16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    unsafe fn round(part: &Part<'_, bf16, f32>) {
+        for row in 0..part.rows {
+            for col in (0..part.cols).step_by(SIDE) {
+                let mask = u32::MAX >> (SIDE - SIDE.min(part.cols - col));
+                // SAFETY: rows of sums are whole steps of columns; of the row of `c`, what exists is written.
+                unsafe {
+                    let from = part.sums.add(row * part.stride + col);
+                    let (low, high) = (_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
+                    let rounded = _mm512_cvtne2ps_pbh(high, low);
+                    let to = part.c.add(row * part.c_rs + col);
+                    _mm512_mask_storeu_epi16(
+                        to.cast(),
+                        mask,
+                        std::mem::transmute::<__m512bh, __m512i>(rounded),
+                    );
+                }
+            }
         }
     }
 

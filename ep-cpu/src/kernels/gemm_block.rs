@@ -23,6 +23,9 @@ const DEPTH_UNIT: usize = 32;
 /// Multiply-adds below which a tile is not worth a task of its own: some ten microseconds.
 const TILE_WORK: usize = 1 << 20;
 
+/// Bytes of operands that a core's own cache can be expected to hold.
+const NEAR: usize = 1 << 20;
+
 /// How deep, and how wide, a packed block of `b` is at most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
@@ -105,7 +108,7 @@ impl<T> Iterator for Stretches<'_, T> {
 pub(super) enum Source<T, P> {
     /// Where it is stored; elements between rows, and along the depth.
     Stored { at: *const T, line: usize, step: usize },
-    /// Packed by [`Engine::pack_a`] or [`Engine::pack_b`]; whether lines were contiguous in the source.
+    /// Packed by [`Engine::pack_a`] or [`Engine::pack_b`].
     Packed(*const P),
 }
 
@@ -123,9 +126,9 @@ pub(super) struct Block<E: Engine> {
     pub(super) cols: usize,
     pub(super) depth: usize,
     pub(super) a: Source<E::Number, E::Packed>,
-    /// Whether rows of `a` are contiguous, as opposed to its columns.
-    pub(super) a_rows: bool,
     pub(super) b: Source<E::Number, E::Packed>,
+    /// Whether the rows that come next are worth asking for, because they are not in the core's own cache.
+    pub(super) ahead: bool,
     pub(super) out: Out<E::Sum>,
 }
 
@@ -224,6 +227,8 @@ struct Plan {
     packed: usize,
     reads_a: bool,
     reads_b: bool,
+    /// See [`Block::ahead`].
+    ahead: bool,
 }
 
 fn evenly(len: usize, most: usize, multiple: usize) -> usize {
@@ -261,7 +266,10 @@ impl Plan {
         }
         let tiles = (p.n.div_ceil(cols), p.m.div_ceil(rows));
         let packed = depth * evenly(total.div_ceil(depth), limits.blocks, 1);
-        Plan { tile: (rows, cols), tiles, total, depth, packed, reads_a, reads_b }
+        let elements = [(p.m, total), (total, p.n), (p.m, p.n)].map(|(x, y)| x.saturating_mul(y));
+        let each = elements.into_iter().fold(0, usize::saturating_add).saturating_mul(size_of::<E::Number>());
+        let ahead = each.saturating_mul(count(p.outer)) > NEAR;
+        Plan { tile: (rows, cols), tiles, total, depth, packed, reads_a, reads_b, ahead }
     }
 }
 
@@ -393,8 +401,8 @@ impl<E: Engine> Tiles<'_, E> {
                         } else {
                             Out { at: sums, stride, alpha: E::ONE, beta }
                         };
-                        let (depth, a_rows) = (depth.end - depth.start, p.a.cs == 1);
-                        let block = Block::<E> { rows: lines, cols, depth, a, a_rows, b, out };
+                        let depth = depth.end - depth.start;
+                        let block = Block::<E> { rows: lines, cols, depth, a, b, ahead: plan.ahead, out };
                         // SAFETY: both blocks are there; the sums have room, or are this task's part of `c`.
                         unsafe { E::multiply(&block) };
                     }
