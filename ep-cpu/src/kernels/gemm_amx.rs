@@ -145,6 +145,7 @@ mod tiles {
         const ROWS: usize = 64;
         const IN_PLACE: bool = false;
         const READS_STORED: bool = true;
+        const FINISHES: bool = true;
         const ZERO: f32 = 0.0;
         const ONE: f32 = 1.0;
 
@@ -318,10 +319,13 @@ mod tiles {
         }
 
         #[inline(always)]
-        unsafe fn multiply(block: &Block<Self>) {
+        unsafe fn multiply(block: &Block<'_, Self>) {
             let steps = block.depth.div_ceil(SIDE);
             let Source::Packed(b) = block.b else { unreachable!("tiles need a packed b") };
             let mut rest = [0u16; PIECE];
+            // Finished one piece late, as what tiles have stored cannot be read at once.
+            let mut late: Option<Part<'_, bf16, f32>> = None;
+            let mut turn = 0;
             for row in (0..block.rows).step_by(SIDE) {
                 let rows = SIDE.min(block.rows - row);
                 let mut piece = Piece {
@@ -363,13 +367,35 @@ mod tiles {
                     let panels = block.cols.div_ceil(SIDE);
                     for panel in 0..panels {
                         piece.b = b.add(panel * steps * PIECE);
-                        piece.out = block.out.at.add(row * block.out.stride + panel * SIDE);
+                        let Some(part) = &block.part else {
+                            piece.out = block.out.at.add(row * block.out.stride + panel * SIDE);
+                            piece.multiply();
+                            continue;
+                        };
+                        // Two pieces of sums stay in first-level cache. There is room for [`Self::ROWS`] rows of one at least.
+                        piece.out = block.out.at.add(turn * PIECE);
+                        piece.out_bytes = SIDE * size_of::<f32>();
+                        turn ^= 1;
+                        let c = part.c.add(row * part.c_rs + panel * SIDE);
+                        for i in 0..rows {
+                            prefetch(c.wrapping_add(i * part.c_rs));
+                        }
                         piece.multiply();
+                        let cols = SIDE.min(block.cols - panel * SIDE);
+                        let sums = piece.out.cast_const();
+                        let this = Part { sums, stride: SIDE, c, rows, cols, ..*part };
+                        if let Some(part) = late.replace(this) {
+                            Self::finish(&part);
+                        }
                     }
                     if rows < SIDE {
                         Config::new(SIDE).load();
                     }
                 }
+            }
+            if let Some(part) = late {
+                // SAFETY: the sums of the last piece, and its part of `c`.
+                unsafe { Self::finish(&part) };
             }
         }
 

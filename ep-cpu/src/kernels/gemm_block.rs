@@ -121,7 +121,7 @@ impl<T, P> Clone for Source<T, P> {
 impl<T, P> Copy for Source<T, P> {}
 
 /// A product of two blocks: `rows` x `depth` of `a` and `depth` x `cols` of `b`.
-pub(super) struct Block<E: Engine> {
+pub(super) struct Block<'a, E: Engine> {
     pub(super) rows: usize,
     pub(super) cols: usize,
     pub(super) depth: usize,
@@ -130,6 +130,8 @@ pub(super) struct Block<E: Engine> {
     /// Whether the rows that come next are worth asking for, because they are not in the core's own cache.
     pub(super) ahead: bool,
     pub(super) out: Out<E::Sum>,
+    /// The part of `c` to be finished too, where the engine does that and the block is as deep as the product.
+    pub(super) part: Option<Part<'a, E::Number, E::Sum>>,
 }
 
 /// Where sums go: `out = alpha * sum + beta * out`.
@@ -155,6 +157,8 @@ pub(super) trait Engine: Copy + Send + Sync {
     const IN_PLACE: bool;
     /// Whether blocks can be read where they are stored.
     const READS_STORED: bool;
+    /// Whether [`Engine::multiply`] finishes what [`Block::part`] asks for.
+    const FINISHES: bool;
     const ZERO: Self::Sum;
     const ONE: Self::Sum;
 
@@ -188,7 +192,7 @@ pub(super) trait Engine: Copy + Send + Sync {
 
     /// # Safety
     /// As [`Engine::run`], inside of which it is called; the blocks are readable and the sums writable.
-    unsafe fn multiply(block: &Block<Self>);
+    unsafe fn multiply(block: &Block<'_, Self>);
 
     /// `c = alpha * sums + beta * c`.
     ///
@@ -198,6 +202,7 @@ pub(super) trait Engine: Copy + Send + Sync {
 }
 
 /// A part of `c` whose sums are complete.
+#[derive(Clone, Copy)]
 pub(super) struct Part<'a, T: Element, S> {
     pub(super) sums: *const S,
     pub(super) stride: usize,
@@ -376,6 +381,10 @@ impl<E: Engine> Tiles<'_, E> {
                     let c = unsafe { c.add(i * p.c_rs) };
                     let kept = if plan.packed < plan.total { i } else { 0 };
                     let sums = room_sums.wrapping_add(kept * sums_rows * stride);
+                    let (c_rs, conj) = (p.c_rs, (p.a.conj, p.b.conj));
+                    let part =
+                        Part { sums: sums.cast_const(), stride, c, c_rs, rows: lines, cols, scalars, conj };
+                    let at_once = E::FINISHES && plan.depth >= plan.total;
                     for block in 0..blocks {
                         let depth = depth_of(start, block);
                         let b = if plan.reads_b {
@@ -402,14 +411,12 @@ impl<E: Engine> Tiles<'_, E> {
                             Out { at: sums, stride, alpha: E::ONE, beta }
                         };
                         let depth = depth.end - depth.start;
-                        let block = Block::<E> { rows: lines, cols, depth, a, b, ahead: plan.ahead, out };
+                        let (ahead, part) = (plan.ahead, at_once.then_some(part));
+                        let block = Block::<E> { rows: lines, cols, depth, a, b, ahead, out, part };
                         // SAFETY: both blocks are there; the sums have room, or are this task's part of `c`.
                         unsafe { E::multiply(&block) };
                     }
-                    if end == plan.total && !E::IN_PLACE {
-                        let (c_rs, conj) = (p.c_rs, (p.a.conj, p.b.conj));
-                        let sums = sums.cast_const();
-                        let part = Part { sums, stride, c, c_rs, rows: lines, cols, scalars, conj };
+                    if end == plan.total && !E::IN_PLACE && !at_once {
                         // SAFETY: the sums of these rows are complete, and the rows are this task's.
                         unsafe { E::finish(&part) };
                     }

@@ -191,6 +191,7 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     const ROWS: usize = 128 / T::PARTS;
     const IN_PLACE: bool = T::IN_PLACE;
     const READS_STORED: bool = T::IN_PLACE || T::PARTS == 2;
+    const FINISHES: bool = false;
     const ZERO: T::Real = T::Real::ZERO;
     const ONE: T::Real = T::Real::ONE;
 
@@ -261,7 +262,7 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     }
 
     #[inline(always)]
-    unsafe fn multiply(block: &Block<Self>) {
+    unsafe fn multiply(block: &Block<'_, Self>) {
         let reals = block.cols * T::PARTS;
         let panels = Panels::new(reals, L::LANES);
         // Between groups of rows, between rows, and between neighbours along the depth.
