@@ -236,8 +236,24 @@ struct Plan {
     ahead: bool,
 }
 
+/// Divisions take a good part of a small product's time, and most are by one part only.
 fn evenly(len: usize, most: usize, multiple: usize) -> usize {
+    if len <= most {
+        return len;
+    }
     len.div_ceil(len.div_ceil(most)).next_multiple_of(multiple).min(len)
+}
+
+/// How many parts of this length there are.
+#[inline(always)]
+fn parts(len: usize, each: usize) -> usize {
+    if len <= each { 1 } else { len.div_ceil(each) }
+}
+
+/// Which group of so many an index is in, and which of the group it is.
+#[inline(always)]
+fn split(index: usize, many: usize) -> (usize, usize) {
+    if many == 1 { (index, 0) } else { (index / many, index % many) }
 }
 
 impl Plan {
@@ -269,8 +285,8 @@ impl Plan {
                 }
             }
         }
-        let tiles = (p.n.div_ceil(cols), p.m.div_ceil(rows));
-        let packed = depth * evenly(total.div_ceil(depth), limits.blocks, 1);
+        let tiles = (parts(p.n, cols), parts(p.m, rows));
+        let packed = depth * evenly(parts(total, depth), limits.blocks, 1);
         let elements = [(p.m, total), (total, p.n), (p.m, p.n)].map(|(x, y)| x.saturating_mul(y));
         let each = elements.into_iter().fold(0, usize::saturating_add).saturating_mul(size_of::<E::Number>());
         let ahead = each.saturating_mul(count(p.outer)) > NEAR;
@@ -320,7 +336,7 @@ impl<E: Engine> Body for Tiles<'_, E> {
         let block_b = E::packed_b(cols, plan.depth);
         let kept_rows = if plan.packed < plan.total { rows.next_multiple_of(E::ROWS) } else { E::ROWS };
         let sizes = [
-            if plan.reads_b { 0 } else { plan.packed / plan.depth * block_b * size_of::<E::Packed>() },
+            if plan.reads_b { 0 } else { parts(plan.packed, plan.depth) * block_b * size_of::<E::Packed>() },
             if plan.reads_a { 0 } else { E::packed_a(plan.depth) * size_of::<E::Packed>() },
             if E::IN_PLACE { 0 } else { kept_rows * sums_rows * sums_stride * size_of::<E::Sum>() },
         ];
@@ -351,15 +367,16 @@ impl<E: Engine> Tiles<'_, E> {
         // Which part of `b` is packed: its offset, first column and place along the depth.
         let mut packed = None;
         for tile in self.tiles.clone() {
-            let (tile, row) = (tile / plan.tiles.1, tile % plan.tiles.1 * plan.tile.0);
-            let (matrix, col) = (tile / plan.tiles.0, tile % plan.tiles.0 * plan.tile.1);
+            let (tile, row) = split(tile, plan.tiles.1);
+            let (matrix, col) = split(tile, plan.tiles.0);
+            let (row, col) = (row * plan.tile.0, col * plan.tile.1);
             let (a_offset, b_offset, c_offset) = offsets(p.outer, matrix);
             let (rows, cols) = (plan.tile.0.min(p.m - row), plan.tile.1.min(p.n - col));
             // SAFETY: the tile lies inside the result.
             let c = unsafe { p.c.get().add(c_offset + row * p.c_rs + col) };
             for start in (0..plan.total).step_by(plan.packed) {
                 let end = (start + plan.packed).min(plan.total);
-                let blocks = (end - start).div_ceil(plan.depth);
+                let blocks = parts(end - start, plan.depth);
                 let depth_of = |start: usize, block: usize| {
                     let first = start + block * plan.depth;
                     first..(first + plan.depth).min(plan.total)

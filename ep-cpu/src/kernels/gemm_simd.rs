@@ -175,7 +175,11 @@ impl Panels {
     /// The first vector of a panel; for the number of panels, the number of vectors.
     #[inline(always)]
     pub(super) fn first(self, panel: usize) -> usize {
-        self.vectors * panel / self.panels
+        match panel {
+            0 => 0,
+            _ if panel == self.panels => self.vectors,
+            _ => self.vectors * panel / self.panels,
+        }
     }
 }
 
