@@ -168,9 +168,9 @@ impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
                         L::store(to, v);
                         continue;
                     }
-                    let (upper, lower) = L::halves(v, T::Part::widen::<L>(from.add(step).cast()));
-                    L::store(to, upper);
-                    L::store(to.add(L::ROWS * depth), lower);
+                    let (lower, upper) = L::halves(v, T::Part::widen::<L>(from.add(step).cast()));
+                    L::store(to, lower);
+                    L::store(to.add(L::ROWS * depth), upper);
                 }
             }
         }
