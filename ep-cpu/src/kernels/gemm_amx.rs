@@ -42,7 +42,9 @@ mod tiles {
     use crate::kernels::gemm::Problem;
     use crate::kernels::gemm_block::{self as block, Block, Engine, Limits, Part, Slab, Source, Stretch};
     use crate::kernels::gemm_lanes::{MOST, Real};
-    use crate::kernels::gemm_simd::{finish, transposed};
+    use crate::kernels::gemm_pack::transposed;
+    use crate::kernels::gemm_simd::finish;
+    use crate::kernels::raw::prefetch;
     use ep_core::Result;
     use ep_core::parallel::Parallel;
     use half::bf16;
@@ -73,6 +75,8 @@ mod tiles {
 
     /// Rows of `a`, and columns of `b`, that are multiplied together; and how far along the depth in one step.
     const SIDE: usize = 32;
+    /// Rows of `b` to be asked for before they are packed.
+    const AHEAD: usize = 8;
     /// Elements of two tiles.
     const PIECE: usize = SIDE * SIDE;
 
@@ -141,6 +145,7 @@ mod tiles {
         const ROWS: usize = 64;
         const IN_PLACE: bool = false;
         const READS_STORED: bool = true;
+        const FINISHES: bool = true;
         const ZERO: f32 = 0.0;
         const ONE: f32 = 1.0;
 
@@ -276,6 +281,8 @@ mod tiles {
                             // SAFETY: 16 columns of two rows, and a row of a tile.
                             unsafe {
                                 let even = at.add(p * slab.step + col);
+                                prefetch(even.wrapping_add(AHEAD * slab.step));
+                                prefetch(even.wrapping_add((AHEAD + 1) * slab.step));
                                 let pairs = zipped(even, even.add(slab.step));
                                 _mm512_storeu_si512(out.add(place(col, first + p)).cast(), pairs);
                             }
@@ -312,10 +319,13 @@ mod tiles {
         }
 
         #[inline(always)]
-        unsafe fn multiply(block: &Block<Self>) {
+        unsafe fn multiply(block: &Block<'_, Self>) {
             let steps = block.depth.div_ceil(SIDE);
             let Source::Packed(b) = block.b else { unreachable!("tiles need a packed b") };
             let mut rest = [0u16; PIECE];
+            // Finished one piece late, as what tiles have stored cannot be read at once.
+            let mut late: Option<Part<'_, bf16, f32>> = None;
+            let mut turn = 0;
             for row in (0..block.rows).step_by(SIDE) {
                 let rows = SIDE.min(block.rows - row);
                 let mut piece = Piece {
@@ -357,20 +367,73 @@ mod tiles {
                     let panels = block.cols.div_ceil(SIDE);
                     for panel in 0..panels {
                         piece.b = b.add(panel * steps * PIECE);
-                        piece.out = block.out.at.add(row * block.out.stride + panel * SIDE);
+                        let Some(part) = &block.part else {
+                            piece.out = block.out.at.add(row * block.out.stride + panel * SIDE);
+                            piece.multiply();
+                            continue;
+                        };
+                        // Two pieces of sums stay in first-level cache. There is room for [`Self::ROWS`] rows of one at least.
+                        piece.out = block.out.at.add(turn * PIECE);
+                        piece.out_bytes = SIDE * size_of::<f32>();
+                        turn ^= 1;
+                        let c = part.c.add(row * part.c_rs + panel * SIDE);
+                        for i in 0..rows {
+                            prefetch(c.wrapping_add(i * part.c_rs));
+                        }
                         piece.multiply();
+                        let cols = SIDE.min(block.cols - panel * SIDE);
+                        let sums = piece.out.cast_const();
+                        let this = Part { sums, stride: SIDE, c, rows, cols, ..*part };
+                        if let Some(part) = late.replace(this) {
+                            Self::finish(&part);
+                        }
                     }
                     if rows < SIDE {
                         Config::new(SIDE).load();
                     }
                 }
             }
+            if let Some(part) = late {
+                // SAFETY: the sums of the last piece, and its part of `c`.
+                unsafe { Self::finish(&part) };
+            }
         }
 
         #[inline(always)]
         unsafe fn finish(part: &Part<'_, bf16, f32>) {
-            // SAFETY: the caller's promise.
-            unsafe { finish::<bf16, Vectors>(part) }
+            let plain = part.scalars.alpha == 1.0 && part.scalars.beta == 0.0;
+            // SAFETY: the caller's promise; the CPU has what rounding needs.
+            unsafe {
+                match plain && is_x86_feature_detected!("avx512bf16") {
+                    true => round(part),
+                    false => finish::<bf16, Vectors>(part),
+                }
+            }
+        }
+    }
+
+    /// Stores sums as they are. The instruction would lose subnormal numbers, of which tiles make none.
+    ///
+    /// # Safety
+    /// As for [`Engine::finish`]; the CPU has AVX-512 with bf16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    unsafe fn round(part: &Part<'_, bf16, f32>) {
+        for row in 0..part.rows {
+            for col in (0..part.cols).step_by(SIDE) {
+                let mask = u32::MAX >> (SIDE - SIDE.min(part.cols - col));
+                // SAFETY: rows of sums are whole steps of columns; of the row of `c`, what exists is written.
+                unsafe {
+                    let from = part.sums.add(row * part.stride + col);
+                    let (low, high) = (_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
+                    let rounded = _mm512_cvtne2ps_pbh(high, low);
+                    let to = part.c.add(row * part.c_rs + col);
+                    _mm512_mask_storeu_epi16(
+                        to.cast(),
+                        mask,
+                        std::mem::transmute::<__m512bh, __m512i>(rounded),
+                    );
+                }
+            }
         }
     }
 

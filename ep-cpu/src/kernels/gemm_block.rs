@@ -23,6 +23,9 @@ const DEPTH_UNIT: usize = 32;
 /// Multiply-adds below which a tile is not worth a task of its own: some ten microseconds.
 const TILE_WORK: usize = 1 << 20;
 
+/// Bytes of operands that a core's own cache can be expected to hold.
+const NEAR: usize = 1 << 20;
+
 /// How deep, and how wide, a packed block of `b` is at most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
@@ -105,7 +108,7 @@ impl<T> Iterator for Stretches<'_, T> {
 pub(super) enum Source<T, P> {
     /// Where it is stored; elements between rows, and along the depth.
     Stored { at: *const T, line: usize, step: usize },
-    /// Packed by [`Engine::pack_a`] or [`Engine::pack_b`]; whether lines were contiguous in the source.
+    /// Packed by [`Engine::pack_a`] or [`Engine::pack_b`].
     Packed(*const P),
 }
 
@@ -118,15 +121,17 @@ impl<T, P> Clone for Source<T, P> {
 impl<T, P> Copy for Source<T, P> {}
 
 /// A product of two blocks: `rows` x `depth` of `a` and `depth` x `cols` of `b`.
-pub(super) struct Block<E: Engine> {
+pub(super) struct Block<'a, E: Engine> {
     pub(super) rows: usize,
     pub(super) cols: usize,
     pub(super) depth: usize,
     pub(super) a: Source<E::Number, E::Packed>,
-    /// Whether rows of `a` are contiguous, as opposed to its columns.
-    pub(super) a_rows: bool,
     pub(super) b: Source<E::Number, E::Packed>,
+    /// Whether the rows that come next are worth asking for, because they are not in the core's own cache.
+    pub(super) ahead: bool,
     pub(super) out: Out<E::Sum>,
+    /// The part of `c` to be finished too, where the engine does that and the block is as deep as the product.
+    pub(super) part: Option<Part<'a, E::Number, E::Sum>>,
 }
 
 /// Where sums go: `out = alpha * sum + beta * out`.
@@ -152,6 +157,8 @@ pub(super) trait Engine: Copy + Send + Sync {
     const IN_PLACE: bool;
     /// Whether blocks can be read where they are stored.
     const READS_STORED: bool;
+    /// Whether [`Engine::multiply`] finishes what [`Block::part`] asks for.
+    const FINISHES: bool;
     const ZERO: Self::Sum;
     const ONE: Self::Sum;
 
@@ -185,7 +192,7 @@ pub(super) trait Engine: Copy + Send + Sync {
 
     /// # Safety
     /// As [`Engine::run`], inside of which it is called; the blocks are readable and the sums writable.
-    unsafe fn multiply(block: &Block<Self>);
+    unsafe fn multiply(block: &Block<'_, Self>);
 
     /// `c = alpha * sums + beta * c`.
     ///
@@ -195,6 +202,7 @@ pub(super) trait Engine: Copy + Send + Sync {
 }
 
 /// A part of `c` whose sums are complete.
+#[derive(Clone, Copy)]
 pub(super) struct Part<'a, T: Element, S> {
     pub(super) sums: *const S,
     pub(super) stride: usize,
@@ -224,10 +232,28 @@ struct Plan {
     packed: usize,
     reads_a: bool,
     reads_b: bool,
+    /// See [`Block::ahead`].
+    ahead: bool,
 }
 
+/// Divisions take a good part of a small product's time, and most are by one part only.
 fn evenly(len: usize, most: usize, multiple: usize) -> usize {
+    if len <= most {
+        return len;
+    }
     len.div_ceil(len.div_ceil(most)).next_multiple_of(multiple).min(len)
+}
+
+/// How many parts of this length there are.
+#[inline(always)]
+fn parts(len: usize, each: usize) -> usize {
+    if len <= each { 1 } else { len.div_ceil(each) }
+}
+
+/// Which group of so many an index is in, and which of the group it is.
+#[inline(always)]
+fn split(index: usize, many: usize) -> (usize, usize) {
+    if many == 1 { (index, 0) } else { (index / many, index % many) }
 }
 
 impl Plan {
@@ -259,9 +285,12 @@ impl Plan {
                 }
             }
         }
-        let tiles = (p.n.div_ceil(cols), p.m.div_ceil(rows));
-        let packed = depth * evenly(total.div_ceil(depth), limits.blocks, 1);
-        Plan { tile: (rows, cols), tiles, total, depth, packed, reads_a, reads_b }
+        let tiles = (parts(p.n, cols), parts(p.m, rows));
+        let packed = depth * evenly(parts(total, depth), limits.blocks, 1);
+        let elements = [(p.m, total), (total, p.n), (p.m, p.n)].map(|(x, y)| x.saturating_mul(y));
+        let each = elements.into_iter().fold(0, usize::saturating_add).saturating_mul(size_of::<E::Number>());
+        let ahead = each.saturating_mul(count(p.outer)) > NEAR;
+        Plan { tile: (rows, cols), tiles, total, depth, packed, reads_a, reads_b, ahead }
     }
 }
 
@@ -307,7 +336,7 @@ impl<E: Engine> Body for Tiles<'_, E> {
         let block_b = E::packed_b(cols, plan.depth);
         let kept_rows = if plan.packed < plan.total { rows.next_multiple_of(E::ROWS) } else { E::ROWS };
         let sizes = [
-            if plan.reads_b { 0 } else { plan.packed / plan.depth * block_b * size_of::<E::Packed>() },
+            if plan.reads_b { 0 } else { parts(plan.packed, plan.depth) * block_b * size_of::<E::Packed>() },
             if plan.reads_a { 0 } else { E::packed_a(plan.depth) * size_of::<E::Packed>() },
             if E::IN_PLACE { 0 } else { kept_rows * sums_rows * sums_stride * size_of::<E::Sum>() },
         ];
@@ -338,15 +367,16 @@ impl<E: Engine> Tiles<'_, E> {
         // Which part of `b` is packed: its offset, first column and place along the depth.
         let mut packed = None;
         for tile in self.tiles.clone() {
-            let (tile, row) = (tile / plan.tiles.1, tile % plan.tiles.1 * plan.tile.0);
-            let (matrix, col) = (tile / plan.tiles.0, tile % plan.tiles.0 * plan.tile.1);
+            let (tile, row) = split(tile, plan.tiles.1);
+            let (matrix, col) = split(tile, plan.tiles.0);
+            let (row, col) = (row * plan.tile.0, col * plan.tile.1);
             let (a_offset, b_offset, c_offset) = offsets(p.outer, matrix);
             let (rows, cols) = (plan.tile.0.min(p.m - row), plan.tile.1.min(p.n - col));
             // SAFETY: the tile lies inside the result.
             let c = unsafe { p.c.get().add(c_offset + row * p.c_rs + col) };
             for start in (0..plan.total).step_by(plan.packed) {
                 let end = (start + plan.packed).min(plan.total);
-                let blocks = (end - start).div_ceil(plan.depth);
+                let blocks = parts(end - start, plan.depth);
                 let depth_of = |start: usize, block: usize| {
                     let first = start + block * plan.depth;
                     first..(first + plan.depth).min(plan.total)
@@ -368,6 +398,10 @@ impl<E: Engine> Tiles<'_, E> {
                     let c = unsafe { c.add(i * p.c_rs) };
                     let kept = if plan.packed < plan.total { i } else { 0 };
                     let sums = room_sums.wrapping_add(kept * sums_rows * stride);
+                    let (c_rs, conj) = (p.c_rs, (p.a.conj, p.b.conj));
+                    let part =
+                        Part { sums: sums.cast_const(), stride, c, c_rs, rows: lines, cols, scalars, conj };
+                    let at_once = E::FINISHES && plan.depth >= plan.total;
                     for block in 0..blocks {
                         let depth = depth_of(start, block);
                         let b = if plan.reads_b {
@@ -393,15 +427,13 @@ impl<E: Engine> Tiles<'_, E> {
                         } else {
                             Out { at: sums, stride, alpha: E::ONE, beta }
                         };
-                        let (depth, a_rows) = (depth.end - depth.start, p.a.cs == 1);
-                        let block = Block::<E> { rows: lines, cols, depth, a, a_rows, b, out };
+                        let depth = depth.end - depth.start;
+                        let (ahead, part) = (plan.ahead, at_once.then_some(part));
+                        let block = Block::<E> { rows: lines, cols, depth, a, b, ahead, out, part };
                         // SAFETY: both blocks are there; the sums have room, or are this task's part of `c`.
                         unsafe { E::multiply(&block) };
                     }
-                    if end == plan.total && !E::IN_PLACE {
-                        let (c_rs, conj) = (p.c_rs, (p.a.conj, p.b.conj));
-                        let sums = sums.cast_const();
-                        let part = Part { sums, stride, c, c_rs, rows: lines, cols, scalars, conj };
+                    if end == plan.total && !E::IN_PLACE && !at_once {
                         // SAFETY: the sums of these rows are complete, and the rows are this task's.
                         unsafe { E::finish(&part) };
                     }

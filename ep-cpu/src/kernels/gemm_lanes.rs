@@ -151,6 +151,23 @@ pub(super) trait Lanes: Copy + Send + Sync + 'static {
         unsafe { to_halves::<Self, bf16>(at, v) }
     }
 
+    /// The lower halves behind each other, and the upper halves.
+    ///
+    /// # Safety
+    /// See the trait.
+    #[inline(always)]
+    unsafe fn halves(a: Self::V, b: Self::V) -> (Self::V, Self::V) {
+        let (mut lower, mut upper) = ([Self::Real::ZERO; MOST], [Self::Real::ZERO; MOST]);
+        let half = Self::LANES / 2;
+        // SAFETY: the arrays have at least as many numbers as a vector.
+        unsafe {
+            Self::store(lower.as_mut_ptr(), a);
+            Self::store(upper.as_mut_ptr(), b);
+            lower[half..2 * half].swap_with_slice(&mut upper[..half]);
+            (Self::load(lower.as_ptr()), Self::load(upper.as_ptr()))
+        }
+    }
+
     /// The lower halves interleaved, and the upper halves.
     ///
     /// # Safety
@@ -390,6 +407,12 @@ mod x86 {
                     }
                 }
 
+                #[inline(always)]
+                unsafe fn halves(a: $v, b: $v) -> ($v, $v) {
+                    // SAFETY: as above.
+                    unsafe { ($join::<0x20>(a, b), $join::<0x31>(a, b)) }
+                }
+
                 $($halves)*
             })*
         };
@@ -424,7 +447,8 @@ mod x86 {
 
     macro_rules! avx512 {
         ($($real:ident, $v:ident, $mask:ident, $lanes:literal: $splat:ident, $load:ident, $load_mask:ident, $store:ident,
-           $store_mask:ident, $fma:ident, $mul:ident, $permute:ident, $low:ident, $high:ident { $($halves:tt)* })*) => {
+           $store_mask:ident, $fma:ident, $mul:ident, $permute:ident, $low:ident, $high:ident, $join:ident
+           { $($halves:tt)* })*) => {
             $(impl Lanes for Avx512<$real> {
                 type Real = $real;
                 type V = $v;
@@ -489,6 +513,12 @@ mod x86 {
                     }
                 }
 
+                #[inline(always)]
+                unsafe fn halves(a: $v, b: $v) -> ($v, $v) {
+                    // SAFETY: as above.
+                    unsafe { ($join::<0x44>(a, b), $join::<0xee>(a, b)) }
+                }
+
                 $($halves)*
             })*
         };
@@ -500,7 +530,7 @@ mod x86 {
     const HIGH_64: [u64; 8] = [4, 12, 5, 13, 6, 14, 7, 15];
     avx512! {
         f32, __m512, __mmask16, 16: _mm512_set1_ps, _mm512_loadu_ps, _mm512_maskz_loadu_ps, _mm512_storeu_ps,
-            _mm512_mask_storeu_ps, _mm512_fmadd_ps, _mm512_mul_ps, _mm512_permutex2var_ps, LOW_32, HIGH_32 {
+            _mm512_mask_storeu_ps, _mm512_fmadd_ps, _mm512_mul_ps, _mm512_permutex2var_ps, LOW_32, HIGH_32, _mm512_shuffle_f32x4 {
                 #[inline(always)]
                 unsafe fn load_f16(at: *const f16) -> __m512 {
                     // SAFETY: the caller's promise.
@@ -540,7 +570,7 @@ mod x86 {
                 }
             }
         f64, __m512d, __mmask8, 8: _mm512_set1_pd, _mm512_loadu_pd, _mm512_maskz_loadu_pd, _mm512_storeu_pd,
-            _mm512_mask_storeu_pd, _mm512_fmadd_pd, _mm512_mul_pd, _mm512_permutex2var_pd, LOW_64, HIGH_64 {}
+            _mm512_mask_storeu_pd, _mm512_fmadd_pd, _mm512_mul_pd, _mm512_permutex2var_pd, LOW_64, HIGH_64, _mm512_shuffle_f64x2 {}
     }
 }
 

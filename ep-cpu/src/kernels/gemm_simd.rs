@@ -8,11 +8,9 @@
 use crate::isa::{Body, Isa, Level};
 use crate::kernels::elem::{Complex, Storage};
 use crate::kernels::gemm::{Element, Problem};
-use crate::kernels::gemm_block::{
-    self as block, Block, Engine, Limits, Out, Part as Finished, Slab, Source, Stretch,
-};
-use crate::kernels::gemm_lanes::{Lanes, MOST, Part, Real};
-use crate::kernels::raw::prefetch;
+use crate::kernels::gemm_block::{self as block, Block, Engine, Limits, Out, Part as Finished, Slab, Source};
+use crate::kernels::gemm_lanes::{Lanes, Part, Real};
+use crate::kernels::gemm_micro::{FAR, Micro};
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use half::{bf16, f16};
@@ -146,7 +144,7 @@ pub(super) unsafe fn multiply<T: Number>(
 }
 
 /// Numbers `T` computed in vectors `L`.
-struct Vectors<T, L>(PhantomData<(T, L)>);
+pub(super) struct Vectors<T, L>(PhantomData<(T, L)>);
 
 impl<T, L> Clone for Vectors<T, L> {
     fn clone(&self) -> Self {
@@ -156,61 +154,39 @@ impl<T, L> Clone for Vectors<T, L> {
 
 impl<T, L> Copy for Vectors<T, L> {}
 
-/// Depth from which asking for the sums ahead of time costs nothing to speak of.
-const FAR: usize = 192;
-
 /// Columns of a panel of `b`, in vectors.
-const WIDE: usize = 3;
+pub(super) const WIDE: usize = 3;
 
 /// Panels of `b`: as few as possible, and about as wide as each other.
 #[derive(Clone, Copy)]
-struct Panels {
+pub(super) struct Panels {
     /// Vectors in all.
     vectors: usize,
-    panels: usize,
+    pub(super) panels: usize,
 }
 
 impl Panels {
     #[inline(always)]
-    fn new(reals: usize, lanes: usize) -> Panels {
+    pub(super) fn new(reals: usize, lanes: usize) -> Panels {
         let vectors = reals.div_ceil(lanes);
         Panels { vectors, panels: vectors.div_ceil(WIDE) }
     }
 
     /// The first vector of a panel; for the number of panels, the number of vectors.
     #[inline(always)]
-    fn first(self, panel: usize) -> usize {
-        self.vectors * panel / self.panels
+    pub(super) fn first(self, panel: usize) -> usize {
+        match panel {
+            0 => 0,
+            _ if panel == self.panels => self.vectors,
+            _ => self.vectors * panel / self.panels,
+        }
     }
 }
 
 impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
     /// Complex rows, or plain ones, whose sums are computed at a time.
-    const MICRO: usize = L::ROWS / T::PARTS;
-    /// Reals between packed columns of `a`.
-    const A_STEP: usize = Self::ROWS * T::PARTS + PAD;
-
-    /// Copies parts, as computed with.
-    ///
-    /// # Safety
-    /// `len` parts are readable and reals writable; the CPU has the level.
-    #[inline(always)]
-    unsafe fn copy(from: *const T::Part, to: *mut T::Real, len: usize) {
-        let whole = len - len % L::LANES;
-        // SAFETY: the caller's promise.
-        unsafe {
-            for i in (0..whole).step_by(L::LANES) {
-                L::store(to.add(i), T::Part::widen::<L>(from.add(i)));
-            }
-            for i in whole..len {
-                to.add(i).write(from.add(i).read().load());
-            }
-        }
-    }
+    pub(super) const MICRO: usize = L::ROWS / T::PARTS;
 }
-
-/// Elements between packed lines of `a` beyond their length, so that lines do not compete for the same place in the cache.
-const PAD: usize = 16;
 
 impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     type Number = T;
@@ -219,25 +195,25 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     const ROWS: usize = 128 / T::PARTS;
     const IN_PLACE: bool = T::IN_PLACE;
     const READS_STORED: bool = T::IN_PLACE || T::PARTS == 2;
+    const FINISHES: bool = false;
     const ZERO: T::Real = T::Real::ZERO;
     const ONE: T::Real = T::Real::ONE;
 
     fn limits(m: usize, reads_a: bool) -> Limits {
         let unit = WIDE * L::LANES / T::PARTS;
-        let depth = 2048 / size_of::<T::Real>();
-        let (depth, blocks, cols) = match (m <= 32, reads_a) {
+        let (depth, cols) = match (m <= 32, reads_a) {
             // Few uses: `b` is best read in long stretches.
-            (true, _) => (128, 1, 4096 / size_of::<T::Real>()),
-            // One block is shorter, so that it can be wider: `a` is packed for each again.
-            (_, false) => (depth, 1, 480),
-            (_, true) => (depth, 2, 240),
+            (true, _) => (128, 4096 / size_of::<T::Real>()),
+            // Fewer and deeper blocks, as `a` is packed again for each in the same columns.
+            (_, false) => (512, 2112 / size_of::<T::Real>()),
+            (_, true) => (2048 / size_of::<T::Real>(), 480),
         };
-        Limits { depth, blocks, cols: cols / T::PARTS, unit, rows: 1024 / T::PARTS }
+        Limits { depth, blocks: 1, cols: cols / T::PARTS, unit, rows: 1024 / T::PARTS }
     }
 
     #[inline(always)]
     fn packed_a(depth: usize) -> usize {
-        Self::ROWS * T::PARTS * (depth + PAD) + PAD * depth
+        Self::ROWS * T::PARTS * depth
     }
 
     #[inline(always)]
@@ -277,66 +253,20 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
         unsafe { L::run(body) }
     }
 
-    /// Contiguous rows stay rows, and contiguous columns stay columns.
     #[inline(always)]
     unsafe fn pack_a(slab: &Slab<'_, T>, out: *mut T::Real) {
-        let depth = slab.depth.len();
-        let by_rows = slab.step == 1;
-        for Stretch { at, first, len } in slab.stretches() {
-            let at = at.cast::<T::Part>();
-            if by_rows {
-                for i in 0..slab.lines {
-                    let to = (i * (depth + PAD) + first) * T::PARTS;
-                    // SAFETY: row `i` of the stretch, and of the block.
-                    unsafe { Self::copy(at.add(i * slab.line * T::PARTS), out.add(to), len * T::PARTS) };
-                }
-                continue;
-            }
-            for p in 0..len {
-                // SAFETY: column `p` of the stretch, and of the block.
-                unsafe {
-                    let to = out.add((first + p) * Self::A_STEP);
-                    Self::copy(at.add(p * slab.step * T::PARTS), to, slab.lines * T::PARTS);
-                }
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { Self::pack_left(slab, out) }
     }
 
-    /// Each panel by itself, its columns filled up with zeros to whole vectors.
     #[inline(always)]
     unsafe fn pack_b(slab: &Slab<'_, T>, out: *mut T::Real) {
-        let (depth, reals) = (slab.depth.len(), slab.lines * T::PARTS);
-        let panels = Panels::new(reals, L::LANES);
-        for Stretch { at, first, len } in slab.stretches() {
-            for panel in 0..panels.panels {
-                let (start, end) = (panels.first(panel) * L::LANES, panels.first(panel + 1) * L::LANES);
-                let (wide, inside) = (end - start, reals.min(end) - start);
-                // SAFETY: the panel, from the first row of the stretch on.
-                let to = unsafe { out.add(start * depth + first * wide) };
-                let at = at.wrapping_add(start / T::PARTS * slab.line);
-                // SAFETY: the panel has `inside` reals in each of `len` rows, and is `wide` in the block.
-                unsafe {
-                    if slab.line != 1 {
-                        Self::pack_columns(at, slab, to, wide, inside, len);
-                        continue;
-                    }
-                    let (at, step) = (at.cast(), slab.step * T::PARTS);
-                    match (wide == inside, end - start) {
-                        (true, vectors) if vectors == WIDE * L::LANES => {
-                            Self::pack_vectors::<WIDE>(at, step, to, len);
-                        }
-                        (true, vectors) if vectors == 2 * L::LANES => {
-                            Self::pack_vectors::<2>(at, step, to, len)
-                        }
-                        _ => Self::pack_rows(at, step, to, wide, inside, len),
-                    }
-                }
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { Self::pack_right(slab, out) }
     }
 
     #[inline(always)]
-    unsafe fn multiply(block: &Block<Self>) {
+    unsafe fn multiply(block: &Block<'_, Self>) {
         let reals = block.cols * T::PARTS;
         let panels = Panels::new(reals, L::LANES);
         // Between groups of rows, between rows, and between neighbours along the depth.
@@ -344,11 +274,7 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
             Source::Stored { at, line, step } => {
                 (at.cast(), Self::MICRO * line * T::PARTS, line * T::PARTS, step * T::PARTS)
             }
-            Source::Packed(at) if block.a_rows => {
-                let row = (block.depth + PAD) * T::PARTS;
-                (at, Self::MICRO * row, row, T::PARTS)
-            }
-            Source::Packed(at) => (at, L::ROWS, T::PARTS, Self::A_STEP),
+            Source::Packed(at) => (at, L::ROWS * block.depth, T::PARTS, L::ROWS),
         };
         // One panel and some groups of rows.
         let pass = |panel: usize, group: usize, groups: usize, rows: usize| {
@@ -380,6 +306,8 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
                     rows,
                     last,
                     out: Out { at, ..block.out },
+                    ahead: block.ahead && panel == 0 && matches!(block.a, Source::Stored { .. }),
+                    ahead_sums: block.ahead && block.depth < FAR,
                 };
                 match (end - start, cut) {
                     (1, false) => micro.by_rows::<1, false>(),
@@ -392,7 +320,12 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
             }
         };
         let (whole, rest) = (block.rows / Self::MICRO, block.rows % Self::MICRO * T::PARTS);
-        if let Source::Packed(_) = block.b {
+        // Rows of a large panel that is stored compete for the same lines, so that those of `a` are what stays.
+        let by_panel = match block.b {
+            Source::Packed(_) => true,
+            Source::Stored { step, .. } => block.depth * step * size_of::<T>() <= 32 << 10,
+        };
+        if by_panel {
             // A panel stays in first-level cache while all rows pass it.
             for panel in 0..panels.panels {
                 if whole > 0 {
@@ -404,7 +337,6 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
             }
             return;
         }
-        // Rows of a stored panel compete for the same lines, so that those of `a` are what stays.
         for group in 0..whole {
             (0..panels.panels).for_each(|panel| pass(panel, group, 1, L::ROWS));
         }
@@ -447,257 +379,6 @@ pub(super) unsafe fn finish<T: Number, L: Lanes<Real = T::Real>>(part: &Finished
                 let sum = [at, at.add(last * part.stride)].map(|at| [*at, *at.add(last)]);
                 let old = if T::is_zero(beta) { T::zero() } else { c.add(j).read() };
                 c.add(j).write(T::finish(sum, part.conj, alpha, beta, old));
-            }
-        }
-    }
-}
-
-impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
-    /// A panel of whole vectors of a `b` whose rows are contiguous.
-    ///
-    /// # Safety
-    /// The vectors are readable in each of `len` rows `step` apart, and writable for each; the CPU has the level.
-    #[inline(always)]
-    unsafe fn pack_vectors<const VECTORS: usize>(
-        at: *const T::Part,
-        step: usize,
-        to: *mut T::Real,
-        len: usize,
-    ) {
-        for p in 0..len {
-            for j in 0..VECTORS {
-                // SAFETY: a vector of row `p`.
-                unsafe {
-                    let v = T::Part::widen::<L>(at.add(p * step + j * L::LANES));
-                    L::store(to.add((p * VECTORS + j) * L::LANES), v);
-                }
-            }
-        }
-    }
-
-    /// The same for any panel: columns that do not exist become zeros.
-    ///
-    /// # Safety
-    /// As for [`Self::pack_vectors`], of `inside` reals to be read and `wide` to be written of each row.
-    #[inline(always)]
-    unsafe fn pack_rows(
-        at: *const T::Part,
-        step: usize,
-        to: *mut T::Real,
-        wide: usize,
-        inside: usize,
-        len: usize,
-    ) {
-        for p in 0..len {
-            // SAFETY: row `p`.
-            unsafe {
-                Self::copy(at.add(p * step), to.add(p * wide), inside);
-                for i in inside..wide {
-                    to.add(p * wide + i).write(T::Real::ZERO);
-                }
-            }
-        }
-    }
-
-    /// A panel of a `b` whose columns are contiguous: squares are transposed in registers.
-    ///
-    /// # Safety
-    /// As for [`Self::pack_rows`]; `at` is the first number of the panel.
-    #[inline(always)]
-    unsafe fn pack_columns(
-        at: *const T,
-        slab: &Slab<'_, T>,
-        to: *mut T::Real,
-        wide: usize,
-        inside: usize,
-        len: usize,
-    ) {
-        let (lanes, parts) = (L::LANES, T::PARTS);
-        let squares = if parts == 1 { len - len % lanes } else { 0 };
-        for col in (0..wide).step_by(lanes) {
-            let cols = lanes.min(inside.saturating_sub(col));
-            for p in (0..squares).step_by(lanes) {
-                // SAFETY: as many numbers from depth `p` on of each of `cols` columns; a square of the panel.
-                unsafe {
-                    let mut v = [L::splat(T::Real::ZERO); MOST];
-                    for (i, v) in v.iter_mut().enumerate().take(cols) {
-                        *v = T::Part::widen::<L>(at.add((col + i) * slab.line + p).cast());
-                    }
-                    for (i, v) in transposed::<L>(v).into_iter().enumerate().take(lanes) {
-                        L::store(to.add((p + i) * wide + col), v);
-                    }
-                }
-            }
-            for p in squares..len {
-                for i in 0..lanes {
-                    // SAFETY: column `col + i`, where there is one; its real or its imaginary part.
-                    unsafe {
-                        let real = col + i;
-                        let from =
-                            at.wrapping_add(real / parts * slab.line + p * slab.step).cast::<T::Part>();
-                        let x = if i < cols { from.add(real % parts).read().load() } else { T::Real::ZERO };
-                        to.add(p * wide + real).write(x);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Transposes a square: interleaving row `i` with row `i + LANES / 2` halves the distance of what belongs together.
-///
-/// # Safety
-/// The CPU has the level.
-#[inline(always)]
-pub(super) unsafe fn transposed<L: Lanes>(mut rows: [L::V; MOST]) -> [L::V; MOST] {
-    for _ in 0..L::LANES.ilog2() {
-        let mut next = rows;
-        for i in 0..L::LANES / 2 {
-            // SAFETY: the caller's promise.
-            (next[2 * i], next[2 * i + 1]) = unsafe { L::zip(rows[i], rows[i + L::LANES / 2]) };
-        }
-        rows = next;
-    }
-    rows
-}
-
-/// Groups of a few rows times a panel.
-struct Micro<L: Lanes> {
-    depth: usize,
-    a: *const L::Real,
-    /// Reals between groups.
-    a_group: usize,
-    /// Reals between numbers of neighbouring rows, whose parts lie next to each other.
-    a_row: usize,
-    a_step: usize,
-    /// Rows of sums that a number makes.
-    parts: usize,
-    b: *const L::Real,
-    b_row: usize,
-    groups: usize,
-    /// Rows of sums of each group: [`Lanes::ROWS`], unless there is one group only.
-    rows: usize,
-    /// Lanes of the last vector of sums that exist.
-    last: usize,
-    out: Out<L::Real>,
-}
-
-impl<L: Lanes> Micro<L> {
-    /// With `CUT`, the last vector of `b` is read in part, which takes longer.
-    ///
-    /// # Safety
-    /// The CPU has the level; the factors are readable, and the sums readable and writable.
-    #[inline(always)]
-    unsafe fn by_rows<const VECTORS: usize, const CUT: bool>(self) {
-        // Functions of their own: they are the same for every number that is computed in these vectors.
-        // SAFETY: the caller's promise.
-        unsafe {
-            if L::ROWS == 8 && self.rows > 4 {
-                L::run(Rows::<L, 8, VECTORS, CUT>(self));
-            } else if self.rows > 2 {
-                L::run(Rows::<L, 4, VECTORS, CUT>(self));
-            } else if self.rows == 2 {
-                L::run(Rows::<L, 2, VECTORS, CUT>(self));
-            } else {
-                L::run(Rows::<L, 1, VECTORS, CUT>(self));
-            }
-        }
-    }
-}
-
-/// The inner loop for at most `M` rows. Made only in [`Micro::by_rows`], under its promise.
-struct Rows<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(Micro<L>);
-
-impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Body for Rows<L, M, VECTORS, CUT> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let Micro { depth, a, a_group, a_row, a_step, parts, b, b_row, groups, rows, last, out, .. } = self.0;
-        // Rows that do not exist compute with one that does, for nothing.
-        let row = |i: usize| i.min(rows - 1);
-        // One part, or two.
-        let (shift, odd) = (parts - 1, parts - 1);
-        let offsets: [usize; M] = std::array::from_fn(|i| (row(i) >> shift) * a_row + (row(i) & odd));
-        for group in 0..groups {
-            // SAFETY: rows of `a` of the group below `rows`, and the vectors of `b` of each step, as promised.
-            unsafe {
-                let mut a = a.add(group * a_group);
-                let mut b = b;
-                let out = Out { at: out.at.add(group * M * out.stride), ..out };
-                for i in 0..if depth >= FAR { M } else { 0 } {
-                    for j in 0..VECTORS {
-                        prefetch(out.at.wrapping_add(row(i) * out.stride + j * L::LANES));
-                    }
-                }
-                let mut sums = [[L::splat(L::Real::ZERO); VECTORS]; M];
-                // Not unrolled: reading `b` ahead of several steps would take registers from the sums.
-                for _ in 0..depth {
-                    step::<L, M, VECTORS, CUT>(&mut sums, a, &offsets, b, last);
-                    a = a.wrapping_add(a_step);
-                    b = b.wrapping_add(b_row);
-                }
-                self.write(&sums, out);
-            }
-        }
-    }
-}
-
-/// One step along the depth.
-///
-/// # Safety
-/// The CPU has the level; `a` is readable at each offset, and the vectors of `b`, with `CUT` `last` lanes of
-/// the last one.
-#[inline(always)]
-unsafe fn step<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(
-    sums: &mut [[L::V; VECTORS]; M],
-    a: *const L::Real,
-    offsets: &[usize; M],
-    b: *const L::Real,
-    last: usize,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut v = [L::splat(L::Real::ZERO); VECTORS];
-        for (j, v) in v.iter_mut().enumerate() {
-            let from = b.add(j * L::LANES);
-            *v = if CUT && j == VECTORS - 1 { L::load_part(from, last) } else { L::load(from) };
-        }
-        for i in 0..M {
-            let x = L::splat(*a.add(offsets[i]));
-            for j in 0..VECTORS {
-                sums[i][j] = L::mul_add(x, v[j], sums[i][j]);
-            }
-        }
-    }
-}
-
-impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Rows<L, M, VECTORS, CUT> {
-    /// # Safety
-    /// As for [`Micro::by_rows`].
-    #[inline(always)]
-    unsafe fn write(&self, sums: &[[L::V; VECTORS]; M], out: Out<L::Real>) {
-        let Micro { rows, last, .. } = self.0;
-        // SAFETY: as promised. What is added to is not read where its factor is zero.
-        unsafe {
-            let (alpha, beta) = (L::splat(out.alpha), L::splat(out.beta));
-            for (i, sums) in sums.iter().enumerate() {
-                if i >= rows {
-                    break;
-                }
-                for (j, &sum) in sums.iter().enumerate() {
-                    let at = out.at.add(i * out.stride + j * L::LANES);
-                    let sum = L::mul(alpha, sum);
-                    let whole = j < VECTORS - 1 || last == L::LANES;
-                    match (whole, out.beta.is_zero()) {
-                        (true, true) => L::store(at, sum),
-                        (true, false) => L::store(at, L::mul_add(beta, L::load(at), sum)),
-                        (false, true) => L::store_part(at, last, sum),
-                        (false, false) => {
-                            L::store_part(at, last, L::mul_add(beta, L::load_part(at, last), sum))
-                        }
-                    }
-                }
             }
         }
     }

@@ -333,6 +333,30 @@ mod tests {
         }
     }
 
+    /// Factors that are packed because of their size or because their rows lie far apart, and operands of which a part is
+    /// asked for ahead of time.
+    #[test]
+    fn operands_larger_than_a_cache() {
+        let mut rng = Rng::new();
+        for (dtype, batch, sizes, trans) in [
+            (DType::F32, 1, (130, 5, 140), 1),
+            (DType::F64, 1, (75, 5, 120), 1),
+            (DType::COMPLEX64, 1, (75, 5, 120), 3),
+            (DType::F32, 1, (66, 97, 2048), 0),
+            (DType::F64, 1, (70, 50, 1024), 0),
+            (DType::COMPLEX128, 1, (70, 26, 512), 0),
+            (DType::F32, 1, (300, 9, 1000), 0),
+            (DType::F32, 2, (1300, 97, 30), 0),
+            (DType::BF16, 1, (70, 75, 100), 0),
+            (DType::BF16, 1, (70, 75, 100), 1),
+        ] {
+            let mut case = Case::random(dtype, batch, sizes, trans, &mut rng);
+            case.check();
+            (case.alpha, case.beta) = scalars(dtype)[0];
+            case.check();
+        }
+    }
+
     /// One row of a factor is more than a task is given at a time.
     #[test]
     fn vectors_longer_than_the_grain() {

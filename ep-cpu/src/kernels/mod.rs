@@ -27,6 +27,8 @@ mod gemm_amx;
 mod gemm_block;
 mod gemm_int;
 mod gemm_lanes;
+mod gemm_micro;
+mod gemm_pack;
 mod gemm_simd;
 mod gemv;
 mod grouped;

@@ -1,0 +1,206 @@
+//! The inner loop of [`gemm_simd`](super::gemm_simd): the sums of a few rows of `a` times a panel of `b`, in registers.
+
+use crate::isa::Body;
+use crate::kernels::gemm_block::Out;
+use crate::kernels::gemm_lanes::{Lanes, Real};
+use crate::kernels::raw::prefetch;
+
+/// Depth from which asking for the sums ahead of time costs nothing to speak of.
+pub(super) const FAR: usize = 192;
+
+/// Steps along the depth between requests for what the next group needs: a line of f32.
+const CHUNK: usize = 16;
+
+/// Groups of a few rows times a panel.
+pub(super) struct Micro<L: Lanes> {
+    pub(super) depth: usize,
+    pub(super) a: *const L::Real,
+    /// Reals between groups.
+    pub(super) a_group: usize,
+    /// Reals between numbers of neighbouring rows, whose parts lie next to each other.
+    pub(super) a_row: usize,
+    pub(super) a_step: usize,
+    /// Rows of sums that a number makes.
+    pub(super) parts: usize,
+    pub(super) b: *const L::Real,
+    pub(super) b_row: usize,
+    pub(super) groups: usize,
+    /// Rows of sums of each group: [`Lanes::ROWS`], unless there is one group only.
+    pub(super) rows: usize,
+    /// Lanes of the last vector of sums that exist.
+    pub(super) last: usize,
+    pub(super) out: Out<L::Real>,
+    /// Whether to ask for the rows of `a` of the next group, and for its sums.
+    pub(super) ahead: bool,
+    pub(super) ahead_sums: bool,
+}
+
+impl<L: Lanes> Micro<L> {
+    /// With `CUT`, the last vector of `b` is read in part, which takes longer.
+    ///
+    /// # Safety
+    /// The CPU has the level; the factors are readable, and the sums readable and writable.
+    #[inline(always)]
+    pub(super) unsafe fn by_rows<const VECTORS: usize, const CUT: bool>(self) {
+        // Functions of their own: they are the same for every number that is computed in these vectors.
+        // SAFETY: the caller's promise.
+        unsafe {
+            if L::ROWS == 8 && self.rows > 4 {
+                L::run(Rows::<L, 8, VECTORS, CUT>(self));
+            } else if self.rows > 2 {
+                L::run(Rows::<L, 4, VECTORS, CUT>(self));
+            } else if self.rows == 2 {
+                L::run(Rows::<L, 2, VECTORS, CUT>(self));
+            } else {
+                L::run(Rows::<L, 1, VECTORS, CUT>(self));
+            }
+        }
+    }
+}
+
+/// The inner loop for at most `M` rows. Made only in [`Micro::by_rows`], under its promise.
+struct Rows<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(Micro<L>);
+
+impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Body for Rows<L, M, VECTORS, CUT> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Micro {
+            depth,
+            a,
+            a_group,
+            a_row,
+            a_step,
+            parts,
+            b,
+            b_row,
+            groups,
+            rows,
+            last,
+            out,
+            ahead,
+            ahead_sums,
+        } = self.0;
+        // Rows that do not exist compute with one that does, for nothing.
+        let row = |i: usize| i.min(rows - 1);
+        // One part, or two.
+        let (shift, odd) = (parts - 1, parts - 1);
+        let offsets: [usize; M] = std::array::from_fn(|i| (row(i) >> shift) * a_row + (row(i) & odd));
+        // A whole group at once would be more than a core can wait for.
+        let chunk = if ahead || ahead_sums { CHUNK } else { depth };
+        for group in 0..groups {
+            // SAFETY: rows of `a` of the group below `rows`, and the vectors of `b` of each step, as promised.
+            unsafe {
+                let mut a = a.add(group * a_group);
+                let mut b = b;
+                let out = Out { at: out.at.add(group * M * out.stride), ..out };
+                let next = a.wrapping_add(a_group);
+                if depth >= FAR {
+                    for i in 0..M {
+                        for j in 0..VECTORS {
+                            prefetch(out.at.wrapping_add(row(i) * out.stride + j * L::LANES));
+                        }
+                    }
+                }
+                let mut sums = [[L::splat(L::Real::ZERO); VECTORS]; M];
+                let mut done = 0;
+                while done < depth {
+                    if ahead {
+                        for offset in offsets {
+                            prefetch(next.wrapping_add(offset + done * a_step));
+                        }
+                    }
+                    if ahead_sums {
+                        for i in 0..2 {
+                            let line = out.at.wrapping_add((M + done / CHUNK * 2 + i) * out.stride);
+                            for j in 0..VECTORS {
+                                prefetch(line.wrapping_add(j * L::LANES));
+                            }
+                        }
+                    }
+                    let steps = chunk.min(depth - done);
+                    done += steps;
+                    // Not unrolled: reading `b` ahead of several steps would take registers from the sums.
+                    for _ in 0..steps {
+                        step::<L, M, VECTORS, CUT>(&mut sums, a, &offsets, b, last);
+                        a = a.wrapping_add(a_step);
+                        b = b.wrapping_add(b_row);
+                    }
+                }
+                self.write(&sums, out);
+            }
+        }
+    }
+}
+
+/// One step along the depth.
+///
+/// # Safety
+/// The CPU has the level; `a` is readable at each offset, and the vectors of `b`, with `CUT` `last` lanes of
+/// the last one.
+#[inline(always)]
+unsafe fn step<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(
+    sums: &mut [[L::V; VECTORS]; M],
+    a: *const L::Real,
+    offsets: &[usize; M],
+    b: *const L::Real,
+    last: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut v = [L::splat(L::Real::ZERO); VECTORS];
+        for (j, v) in v.iter_mut().enumerate() {
+            let from = b.add(j * L::LANES);
+            *v = if CUT && j == VECTORS - 1 { L::load_part(from, last) } else { L::load(from) };
+        }
+        for i in 0..M {
+            let x = L::splat(*a.add(offsets[i]));
+            for j in 0..VECTORS {
+                sums[i][j] = L::mul_add(x, v[j], sums[i][j]);
+            }
+        }
+    }
+}
+
+impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Rows<L, M, VECTORS, CUT> {
+    /// # Safety
+    /// As for [`Micro::by_rows`].
+    #[inline(always)]
+    unsafe fn write(&self, sums: &[[L::V; VECTORS]; M], out: Out<L::Real>) {
+        let Micro { rows, last, .. } = self.0;
+        // SAFETY: as promised. What is added to is not read where its factor is zero.
+        unsafe {
+            let (alpha, beta) = (L::splat(out.alpha), L::splat(out.beta));
+            if rows >= M && last == L::LANES {
+                let adds = !out.beta.is_zero();
+                for (i, sums) in sums.iter().enumerate() {
+                    for (j, &sum) in sums.iter().enumerate() {
+                        let at = out.at.add(i * out.stride + j * L::LANES);
+                        let sum = L::mul(alpha, sum);
+                        L::store(at, if adds { L::mul_add(beta, L::load(at), sum) } else { sum });
+                    }
+                }
+                return;
+            }
+            for (i, sums) in sums.iter().enumerate() {
+                if i >= rows {
+                    break;
+                }
+                for (j, &sum) in sums.iter().enumerate() {
+                    let at = out.at.add(i * out.stride + j * L::LANES);
+                    let sum = L::mul(alpha, sum);
+                    let whole = j < VECTORS - 1 || last == L::LANES;
+                    match (whole, out.beta.is_zero()) {
+                        (true, true) => L::store(at, sum),
+                        (true, false) => L::store(at, L::mul_add(beta, L::load(at), sum)),
+                        (false, true) => L::store_part(at, last, sum),
+                        (false, false) => {
+                            L::store_part(at, last, L::mul_add(beta, L::load_part(at, last), sum))
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
