@@ -102,7 +102,7 @@ def strategies_table(rows, chosen):
     names = [name for name, _ in STRATEGIES]
     text = ["| dtype | shape | " + " | ".join(names) + " | by width |", "|---|---|" + "--:|" * (len(names) + 1)]
     share = {(r["op"], r["dtype"], r["shape"]): r["share"] for r in [*rows, *chosen]}
-    for dtype, shape in dict.fromkeys((r["dtype"], r["shape"]) for r in rows):
+    for dtype, shape in sorted({(r["dtype"], r["shape"]) for r in rows}, key=lambda k: (-int(k[0][1:]), width_of(k[1]))):
         cells = [number(share.get((name, dtype, shape)), 2) for name in [*names, "softmax"]]
         text.append(f"| {dtype} | {shape} | " + " | ".join(cells) + " |")
     return "\n".join(text)
