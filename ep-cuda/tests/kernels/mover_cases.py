@@ -103,40 +103,13 @@ def error_slot(mem):
     return mem.block("u8", 1, 24, 0, lambda: np.array([0, (1 << 64) - 1, 0], np.uint64).view(np.uint8))
 
 
-@case("gather", ["wrap", "zero", "error"], ["i32", "i64"], [(1, 7), (2, 64), (4, 192), (1, 768), (8, 1), (16, 3)], [0, 1])
-def gather(mem, mode, index, row, window):
-    size, inner = row
-    rng, (batch, outer, axis, n) = rng_of(mode, index, row, window), (3, 2, 50, 40)
-    offset, processed = (20, 15) if window else (0, 50)
+def gathered(mem, rng, mode, index, size, inner, window, n, shift):
+    (batch, outer, axis), (offset, processed) = (3, 2, 50), (20, 15) if window else (0, 50)
     low, high = {"wrap": (-50, 50), "zero": (-60, 60), "error": (0, 50)}[mode]
     i = mem.block(index, SIZE[index], batch * n, 0, lambda: rng.integers(low, high, batch * n).astype(numpy_dtype(index)))
     count = batch * outer * processed * inner
-    x = mem.block("u8", size, count, 0, lambda: raw(size, count, rng))
-    y = mem.block("u8", size, batch * outer * n * inner, 0)
-    slot = error_slot(mem)
-    yield plan.gather(mode, index, size, batch, outer, processed, inner, n, i.address, x.address, y.address, slot.address, offset, axis)
-    src = x.read().reshape(batch, outer, processed, inner * size)
-    expected = np.zeros((batch, outer, n, inner * size), np.uint8)
-    for b, row in enumerate(i.read().reshape(batch, n)):
-        for k, v in enumerate(row):
-            v = v + axis if v < 0 and mode == "wrap" else v
-            if 0 <= v < axis and 0 <= v - offset < processed:
-                expected[b, :, k] = src[b, :, v - offset]
-    same_bytes(y.read(), expected)
-    assert slot.read().view(np.uint64)[1] == (1 << 64) - 1
-
-
-# Enough rows for warps to gather them, the last warp's not all there.
-@case("gather_short", ["wrap", "zero"], ["i32", "i64"], [(1, 7), (1, 61), (2, 1), (2, 9), (4, 5), (8, 33)], [0, 1])
-def gather_short(mem, mode, index, row, window):
-    size, inner = row
-    rng, (batch, outer, axis, n) = rng_of("short", mode, index, row, window), (3, 2, 50, 7001)
-    offset, processed = (20, 15) if window else (0, 50)
-    low, high = {"wrap": (-50, 50), "zero": (-60, 60)}[mode]
-    i = mem.block(index, SIZE[index], batch * n, 0, lambda: rng.integers(low, high, batch * n).astype(numpy_dtype(index)))
-    count = batch * outer * processed * inner
-    x = mem.block("u8", size, count, 1, lambda: raw(size, count, rng))
-    y = mem.block("u8", size, batch * outer * n * inner, 1)
+    x = mem.block("u8", size, count, shift, lambda: raw(size, count, rng))
+    y = mem.block("u8", size, batch * outer * n * inner, shift)
     slot = error_slot(mem)
     yield plan.gather(mode, index, size, batch, outer, processed, inner, n, i.address, x.address, y.address, slot.address, offset, axis)
     src = x.read().reshape(batch, outer, processed, inner * size)
@@ -146,6 +119,17 @@ def gather_short(mem, mode, index, row, window):
     expected = np.stack([np.where(inside[b][:, None], src[b][:, np.where(inside[b], at[b] - offset, 0)], 0) for b in range(batch)])
     same_bytes(y.read(), expected.astype(np.uint8))
     assert slot.read().view(np.uint64)[1] == (1 << 64) - 1
+
+
+@case("gather", ["wrap", "zero", "error"], ["i32", "i64"], [(1, 7), (2, 64), (4, 192), (1, 768), (8, 1), (16, 3)], [0, 1])
+def gather(mem, mode, index, row, window):
+    yield from gathered(mem, rng_of(mode, index, row, window), mode, index, *row, window, 40, 0)
+
+
+# Enough rows for warps to gather them, the last warp's not all there.
+@case("gather_short", ["wrap", "zero"], ["i32", "i64"], [(1, 7), (1, 61), (2, 1), (2, 9), (4, 5), (8, 33)], [0, 1])
+def gather_short(mem, mode, index, row, window):
+    yield from gathered(mem, rng_of("short", mode, index, row, window), mode, index, *row, window, 7001, 1)
 
 
 # Rows narrower than a warp, of several groups of threads, of more columns than a block has threads, and of more than a
