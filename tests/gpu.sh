@@ -8,7 +8,7 @@
 #   two           the second GPU: objects and a quick kit on cuda:1, copies and waits between it and cuda:0
 #   sanitize      memcheck, racecheck and initcheck over a reduced suite
 #   bench-ours    the rows of docs/performance.md through the provider
-#   bench-peers   the same rows by PyTorch, eager and compiled
+#   bench-peers   the same rows by PyTorch, eager and compiled, some in turns with the provider
 #   demo          the digits and the PyTorch example
 #
 # Writes OUT/STAGE.json after each part, and goes on behind the last one when it is called again. A call ends within

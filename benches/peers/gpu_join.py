@@ -55,14 +55,17 @@ def taken(line):
 
 
 def joined(ours, peers):
-    """A record for each row of ours, with the peers' times where they have it."""
+    """A record for each row of ours, with the peers' times where they have it. Where the peers' report has a time of ours, it
+    was measured in turns with theirs, and counts."""
     by_name, records = {}, recorded()
     for line in lines(peers):
         by_name.setdefault(tuple(line[k] for k in NAME), {})[line["peer"]] = line
     rows = []
     for line in filter(taken, lines(ours)):
+        line = by_name.get(tuple(line[k] for k in NAME), {}).get("ours", line)
         row = {k: line.get(k) for k in (*NAME, "us", "copy_us", "share", "tflops", "by", "error")}
-        for peer, theirs in by_name.get(tuple(line[k] for k in NAME), {}).items():
+        for peer in PEERS:
+            theirs = by_name.get(tuple(line[k] for k in NAME), {}).get(peer, {})
             row[peer + "_us"], row[peer + "_share"] = theirs.get("us"), theirs.get("share")
         times = [row.get(peer + "_us") for peer in PEERS]
         best = min((t for t in times if t), default=None)

@@ -1,9 +1,10 @@
-"""PyTorch's times of the rows of gpu_rows.py: python3 gpu_torch.py [--group NAME] [--compiled] [--groups]
+"""PyTorch's times of the rows of gpu_rows.py: python3 gpu_torch.py [--group NAME] [--compiled [--untimed]] [--groups]
 
 Each line: {peer, group, op, dtype, shape, us, copy_us, share}, or with `error` in place of times. Times are medians of CUDA
 events over inputs and outputs that rotate beyond the L2 cache; `copy_us` is a device copy of as many bytes, read and
 written, rotated alike in the same run, and `share` its time over the row's. Eager mode is the peer `torch`, torch.compile is
-`compiled`. A last group, `host`, has what a launch costs the host.
+`compiled`. A last group, `host`, has what a launch costs the host. Of what is compiled with `--untimed` there are no times: it
+fills PyTorch's cache on disk, so that many processes can compile side by side before one measures.
 """
 import argparse
 import json
@@ -71,14 +72,14 @@ class Bench:
                 part.copy_(torch.randint(-100, 100, part.shape, device="cuda"))
         return memory.view(dims)
 
-    def row(self, row, compiled):
+    def row(self, row, compiled, timed=True):
         torch, shift = self.torch, row["shift"]
         result = {k: row[k] for k in ("group", "op", "dtype", "shape")}
         result["peer"] = "compiled" if compiled else "torch"
         try:
             shared = {t["name"]: self.tensor(t, shift) for t in row["inputs"] if t["shared"]}
             data = []
-            for _ in range(sets(row["bytes"])):
+            for _ in range(sets(row["bytes"]) if timed else 1):
                 inputs = [shared[t["name"]] if t["shared"] else self.tensor(t, shift) for t in row["inputs"]]
                 data.append((inputs, self.tensor(row["output"], shift)))
             if compiled:
@@ -87,6 +88,9 @@ class Bench:
                 calls = [lambda i=i: function(*i) for i, _ in data]
             else:
                 calls = [lambda i=i, o=o: row["call"](torch, i, o) for i, o in data]
+            if not timed:
+                calls[0]()
+                return result
             us, copy = self.time(calls), self.copy_us(row["bytes"])
             result.update(us=round(us, 3), copy_us=round(copy, 3), share=round(copy / us, 4))
             if row["flops"]:
@@ -118,6 +122,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--group")
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--untimed", action="store_true")
     parser.add_argument("--groups", action="store_true")
     arguments = parser.parse_args()
     if arguments.groups:
@@ -136,7 +141,7 @@ def main():
     with torch.inference_mode():
         for row in gpu_rows.rows(arguments.group):
             if row["compiled" if arguments.compiled else "call"] is not None:
-                emit(bench.row(row, arguments.compiled))
+                emit(bench.row(row, arguments.compiled, not arguments.untimed))
 
 
 if __name__ == "__main__":

@@ -61,6 +61,12 @@ class Join(unittest.TestCase):
         self.assertEqual((rows["49152x1024"]["ratio"], rows["49152x1024"]["compiled_us"]), (2.0, None))
         self.assertIsNone(rows["49152x1024 misaligned"]["ratio"])
 
+    def test_a_time_that_was_taken_in_turns_with_the_peers_counts(self):
+        again = report("bench-peers", [line("ours", "softmax", "49152x32", 12.0), line("torch", "softmax", "49152x32", 18.0)])
+        row = next(r for r in gpu_join.joined(OURS, again) if r["shape"] == "49152x32")
+        self.assertEqual((row["us"], row["torch_us"], row["ratio"]), (12.0, 18.0, 1.5))
+        self.assertFalse([k for k in row if k.startswith("ours")])
+
     def test_tables_have_a_line_for_each_row_also_for_failures(self):
         rows = gpu_join.joined(OURS, PEERS)
         text = gpu_join.page(rows, gpu_join.first_of(OURS), [], TWO, "A GPU", "2030-01-02")

@@ -3,6 +3,7 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 from unittest.mock import patch
@@ -171,6 +172,41 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
         self.write("ep-gpu-bench", """echo '{"failed": 2}'; echo "error: 2 of 20" >&2; exit 1""")
         record = self.records(parts[:1], place)["softmax"]
         self.assertEqual((record["status"], record["result"], record["errors"]), ("failed", [{"failed": 2}], "error: 2 of 20\n"))
+
+    def test_in_turns_the_median_counts_and_a_failure_is_told(self):
+        times = iter([5.0, 1.0, 3.0, 9.0, 2.0, 1.0])
+        order = []
+
+        def program(peer):
+            def part(place, seconds):
+                order.append(peer)
+                line = dict(peer=peer, op="add", dtype="f32", shape="4")
+                return dict(status="ok", result=[dict(line, us=next(times)), dict(line, shape="8", **broken(peer))])
+
+            return part
+
+        broken = lambda peer: dict(error="no room") if len(order) == 6 else dict(us=1.0)
+        with patch.object(stages, "benchmark", lambda group: program("ours")), patch.object(stages, "peers", lambda *_: program("torch")):
+            record = stages.in_turns("matmul", 3)(None, 20)
+        self.assertEqual(order, ["ours", "torch", "torch", "ours", "ours", "torch"])
+        found = {(l["peer"], l["shape"]): l.get("us", l.get("error")) for l in record["result"]}
+        self.assertEqual(found, {("ours", "4"): 5.0, ("torch", "4"): 1.0, ("ours", "8"): 1.0, ("torch", "8"): "no room"})
+
+    def test_side_by_side_all_run_and_a_failure_is_told(self):
+        begun = threading.Barrier(3, timeout=10)
+        ends = iter(["ok", "failed", "ok"])
+
+        def part(place, seconds):
+            begun.wait()
+            return {"status": next(ends)}
+
+        self.assertEqual(stages.side_by_side([part] * 3)(None, 20), {"status": "failed"})
+        self.assertEqual(stages.side_by_side([lambda *_: {"status": "ok", "result": []}])(None, 20), {"status": "ok"})
+
+    def test_a_turn_that_fails_ends_the_part(self):
+        self.write("ep-gpu-bench", "echo broken >&2; exit 1")
+        record = stages.in_turns("matmul", 3)(self.place(), 20)
+        self.assertEqual((record["status"], record["errors"]), ("failed", "broken\n"))
 
 
 if __name__ == "__main__":
