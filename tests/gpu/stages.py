@@ -22,8 +22,9 @@ KEPT_OUTPUT = 3000
 STRATEGIES = ["warp", "block", "cluster", "shared", "wide"]
 SOFTMAX_OPS = ["softmax", "log_softmax", "softmax_backward", "log_softmax_backward"]
 TOOLS = ["memcheck", "racecheck", "initcheck"]
-# Groups whose rows take as long as PyTorch's or nearly so: the provider's are timed again, in turns with them.
-TURNED, TURNS = ["elementwise", "matmul"], 3
+# Groups whose rows take as long as PyTorch's or nearly so: the provider's are timed again, so many times in turns with
+# them. Odd numbers: there is one median. Large products draw so much power that the clock changes most.
+TURNED = {"elementwise": 3, "matmul": 5}
 # What a sanitized suite runs: for each tool all ops would take an hour.
 SANITIZED_DTYPES = {"memcheck": ["f32", "f16", "u8"], "racecheck": ["f32"], "initcheck": ["f32"]}
 
@@ -307,7 +308,7 @@ def peers(group, *flags):
     return program(lambda p: [sys.executable, script, "--group", group, *flags], lines=True)
 
 
-def in_turns(group, turns=TURNS):
+def in_turns(group, turns):
     """A group by the provider and by PyTorch, each a few times and in turns: the GPU's clock differs from minute to minute.
     The result has one line for each row and program, that of the median time."""
     own, theirs = benchmark(group), peers(group)
@@ -356,7 +357,7 @@ def side_by_side(parts):
 
 def bench_peers(place):
     groups = gpu_rows().groups()
-    eager = [(f"{g} in turns", in_turns(g)) if g in TURNED else (g, peers(g)) for g in ["host", *groups]]
+    eager = [(f"{g} in turns", in_turns(g, TURNED[g])) if g in TURNED else (g, peers(g)) for g in ["host", *groups]]
     compiled = [g for g in groups if g != "matmul"]
     ahead = ("compile", side_by_side([peers(g, "--compiled", "--untimed") for g in compiled]))
     return [*eager, ahead, *((f"{g} compiled", peers(g, "--compiled")) for g in compiled)]
