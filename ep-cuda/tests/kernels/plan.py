@@ -522,7 +522,7 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True
     pack = pack_for(*sizes)
     is_aligned = aligned_rows and cols % pack == 0
     packs = ceil_div(cols, pack) + (0 if is_aligned or joins_ends else 1)
-    wide = max(sizes) == 8
+    wide, narrow = max(sizes) == 8, 0
 
     def config(threads, lanes, blocks, rows, each):
         return dict(THREADS=threads, LANES=lanes, BLOCKS=blocks, ROWS=rows, PACK=pack, PACKS=each,
@@ -533,7 +533,7 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True
         sharers = lanes if blocks == 0 else threads * blocks
         return config(*held) if sharers * each >= packs else None
     def each_of(sharers):
-        steps = (1, 2, 3, 4, 6, 8) if is_aligned or packs <= 128 // sources else (1, 2, 3, 4, 8)
+        steps = (1, 2, 3, 4, 6, 8) if is_aligned or packs <= 128 // sources or sharers <= narrow else (1, 2, 3, 4, 8)
         return next((n for n in steps if n * sharers >= packs), None)
 
     if packs <= 128 // sources:
@@ -543,11 +543,13 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True
             lanes = 1 << (packs - 1).bit_length()
         each = each_of(lanes)
         return config(128, lanes, 0, 2 if each == 1 and sources == 1 else 1, each)
-    # Then blocks with about four packs for each thread, up to their largest size; then clusters.
+    # Then blocks with about four packs for each thread, up to their largest size; then clusters. What rows cost that are
+    # not aligned weighs less with more packs for each thread.
     most = (4 if wide else 8) // sources
+    narrow = 256 if not is_aligned and sources == 1 and not wide else 0
     for threads, blocks in ((64, 1), (128, 1), (256, 1), (512, 1), (512, 2), (512, 4), (512, 8), (1024, 8)):
         each = each_of(threads * blocks)
-        if each and each <= (4 if threads < 512 else most):
+        if each and each <= (6 if threads <= narrow else 4 if threads < 512 else most):
             return config(threads, 32, blocks, 1, each)
     return None
 
