@@ -58,9 +58,10 @@ def permute_loose(mem, which, size):
     same_bytes(y.read(), x.read().reshape([*shape, size]).transpose([*perm, len(shape)]))
 
 
-@case("copy_nd", [1, 2, 4, 8, 16], range(3))
+@case("copy_nd", [1, 2, 4, 8, 16], range(5))
 def copy_nd(mem, size, which):
-    src, dst, at, to, box = [((9, 20, 33), (8, 22, 30), (1, 3, 5), (0, 2, 4), (7, 15, 21)), ((64, 64), (64, 64), (0, 0), (0, 32), (64, 32)), ((1000,), (999,), (7,), (3,), (900,))][which]
+    src, dst, at, to, box = [((9, 20, 33), (8, 22, 30), (1, 3, 5), (0, 2, 4), (7, 15, 21)), ((64, 64), (64, 64), (0, 0), (0, 32), (64, 32)), ((1000,), (999,), (7,), (3,), (900,)),
+                              ((40, 77), (40, 64), (0, 13), (0, 0), (40, 64)), ((40, 77), (40, 80), (0, 0), (0, 15), (40, 65))][which]
     rng, n, m = rng_of(size, which), int(np.prod(src)), int(np.prod(dst))
     x = mem.block("u8", size, n, 0, lambda: raw(size, n, rng))
     y = mem.block("u8", size, m, 1, lambda: np.zeros(m * size, np.uint8))

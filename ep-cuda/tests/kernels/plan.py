@@ -105,6 +105,9 @@ def plan_nd(dims, strides, sizes, addresses, pack, unroll, threads=256, scalars=
             nd.scalar |= 1 << k
             fill(nd.scalars[k], scalars[k])
             continue
+        # The lowest and the highest address of an element.
+        far = [(d - 1) * s * sizes[k] for d, s in zip(dims, strides[k])]
+        fill(nd.scalars[k], [addresses[k] + sum(min(0, f) for f in far), addresses[k] + sum(max(0, f) for f in far)])
         begins = addresses[k] - nd.before * sizes[k]
         steps = [s * sizes[k] for s in strides[k][:-1]]
         if strides[k][-1] == 1 and all(b % unit[k] == 0 for b in [begins] + steps):
