@@ -277,6 +277,16 @@ EP_DEVICE void store_some(T* to, Pack<T, N> pack, i32 first, i32 last) {
     }
 }
 
+// Moves the 16 bytes from byte `offset` on, which is below 16, to the front.
+EP_DEVICE void shift_words(u32 (&words)[8], i32 offset) {
+#pragma unroll
+    for (int i = 0; i < 6; ++i) words[i] = offset & 8 ? words[i + 2] : words[i];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) words[i] = offset & 4 ? words[i + 1] : words[i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 8 * (offset & 3));
+}
+
 // Loads the pack at element `at` of an array that begins at any address of an element: small elements by two aligned
 // loads. The array may be read from element `low` up to `high`; elements below 0 and from `count` on need not be right.
 template <class T, int N>
@@ -293,12 +303,7 @@ EP_DEVICE void load_anywhere(Pack<T, N>& pack, const T* array, i32 at, i32 low, 
         auto source = reinterpret_cast<const uint4*>(address - offset);
         const uint4 lower = __ldg(source), upper = __ldg(source + 1);
         u32 words[8] = {lower.x, lower.y, lower.z, lower.w, upper.x, upper.y, upper.z, upper.w};
-#pragma unroll
-        for (int i = 0; i < 6; ++i) words[i] = offset & 8 ? words[i + 2] : words[i];
-#pragma unroll
-        for (int i = 0; i < 5; ++i) words[i] = offset & 4 ? words[i + 1] : words[i];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 8 * (offset & 3));
+        shift_words(words, offset);
         if constexpr (bytes == 16) pack.raw[0] = {words[0], words[1], words[2], words[3]};
     } else load_some(pack, array + at, -at, count - at);
 }

@@ -1,6 +1,7 @@
 // Copies between any two strided layouts of elements of EP_SIZE bytes: copy_nd, strided_copy within a dtype, permute
 // where the innermost dimension stays. What nd.cuh names applies; pieces of up to 16 bytes that stay together count as
 // one element.
+#define EP_SHIFTED_LOADS
 #include "nd.cuh"
 
 using Element = BitsOf<EP_SIZE>;

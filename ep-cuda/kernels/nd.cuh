@@ -5,6 +5,7 @@
 //   EP_PACK     elements of a pack
 //   EP_UNROLL   packs of a thread
 //   EP_INDEX    u32 where the number of packs and all offsets are below 2^31, else u64
+// and, before the include, EP_SHIFTED_LOADS where small elements that are not aligned are worth code of their own
 #pragma once
 #include "common.cuh"
 
@@ -35,6 +36,7 @@ struct NdArgs {
     // Elements between neighbours within a pack; 0 repeats one.
     i64 inner[Operands];
     u64 address[Operands];
+    // The bits of an operand that is a value; of others the lowest and the highest address of an element.
     u64 scalars[Operands][2];
 };
 
@@ -83,6 +85,19 @@ EP_DEVICE void get(Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const
     const T* from = pointer<const T>(args.address[K]) + place.at[K];
     if ((args.vector >> K & 1) && place.whole()) return load<R>(pack, from);
     const Offset step = Offset(args.inner[K]);
+#ifdef EP_SHIFTED_LOADS
+    if constexpr (sizeof(T) <= 2 && Pack<T, pack_size>::bytes == 16) {
+        // Out of the two aligned packs that have it, where both are the operand's.
+        const u64 begin = reinterpret_cast<u64>(from) / 16 * 16;
+        if (step == 1 && place.whole() && begin >= args.scalars[K][0] && begin + 32 - sizeof(T) <= args.scalars[K][1]) {
+            const uint4 lower = __ldg(pointer<const uint4>(begin)), upper = __ldg(pointer<const uint4>(begin) + 1);
+            u32 words[8] = {lower.x, lower.y, lower.z, lower.w, upper.x, upper.y, upper.z, upper.w};
+            shift_words(words, i32(reinterpret_cast<u64>(from) - begin));
+            pack.raw[0] = {words[0], words[1], words[2], words[3]};
+            return;
+        }
+    }
+#endif
     if (step == 0) {
         const T value = *from;
 #pragma unroll

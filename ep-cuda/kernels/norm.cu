@@ -32,16 +32,24 @@ EP_DEVICE Moments merge(Moments a, Moments b) {
 }
 EP_DEVICE A sum_of(A a, A b) { return a + b; }
 
-// Elements of a row that this thread's warp holds.
-EP_DEVICE i32 held_by_warp(i32 before, i32 cols) {
-    if constexpr (Rows::in_warp) return cols;
+// What one element repeated so many times adds is taken out again.
+EP_DEVICE Moments without(Moments all, A element, A times, A rest) {
+    const A distance = all.mean - element, share = times / rest;
+    const A squares = all.squares - distance * distance * all.count * share;
+    return {rest, all.mean + distance * share, squares < 0 ? A(0) : squares};
+}
+
+// Elements of this thread's warp, of which a row's packs have so many.
+EP_DEVICE i32 held_by_warp(i32 count) {
+    if constexpr (Rows::in_warp) return count;
     const Part part = part_of_row();
     const i32 first = i32(part.first / warp_size * warp_size);
     i32 held = 0;
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
-        const i32 begin = (first + j * i32(part.step)) * Rows::pack - before, end = begin + i32(warp_size) * Rows::pack;
-        held += max(0, min(end, cols) - max(begin, 0));
+        const i32 begin = (first + j * i32(part.step)) * Rows::pack, end = begin + i32(warp_size) * Rows::pack;
+        // The same number; the order of instructions that follows is what was measured to be fast.
+        held += max(0, Rows::is_aligned ? min(end, count) - max(begin, 0) : min(end - begin, count - begin));
     }
     return held;
 }
@@ -52,17 +60,55 @@ static_assert(Rows::packs % together == 0, "all packs are in a group");
 // The same for the registers of layer_norm's warps.
 constexpr u32 resident = Rows::in_warp && !EP_RMS ? 768 / Rows::threads : Rows::resident;
 
-// Elements of gamma or beta at this thread's packs; `absent` where there is none.
-EP_DEVICE void load_vector(Pack<Data, Rows::pack> (&packs)[together], u64 vector, i32 start, i32 step, i32 cols, A absent) {
+// Gamma and beta of half types are shifted into place out of two aligned packs where rows are not aligned. The packs at
+// their ends, of which a part may be outside, each warp has in shared memory. The most packs of a thread leave no registers
+// for this.
+constexpr bool shifts = is_half<Data> && !Rows::is_aligned && Rows::packs < 8;
+struct Ends {
+    uint4 head, tail;
+};
+EP_DEVICE i32 past_pack(u64 weights) { return i32(weights / sizeof(Data) % Rows::pack); }
+// The element of the ends that a lane puts there: four packs of 8.
+EP_DEVICE Data element_of_ends(u64 gamma, u64 beta, i32 cols) {
+    const u32 lane = threadIdx.x % warp_size;
+    const u64 weights = lane < 16 ? gamma : beta;
+    const i32 past = past_pack(weights), begin = lane / 8 % 2 ? (cols - 1 + past) / Rows::pack * Rows::pack : 0;
+    const i32 at = begin - past + i32(lane % 8);
+    return weights != 0 && at >= 0 && at < cols ? pointer<const Data>(weights)[at] : Data{0};
+}
+EP_DEVICE void load_shifted(Pack<Data, Rows::pack>& pack, u64 weights, const Ends& ends, i32 start, i32 cols) {
+    const i32 past = (start + past_pack(weights) + Rows::pack) % Rows::pack;
+    auto aligned_at = [&](i32 at) {
+        const uint4* place = pointer<const uint4>(weights + i64(at) * i64(sizeof(Data)));
+        if (at + Rows::pack > cols) place = &ends.tail;
+        if (at < 0) place = &ends.head;
+        return *place;
+    };
+    const uint4 lower = aligned_at(start - past), upper = aligned_at(start - past + Rows::pack);
+    u32 words[8] = {lower.x, lower.y, lower.z, lower.w, upper.x, upper.y, upper.z, upper.w};
+    shift_words(words, past * i32(sizeof(Data)));
+    pack.raw[0] = {words[0], words[1], words[2], words[3]};
+}
+
+// Of aligned rows few have weights that are not. Code for those would take the registers of half types with the most packs.
+constexpr bool seldom_apart = is_half<Data> && Rows::is_aligned && Rows::packs == 8 && Rows::blocks == 1;
+
+// Elements of gamma or beta at packs of this thread; `absent` where there is none.
+EP_DEVICE void load_weights(
+    Pack<Data, Rows::pack> (&packs)[together], u64 weights, const Ends& ends, i32 start, i32 step, i32 cols, A absent) {
 #pragma unroll
     for (int k = 0; k < together; ++k) {
-        if (vector == 0) {
+        const i32 at = start + k * step;
+        const Data* const from = pointer<const Data>(weights);
+        if (weights == 0) {
 #pragma unroll
             for (int i = 0; i < Rows::pack; ++i) packs[k].at[i] = convert<Data>(absent);
-        } else if (start + k * step < cols) {
-            if (Rows::is_aligned && aligned(vector, Pack<Data, Rows::pack>::chunk))
-                load<Reuse::constant>(packs[k], pointer<const Data>(vector) + start + k * step);
-            else load_anywhere(packs[k], pointer<const Data>(vector), start + k * step, 0, cols, cols);
+        } else if (at < cols) {
+            if constexpr (shifts) load_shifted(packs[k], weights, ends, at, cols);
+            else if (Rows::is_aligned && aligned(weights, Pack<Data, Rows::pack>::chunk))
+                load<Reuse::constant>(packs[k], from + start + k * step);
+            else if constexpr (seldom_apart) load_some(packs[k], from + at, 0, Rows::pack);
+            else load_anywhere(packs[k], from, at, 0, cols, cols);
         }
     }
 }
@@ -75,6 +121,10 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
     Exchange<Moments> exchange(shared, zero);
     cluster_arrive();
     bool cluster_is_here = false;
+    __shared__ Ends ends_of_warps[shifts ? Rows::threads / warp_size : 1][2];
+    Ends* const ends = ends_of_warps[shifts ? threadIdx.x / warp_size : 0];
+    [[maybe_unused]] Data of_ends;
+    if constexpr (shifts) of_ends = element_of_ends(args.gamma, EP_RMS ? 0 : args.beta, cols);
 
     // A warp goes on until none of its groups has a row: all of its lanes take part in shuffles.
     const Walk walk = walk_over_rows();
@@ -83,11 +133,20 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
         const u64 own = walk.row + skipped, row = least(own, args.rows - 1);
         const Data* const src = pointer<const Data>(args.src) + row * args.cols;
         Pack<Data, Rows::pack> x[Rows::packs];
-        load_row(x, src, cols, span_of(row, args.rows, args.cols), convert<Data>(A(0)));
+        RowLoad<Data> loads(x, src, cut_of(src, cols), span_of(row, args.rows, args.cols), convert<Data>(A(0)));
+        if constexpr (shifts) {
+            if (skipped == 0) reinterpret_cast<Data*>(ends)[threadIdx.x % warp_size] = of_ends;
+            __syncwarp();
+        }
+        // Packs that are not all the row's are filled with an element of it, which is taken out of the statistics: with
+        // a question for each element they would take much longer.
+        if (!Rows::is_aligned && !EP_RMS) loads.outside = *src;
+        loads.finish(x);
         // Within a warp first the mean, then the deviations from it, so that a large mean cancels nothing.
         const Part part = part_of_row();
         const i32 before = elements_past_pack(src), step = i32(part.step) * Rows::pack;
         const i32 first = i32(part.first) * Rows::pack - before;
+        const i32 count = Rows::is_aligned ? cols : (before + cols + Rows::pack - 1) / Rows::pack * Rows::pack;
         A mean = 0, number = 0;
         if constexpr (!EP_RMS) {
 #pragma unroll
@@ -97,7 +156,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
                 for (int i = 0; i < Rows::pack; ++i) sum += widen(x[j].at[i]);
                 mean += sum;
             }
-            number = A(held_by_warp(before, cols));
+            number = A(held_by_warp(count));
             mean = over_lanes<Rows::lanes>(mean, sum_of) / (number > 0 ? number : A(1));
         }
         A squares = 0;
@@ -107,21 +166,11 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
             const i32 start = first + j * step;
             A sum = 0;
             forget(x[j], zero);
-            if (EP_RMS || (Rows::is_aligned ? start < cols : start >= 0 && start + Rows::pack <= cols)) {
+            if (EP_RMS || start < cols) {
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
                     const A deviation = widen(x[j].at[i]) - mean;
                     sum += deviation * deviation;
-                }
-            } else if (start < cols) {
-                // What is outside of the row has no deviation.
-                Pack<Data, Rows::pack> rest = x[j];
-#pragma unroll 1
-                for (int i = 0; i < Rows::pack; ++i) {
-                    const A deviation = start + i >= 0 && start + i < cols ? widen(rest.at[0]) - mean : A(0);
-                    sum += deviation * deviation;
-#pragma unroll
-                    for (int k = 0; k + 1 < Rows::pack; ++k) rest.at[k] = rest.at[k + 1];
                 }
             }
             squares += sum;
@@ -138,6 +187,11 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
             mean = all.mean;
             squares = all.squares;
         }
+        if (!Rows::is_aligned && !EP_RMS) {
+            const Moments own_alone = without({A(count), mean, squares}, widen(loads.outside), A(count - cols), A(cols));
+            mean = own_alone.mean;
+            squares = own_alone.squares;
+        }
         const A rstd = 1 / sqrt(squares / A(args.cols) + A(args.epsilon));
         if (own >= args.rows) continue;
         [[maybe_unused]] const A shift = -mean * rstd;
@@ -151,8 +205,8 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
 #pragma unroll
         for (int j = 0; j < Rows::packs; j += together) {
             Pack<Data, Rows::pack> gamma[together], beta[together];
-            load_vector(gamma, args.gamma, first + j * step, step, cols, A(1));
-            if constexpr (!EP_RMS) load_vector(beta, args.beta, first + j * step, step, cols, A(0));
+            load_weights(gamma, args.gamma, ends[0], first + j * step, step, cols, A(1));
+            if constexpr (!EP_RMS) load_weights(beta, args.beta, ends[1], first + j * step, step, cols, A(0));
 #pragma unroll
             for (int k = 0; k < together; ++k) {
                 const i32 start = first + (j + k) * step;

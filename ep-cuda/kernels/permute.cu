@@ -1,7 +1,8 @@
 // Any permutation by blocks in shared memory, which are read in long runs of src and written in long runs of dst.
 // Made for dimensions too small for the tiles of transpose.cu.
 //
-// EP_SIZE  bytes of an element     EP_THREADS
+// EP_SIZE  bytes of an element     EP_THREADS     EP_SHORT  1: fewer threads than a warp take a segment of a run, as many as
+// it has work for; 0: always a warp
 #include "common.cuh"
 
 using Element = BitsOf<EP_SIZE>;
@@ -13,7 +14,7 @@ struct Side {
     u32 run, runs;                     // elements of a run, and how many
     u32 cut, per_index;                // 1 or 2: it ends with the first or second cut dimension, so long for each index
     FastDiv segments;                  // of a run, of which warps take some each
-    u32 rank, pad;                     // of what numbers the runs
+    u32 rank, lanes;                   // of what numbers the runs; threads that take a segment: 4 to 32
     FastDiv size[max_rank];
     i64 stride[max_rank];
     u32 to_shared[max_rank];
@@ -45,15 +46,24 @@ constexpr u32 in_pack = 16 / EP_SIZE;
 // What a block has room for: 40 KiB, and 2 for what runs leave out between them. A word in 33 is left out, too, so that
 // steps of 32 words meet different banks.
 constexpr u32 words = 43008 / word;
-// Words of src and packs of dst, or what would be packs, in a segment: a warp finds its place once.
-constexpr u32 words_of_segment = EP_SIZE < 4 ? 128 : 256, packs_of_segment = 64 * (16 / EP_SIZE / in_pack);
+// Words of src that a lane takes of a segment, and packs of dst, or what would be packs, of a segment that a whole warp
+// takes: it finds its place once. Fewer lanes take one pack each.
+constexpr u32 together = EP_SIZE < 4 ? 4 : 8, packs_of_segment = 64 * (16 / EP_SIZE / in_pack);
 using Word = Select<(EP_SIZE < 4), u32, Element>;
 EP_DEVICE u32 place_of_word(u32 index) { return index + index / 32; }
+// The first place of a lane, from which `further` finds that of the word so many times `lanes` on: steps of a warp leave
+// out one word each.
+EP_DEVICE u32 first_place(u32 index) { return EP_SHORT ? index : place_of_word(index); }
+EP_DEVICE u32 further(u32 first, u32 times, u32 lanes) {
+    return EP_SHORT ? place_of_word(first + times * lanes) : first + times * (warp_size + 1);
+}
 // Of a byte.
 EP_DEVICE u32 place_of(u32 byte) { return byte + byte / (32 * word) * word; }
 
-// Copies a word to shared memory in the background.
-EP_DEVICE void copy_word(Word* to, const void* from) {
+// Copies a word to shared memory in the background, so many times `lanes` further than `first`.
+EP_DEVICE void copy_word(Word* shared, u32 first, u32 times, u32 lanes, const void* from) {
+    // Of a warp the distance is a constant of the instruction.
+    Word* const to = EP_SHORT ? shared + further(first, times, lanes) : shared + first + times * (warp_size + 1);
 #ifdef EP_LOOSE
     constexpr u32 piece = word / 2;
 #else
@@ -145,12 +155,12 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
         }
         const uint2 left = {u32(least(extent[0], args.cut_size[0])), u32(least(extent[1], args.cut_size[1]))};
 
-        const u32 lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
-        constexpr u32 warps = EP_THREADS / warp_size, together = words_of_segment / warp_size;
+        const u32 lanes = EP_SHORT ? args.src_side.lanes : warp_size, groups = EP_THREADS / lanes;
+        const u32 lane = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes;
         const u32 src_length = length_of(args.src_side, left), src_words = (src_length + in_word - 1) / in_word;
         const u32 reads = args.src_side.runs * u32(args.src_side.segments.divisor);
         constexpr u32 at_once = EP_SIZE < 4 ? 2 : 1;
-        for (u32 first = warp; first < reads; first += warps * at_once) {
+        for (u32 first = group; first < reads; first += groups * at_once) {
 #if EP_SIZE < 4
             u32 found[at_once][together], upper[at_once][together], offset[at_once], begin[at_once], to[at_once];
 #endif
@@ -159,36 +169,35 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
 #if EP_SIZE < 4
                 begin[g] = src_words;
 #endif
-                if (first + g * warps >= reads) continue;
+                if (first + g * groups >= reads) continue;
                 u32 segment;
-                const Run run = run_at(args.src_side, divide(args.src_side.segments, first + g * warps, segment), left);
-                const u32 index = segment * words_of_segment + lane;
+                const Run run = run_at(args.src_side, divide(args.src_side.segments, first + g * groups, segment), left);
+                const u32 index = segment * (together * lanes) + lane;
                 if (!run.inside || index >= src_words) continue;
-                // Steps of a warp's words leave out one in shared memory.
-                const u32 place = place_of_word(run.shared / in_word + index);
+                const u32 place = first_place(run.shared / in_word + index);
                 const Element* const from = src + run.offset + index * in_word;
 #if EP_SIZE >= 4
 #pragma unroll
                 for (u32 k = 0; k < together; ++k)
-                    if (index + k * warp_size < src_words) copy_word(shared + place + k * (warp_size + 1), from + k * warp_size);
+                    if (index + k * lanes < src_words) copy_word(shared, place, k, lanes, from + k * lanes);
 #else
                 // By aligned words, two where an end of one is wanted, of which nothing outside of src is read.
                 const u64 address = reinterpret_cast<u64>(from), low = address & ~u64(3);
                 offset[g] = u32(address & 3);
-                const bool inside = low >= args.src && low + 4 * words_of_segment + 4 <= args.src + args.src_bytes;
+                const bool inside = low >= args.src && low + 4 * (together * lanes) + 4 <= args.src + args.src_bytes;
                 if (inside && offset[g] == 0) {
 #pragma unroll
                     for (u32 k = 0; k < together; ++k)
-                        if (index + k * warp_size < src_words)
-                            copy_word(shared + place + k * (warp_size + 1), pointer<const u32>(low) + k * warp_size);
+                        if (index + k * lanes < src_words)
+                            copy_word(shared, place, k, lanes, pointer<const u32>(low) + k * lanes);
                     continue;
                 }
                 begin[g] = index;
                 to[g] = place;
 #pragma unroll
                 for (u32 k = 0; k < together; ++k) {
-                    if (index + k * warp_size >= src_words) continue;
-                    const u32* const words = pointer<const u32>(low) + k * warp_size;
+                    if (index + k * lanes >= src_words) continue;
+                    const u32* const words = pointer<const u32>(low) + k * lanes;
                     if (inside) {
                         found[g][k] = words[0];
                         upper[g][k] = words[1];
@@ -196,10 +205,10 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
                     }
                     // As if it had been found by words.
                     u64 bytes = 0;
-                    const u32 count = least(src_length - (index + k * warp_size) * in_word, in_word);
+                    const u32 count = least(src_length - (index + k * lanes) * in_word, in_word);
 #pragma unroll 1
                     for (u32 i = 0; i < count; ++i)
-                        bytes |= u64(from[k * warp_size * in_word + i]) << (8 * (offset[g] + i * EP_SIZE));
+                        bytes |= u64(from[k * lanes * in_word + i]) << (8 * (offset[g] + i * EP_SIZE));
                     found[g][k] = u32(bytes);
                     upper[g][k] = u32(bytes >> 32);
                 }
@@ -210,8 +219,8 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
             for (u32 g = 0; g < at_once; ++g)
 #pragma unroll
                 for (u32 k = 0; k < together; ++k)
-                    if (begin[g] + k * warp_size < src_words)
-                        shared[to[g] + k * (warp_size + 1)] = __funnelshift_r(found[g][k], upper[g][k], 8 * offset[g]);
+                    if (begin[g] + k * lanes < src_words)
+                        shared[further(to[g], k, lanes)] = __funnelshift_r(found[g][k], upper[g][k], 8 * offset[g]);
 #endif
         }
         asm volatile("cp.async.wait_all;" ::: "memory");
@@ -220,7 +229,9 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
         const u32 length = length_of(args.dst_side, left), rank = args.run_rank;
         const Steps steps = steps_of(args);
         const u32 writes = args.dst_side.runs * u32(args.dst_side.segments.divisor);
-        for (u32 unit = warp; unit < writes; unit += warps) {
+        const u32 sharing = EP_SHORT ? args.dst_side.lanes : warp_size, own = threadIdx.x & (sharing - 1);
+        const u32 in_segment = sharing < warp_size ? sharing * (packs_of_segment / 64) : packs_of_segment;
+        for (u32 unit = threadIdx.x / sharing; unit < writes; unit += EP_THREADS / sharing) {
             u32 segment;
             const Run run = run_at(args.dst_side, divide(args.dst_side.segments, unit, segment), left);
             Element* const to = dst + run.offset;
@@ -228,8 +239,8 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
             const i32 before = in_pack == 1 ? 0 : i32(reinterpret_cast<u64>(to) / EP_SIZE % in_pack);
             if (!run.inside) continue;
 #pragma unroll 1
-            for (u32 k = 0; k < packs_of_segment; k += warp_size) {
-                const i32 begin = i32((segment * packs_of_segment + k + lane) * in_pack) - before;
+            for (u32 k = 0; k < in_segment; k += sharing) {
+                const i32 begin = i32((segment * in_segment + k + own) * in_pack) - before;
                 const i32 first = begin < 0 ? 0 : begin, end = least(begin + i32(in_pack), i32(length));
                 if (first >= end) continue;
                 u32 index[3] = {};

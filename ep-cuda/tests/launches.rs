@@ -109,7 +109,7 @@ fn softmax_chooses_by_width_unless_it_is_told() {
     };
     // 16 groups of 8 lanes in a block, with two rows each.
     assert_eq!(kernel(&[], 100, 32, 0), "ep_softmax, [[4, 1, 1], [128, 1, 1");
-    assert_eq!(kernel(&[], 3, 1025, 0), "ep_softmax, [[3, 1, 1], [128, 1, 1");
+    assert_eq!(kernel(&[], 3, 1025, 0), "ep_softmax, [[3, 1, 1], [64, 1, 1");
     assert_eq!(kernel(&[], 2, 65536, 0), "ep_softmax, [[8, 1, 1], [512, 1, 1", "clusters of four");
     assert_eq!(kernel(&[], 1, 300_000, 0), "ep_softmax_wide, [[1, 1, 1], [1024, 1, 1");
     assert_eq!(kernel(&[], 2, 5, 33), "ep_softmax_strided, [[4, 1, 1], [256, 1, 1");

@@ -174,6 +174,13 @@ impl<const N: usize> Nd<N> {
                 }
                 Operand::Memory(address, bytes) => {
                     nd.address[k] = address;
+                    // The lowest and the highest address of an element.
+                    let sum = |wanted: fn(i64) -> bool| {
+                        let dims = (0..*rank).filter(|d| wanted(strides[*d][k]));
+                        dims.fold(0u64, |sum, d| sum.wrapping_add(far(d).wrapping_mul(bytes)))
+                    };
+                    let (below, above) = (sum(i64::is_negative), sum(i64::is_positive));
+                    nd.scalars[k] = [address.wrapping_sub(below), address.wrapping_add(above)];
                     let unit = (pack * bytes).min(16);
                     let begins = address.wrapping_sub(before * bytes);
                     let steps =
@@ -336,6 +343,15 @@ pub(super) mod tests {
                 assert_eq!((found, index), (expected, Index::Narrow), "{a:?} {b:?} by {pack}");
             }
         }
+    }
+
+    #[test]
+    fn the_ends_of_an_operand_are_its_lowest_and_highest_elements() {
+        let loops = Loops::new([(30, [1, 1]), (40, [30, -30])]);
+        let operands = [Operand::Memory(0x10000, 2), Operand::Memory(0x20000, 2)];
+        let (nd, _) = Nd::new(&loops, operands, 8);
+        assert_eq!(nd.scalars[0], [0x10000, 0x10000 + (39 * 30 + 29) * 2]);
+        assert_eq!(nd.scalars[1], [0x20000 - 39 * 30 * 2, 0x20000 + 29 * 2]);
     }
 
     #[test]

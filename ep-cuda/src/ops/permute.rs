@@ -1,9 +1,9 @@
-//! `permute`: runs that stay are copied, two dimensions that are exchanged go through tiles, small dimensions through
-//! blocks of any rank.
+//! `permute`: runs that stay are copied, a few planes are interleaved or taken apart, two dimensions that are exchanged go
+//! through tiles, small dimensions through blocks of any rank.
 
 use super::copy::{self, Move, Mover};
 use super::nd::{FastDiv, RANK};
-use super::source::{PERMUTE, TRANSPOSE};
+use super::source::{INTERLEAVE, PERMUTE, TRANSPOSE};
 use super::strided::sizes;
 use super::{SIZES, is_loose, with_loose, with_loose_sizes};
 use crate::compiler::Spec;
@@ -23,13 +23,25 @@ const MAX_GRID: u64 = 1 << 30;
 /// blocks have longer runs; where there are not so many of them for each multiprocessor, smaller ones keep more busy.
 const VOLUMES: [u64; 2] = [16 << 10, 40 << 10];
 const SLACK: u64 = 2 << 10;
-const MANY_BLOCKS: u64 = 4;
-/// Packs in a segment of a run of the destination.
+const MANY_BLOCKS: u64 = 3;
+/// Threads that take a segment of a run, and packs of the destination in one that a whole warp takes; fewer threads take
+/// one each.
+const WARP: u64 = 32;
+const LEAST_LANES: u64 = 4;
 const SEGMENT_PACKS: u64 = 64;
+/// Planes that interleave.cu takes, bytes of an element and of a plane.
+const PLANES: [u64; 3] = [2, 3, 4];
+const PLANE_SIZES: [u64; 2] = [1, 2];
+const LEAST_PLANE: u64 = 128;
 
-/// Bytes in a segment of a run of the source.
-fn segment_bytes(size: u64) -> u64 {
-    if size < 4 { 512 } else { 256 * size }
+/// Elements of a segment of a run of the source that a thread moves.
+fn elements_of_lane(size: u64) -> u64 {
+    if size < 4 { 16 / size } else { 8 }
+}
+
+/// Threads for a run that has so much work for each.
+fn lanes_for(shares: u64) -> u64 {
+    shares.next_power_of_two().clamp(LEAST_LANES, WARP)
 }
 
 fn tile(size: u64) -> u64 {
@@ -47,15 +59,31 @@ fn tiles_spec(size: u64, vector: bool) -> Spec {
         .with("EP_THREADS", THREADS)
 }
 
-fn blocks_spec(size: u64, loose: bool) -> Spec {
-    with_loose(Spec::new(&PERMUTE).with("EP_SIZE", size).with("EP_THREADS", THREADS), loose)
+fn blocks_spec(size: u64, loose: bool, short: bool) -> Spec {
+    let spec = Spec::new(&PERMUTE).with("EP_SIZE", size).with("EP_THREADS", THREADS);
+    with_loose(spec.with("EP_SHORT", u32::from(short)), loose)
+}
+
+fn planes_spec(size: u64, planes: u64, apart: bool) -> Spec {
+    Spec::new(&INTERLEAVE)
+        .with("EP_SIZE", size)
+        .with("EP_PLANES", planes)
+        .with("EP_APART", u32::from(apart))
+        .with("EP_THREADS", THREADS)
 }
 
 pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 1] {
     let of_size = |size| [tiles_spec(size, false), tiles_spec(size, true)];
-    let blocks = with_loose_sizes(blocks_spec);
+    let blocks =
+        [false, true].into_iter().flat_map(|short| with_loose_sizes(|s, l| blocks_spec(s, l, short)));
     let tiles = SIZES.into_iter().flat_map(of_size);
-    [(Permute::NAME, copy::kernels().into_iter().chain(tiles).chain(blocks).collect())]
+    let of_planes = |planes| {
+        PLANE_SIZES
+            .into_iter()
+            .flat_map(move |size| [false, true].map(|apart| planes_spec(size, planes, apart)))
+    };
+    let planes = PLANES.into_iter().flat_map(of_planes);
+    [(Permute::NAME, copy::kernels().into_iter().chain(tiles).chain(blocks).chain(planes).collect())]
 }
 
 pub(super) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()> {
@@ -69,7 +97,8 @@ fn build(device: &CudaDevice, desc: &PermuteDesc) -> Result<Permuter> {
     Ok(Permuter {
         mover: Mover::new(&loader, Permute::NAME, size),
         tiles: [false, true].map(|vector| lazy(tiles_spec(size, vector))),
-        blocks: [false, true].map(|loose| lazy(blocks_spec(size, loose))),
+        blocks: [false, true].map(|loose| [false, true].map(|short| lazy(blocks_spec(size, loose, short)))),
+        planes: PLANES.map(|planes| [false, true].map(|apart| lazy(planes_spec(size, planes, apart)))),
         size,
         sm_count: u64::from(device.properties().sm_count),
     })
@@ -105,7 +134,7 @@ struct Side {
     per_index: u32,
     segments: FastDiv,
     rank: u32,
-    pad: u32,
+    lanes: u32,
     size: [FastDiv; RANK],
     stride: [i64; RANK],
     to_shared: [u32; RANK],
@@ -137,12 +166,29 @@ struct Blocks {
 }
 
 impl Blocks {
+    /// Whether runs of either side have work for fewer threads than a warp.
+    fn is_short(&self) -> bool {
+        [self.src_side, self.dst_side].iter().any(|side| u64::from(side.lanes) < WARP)
+    }
+
     /// Whether there are more blocks than 32 bits count.
     fn is_far(&self) -> bool {
         self.blocks >= 1 << 31
     }
 }
 
+/// `Args` of interleave.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Planes {
+    packs: u64,
+    per_plane: FastDiv,
+    src: u64,
+    dst: u64,
+}
+
+// SAFETY: as `Args` of interleave.cu.
+unsafe impl Argument for Planes {}
 // SAFETY: as `Args` of transpose.cu.
 unsafe impl Argument for Tiles {}
 // SAFETY: as `Args` of permute.cu.
@@ -198,6 +244,23 @@ impl Plan {
         let dims = self.perm[..self.rank].iter().rev();
         let dims = dims.map(|p| (self.sizes[*p], [bytes(self.to[*p]), bytes(self.from[*p])]));
         Move::new(dims, [self.dst, self.src])
+    }
+
+    /// A few planes of whole packs that are interleaved or, with true, taken apart: how many, and the arguments.
+    fn planes(&self) -> Option<(u64, bool, Planes)> {
+        let [a, b] = [self.rank - 2, self.rank - 1];
+        let exchanged = (self.rank == 2 || self.rank == 3 && self.perm[0] == 0) && self.perm[a] == b;
+        let apart = self.sizes[b] < self.sizes[a];
+        let (planes, plane) =
+            if apart { (self.sizes[b], self.sizes[a]) } else { (self.sizes[a], self.sizes[b]) };
+        let bytes = plane * self.size;
+        let packs = self.sizes[..self.rank].iter().product::<u64>() / planes * self.size / 16;
+        let whole = (bytes | self.src | self.dst).is_multiple_of(16) && bytes >= LEAST_PLANE;
+        let fits = PLANE_SIZES.contains(&self.size) && PLANES.contains(&planes) && packs < 1 << 31;
+        (exchanged && whole && fits).then(|| {
+            let per_plane = FastDiv::new(bytes / 16);
+            (planes, apart, Planes { packs, per_plane, src: self.src, dst: self.dst })
+        })
     }
 
     /// Both innermost dimensions fill at least half a tile.
@@ -338,13 +401,18 @@ impl Plan {
             step *= block[d] as u32;
         }
         let elements = block[..rank].iter().product::<u64>();
-        let side = |order: &[usize; RANK], strides: &[u64; RANK], segment: u64, more: u64| {
+        let side = |order: &[usize; RANK], strides: &[u64; RANK], lanes: u64, segments: u64| {
             let (run, in_run, _) = self.run(&block, order);
-            let mut side = Side { run: run as u32, runs: (elements / run) as u32, ..Side::default() };
+            let mut side = Side {
+                run: run as u32,
+                runs: (elements / run) as u32,
+                segments: FastDiv::new(segments),
+                lanes: lanes as u32,
+                ..Side::default()
+            };
             if let Some(last) = order[..in_run].last().filter(|d| cut[**d] > 0) {
                 (side.cut, side.per_index) = (cut[*last], side.run / block[*last] as u32);
             }
-            side.segments = FastDiv::new((run + more).div_ceil(segment));
             for (k, d) in order[in_run..rank].iter().copied().filter(|d| block[*d] > 1).enumerate() {
                 side.size[k] = FastDiv::new(block[d]);
                 side.stride[k] = strides[d] as i64;
@@ -354,11 +422,20 @@ impl Plan {
             }
             side
         };
+        let each = elements_of_lane(self.size);
+        let lanes = lanes_for(run.div_ceil(each));
+        args.src_side = side(&by_src, &self.from, lanes, run.div_ceil(each * lanes));
+        // A run of the destination may begin within a pack; a cut dimension that ends it is left by whole blocks.
+        let (run, in_run, last) = self.run(&block, &by_dst);
+        let left = by_dst[in_run..rank].iter().map(|d| self.to[*d]);
+        let left_by_blocks = last.filter(|d| block[*d] > 1).map(|d| self.to[d] * block[d]);
+        let mut begins = left.chain(left_by_blocks).map(|step| step * self.size).chain([self.dst]);
         let in_pack = 16 / self.size;
-        args.src_side = side(&by_src, &self.from, segment_bytes(self.size) / self.size, 0);
-        // A run of the destination may begin within a pack.
-        args.dst_side = side(&by_dst, &self.to, SEGMENT_PACKS * in_pack, in_pack - 1);
-        let in_run = self.run(&block, &by_dst).1;
+        let more = if begins.all(|place| place.is_multiple_of(16)) { 0 } else { in_pack - 1 };
+        let packs = (run + more).div_ceil(in_pack);
+        let lanes = lanes_for(packs);
+        let in_segment = if lanes == WARP { SEGMENT_PACKS } else { lanes };
+        args.dst_side = side(&by_dst, &self.to, lanes, packs.div_ceil(in_segment));
         for (k, d) in by_dst[..in_run].iter().copied().enumerate() {
             args.in_run[k] = FastDiv::new(block[d]);
             args.run_to_shared[k] = in_shared[d];
@@ -381,8 +458,10 @@ struct Permuter {
     mover: Mover,
     /// Without and with whole packs of 16 bytes.
     tiles: [Lazy; 2],
-    /// For addresses that are multiples of an element's size, and of half of it.
-    blocks: [Lazy; 2],
+    /// For addresses that are multiples of an element's size, and of half of it; for long runs and short ones.
+    blocks: [[Lazy; 2]; 2],
+    /// For each of [`PLANES`], interleaved and taken apart.
+    planes: [[Lazy; 2]; PLANES.len()],
     size: u64,
     sm_count: u64,
 }
@@ -404,6 +483,11 @@ impl Kernel<Permute, CudaDevice> for Permuter {
             if plan.keeps_runs() {
                 return self.mover.run(stream, plan.runs());
             }
+            if let Some((planes, apart, argument)) = plan.planes() {
+                let geometry = Geometry::covering(argument.packs, THREADS, 1)?;
+                let kernel = &self.planes[(planes - PLANES[0]) as usize][usize::from(apart)];
+                return kernel.get()?.launch(stream, geometry, &argument);
+            }
             if plan.fills_tiles() && !loose {
                 let (argument, whole) = plan.tiles();
                 let geometry = Geometry::linear(argument.tiles.min(MAX_GRID) as u32, THREADS);
@@ -414,12 +498,13 @@ impl Kernel<Permute, CudaDevice> for Permuter {
                 return self.mover.run(stream, plan.runs());
             }
             let geometry = Geometry::linear(argument.blocks.min(MAX_GRID) as u32, THREADS);
-            self.blocks[usize::from(loose)].get()?.launch(stream, geometry, &argument)
+            let kernel = &self.blocks[usize::from(loose)][usize::from(argument.is_short())];
+            kernel.get()?.launch(stream, geometry, &argument)
         }
     }
 
     fn describe(&self) -> &str {
-        "runs by the largest pieces, tiles, or blocks of any rank in shared memory, by the dimensions"
+        "runs by the largest pieces, planes, tiles, or blocks of any rank in shared memory, by the dimensions"
     }
 }
 
@@ -488,7 +573,7 @@ mod tests {
             let left = [0, 1].map(|k| left[k].min(args.cut_size[k]));
             let mut shared = std::collections::HashMap::new();
             let (side, length) = (&args.src_side, length(&args.src_side, left));
-            let words = segment_bytes(plan.size) / plan.size / in_word;
+            let words = elements_of_lane(plan.size) / in_word * u64::from(side.lanes);
             for unit in 0..u64::from(side.runs) * side.segments.divisor() * words {
                 let (number, segment) = divide(side.segments, unit / words);
                 let at = (segment * words + unit % words) * in_word;
@@ -501,12 +586,13 @@ mod tests {
                 }
             }
             let (side, length) = (&args.dst_side, self::tests::length(&args.dst_side, left));
-            for unit in 0..u64::from(side.runs) * side.segments.divisor() * SEGMENT_PACKS {
-                let (number, segment) = divide(side.segments, unit / SEGMENT_PACKS);
+            let lanes = u64::from(side.lanes);
+            let packs = if lanes == WARP { SEGMENT_PACKS } else { lanes };
+            for unit in 0..u64::from(side.runs) * side.segments.divisor() * packs {
+                let (number, segment) = divide(side.segments, unit / packs);
                 let Some((offset, place)) = run_at(side, number, left) else { continue };
                 let before = (plan.dst / plan.size + dst + offset) % in_pack;
-                let begin =
-                    ((segment * SEGMENT_PACKS + unit % SEGMENT_PACKS) * in_pack) as i64 - before as i64;
+                let begin = ((segment * packs + unit % packs) * in_pack) as i64 - before as i64;
                 for at in begin.max(0)..(begin + in_pack as i64).min(length as i64) {
                     let (mut rest, mut place) = (at as u64, place);
                     for d in 0..args.run_rank as usize {
@@ -549,6 +635,52 @@ mod tests {
             }
         }
         moved
+    }
+
+    /// As the threads of interleave.cu do.
+    fn emulate_planes(plan: &Plan) -> Option<Vec<Option<u64>>> {
+        let (planes, apart, args) = plan.planes()?;
+        let (in_pack, per_plane) = (16 / plan.size, args.per_plane.divisor());
+        let mut moved = vec![None; plan.sizes.iter().product::<u64>() as usize];
+        for pack in 0..args.packs {
+            let (set, index) = divide(args.per_plane, pack);
+            for (k, i) in (0..planes).flat_map(|k| (0..in_pack).map(move |i| (k, i))) {
+                let split = (set * planes * per_plane + k * per_plane + index) * in_pack + i;
+                let mixed = (pack * in_pack + i) * planes + k;
+                let (from, to) = if apart { (mixed, split) } else { (split, mixed) };
+                assert_eq!(moved[from as usize].replace(to), None, "moved twice");
+            }
+        }
+        Some(moved)
+    }
+
+    #[test]
+    fn planes_move_every_element_once_to_its_place() {
+        let taken: [(&[usize], &[usize]); 6] = [
+            (&[5, 3, 208], &[0, 2, 1]),
+            (&[7, 208, 3], &[0, 2, 1]),
+            (&[5, 4, 16, 17], &[0, 2, 3, 1]),
+            (&[3, 1040, 4], &[0, 2, 1]),
+            (&[2, 9008], &[1, 0]),
+            (&[9008, 2], &[1, 0]),
+        ];
+        for (dims, perm) in taken {
+            for size in PLANE_SIZES {
+                let plan = plan(dims, perm, size);
+                assert_eq!(emulate_planes(&plan), Some(expected(&plan)), "{dims:?} {perm:?} of {size}");
+            }
+        }
+        let left: [(&[usize], &[usize], u64); 6] = [
+            (&[5, 3, 208], &[0, 2, 1], 4),
+            (&[5, 5, 208], &[0, 2, 1], 2),
+            (&[5, 3, 204], &[0, 2, 1], 2),
+            (&[5, 3, 112], &[0, 2, 1], 1),
+            (&[5, 3, 208], &[2, 1, 0], 2),
+            (&[5, 3, 208], &[2, 0, 1], 2),
+        ];
+        for (dims, perm, size) in left {
+            assert!(plan(dims, perm, size).planes().is_none(), "{dims:?} {perm:?} of {size}");
+        }
     }
 
     const CASES: [(&[usize], &[usize]); 9] = [
@@ -598,7 +730,7 @@ mod tests {
         assert!(!plan(&[64, 66], &[1, 0], 4).tiles().1, "rows of 264 bytes");
         assert!(!plan(&[64, 31], &[1, 0], 4).fills_tiles());
         assert!(plan(&[16, 16], &[1, 0], 8).fills_tiles());
-        assert_eq!((size_of::<Tiles>(), size_of::<Blocks>()), (352, 1120));
+        assert_eq!((size_of::<Tiles>(), size_of::<Blocks>(), size_of::<Planes>()), (352, 1120, 40));
         let huge = |n: usize| plan(&[3, n], &[1, 0], 1);
         assert!(!huge(1 << 40).blocks(132).is_far() && huge(1 << 50).blocks(132).is_far());
         let bytes = |n: usize| u64::from(huge(n).blocks(132).dst_side.run);

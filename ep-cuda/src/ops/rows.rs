@@ -47,11 +47,14 @@ impl Holding {
     /// All ways for rows of one kind, each for wider rows than the one before: the first that has room is the best.
     pub(super) fn sharings(self, arch: Arch, aligned: bool) -> Vec<Sharing> {
         let mut found: Vec<Sharing> = Vec::new();
+        // What rows cost that are not aligned weighs less with more packs for each thread.
+        let slim = !aligned && self.sources == 1 && self.bytes < 8;
         let mut add = |threads, lanes, blocks, packs| {
             let rows = if blocks == 0 && packs == 1 && self.sources == 1 && !self.single { 2 } else { 1 };
             let sharing = Sharing { threads, lanes, blocks, rows, packs, aligned };
             // Rows that are not aligned are too seldom for the finest steps.
-            if !aligned && (sharing.capacity() < 2 || (blocks > 0 && packs == 6)) {
+            let fine = blocks > 0 && packs == 6 && !(slim && threads < 512);
+            if !aligned && (sharing.capacity() < 2 || fine) {
                 return;
             }
             if found.last().is_none_or(|last| last.capacity() < sharing.capacity()) {
@@ -69,7 +72,13 @@ impl Holding {
         let registers = if self.bytes == 8 { 4 } else { 8 } / self.sources;
         let blocks: &[_] = if arch < Arch::new(9, 0) { &LONE_BLOCKS } else { &BLOCKS };
         for (threads, blocks) in blocks.iter().copied() {
-            let limit = if threads < 512 { 4 } else { registers };
+            let limit = if threads >= 512 {
+                registers
+            } else if slim {
+                6
+            } else {
+                4
+            };
             PACKS.iter().filter(|packs| **packs <= limit).for_each(|packs| add(threads, 32, blocks, *packs));
         }
         found
@@ -123,8 +132,10 @@ mod tests {
 
     /// The choice as it was measured, row by row: threads, lanes, blocks, packs of a thread.
     fn measured(packs: u64, h: Holding, aligned: bool) -> Option<(u32, u32, u32, u32)> {
+        let slim = !aligned && h.sources == 1 && h.bytes < 8;
         let each = |sharers: u64| {
-            PACKS.into_iter().filter(|n| aligned || *n != 6).find(|n| u64::from(*n) * sharers >= packs)
+            let wanted = |n: &u32| aligned || *n != 6 || packs <= 128 || (slim && sharers < 512);
+            PACKS.into_iter().filter(wanted).find(|n| u64::from(*n) * sharers >= packs)
         };
         if packs <= u64::from(128 / h.sources) {
             let lanes = if packs <= 8 * u64::from(h.sources) {
@@ -137,7 +148,14 @@ mod tests {
         let most = if h.bytes == 8 { 4 } else { 8 } / h.sources;
         BLOCKS.into_iter().find_map(|(threads, blocks)| {
             let n = each(u64::from(threads * blocks))?;
-            let fits = n <= if threads < 512 { 4 } else { most };
+            let fits = n
+                <= if threads >= 512 {
+                    most
+                } else if slim {
+                    6
+                } else {
+                    4
+                };
             fits.then_some((threads, 32, blocks, n))
         })
     }
@@ -175,7 +193,8 @@ mod tests {
         let norm = Holding { single: true, ..f32_ };
         assert_eq!((norm.packs(512, true), norm.packs(512, false)), (128, 129));
         assert_eq!(first(1024, true, HOPPER), Some((64, 1, 4)));
-        assert_eq!(first(1025, false, HOPPER), Some((128, 1, 3)));
+        assert_eq!(first(1025, false, HOPPER), Some((64, 1, 6)));
+        assert_eq!(first(1537, false, HOPPER), Some((128, 1, 4)));
         assert_eq!(first(32_768, true, HOPPER), Some((512, 2, 8)));
         assert_eq!(first(32_769, false, HOPPER), Some((512, 4, 8)));
         assert_eq!(first(262_144, true, HOPPER), Some((1024, 8, 8)));

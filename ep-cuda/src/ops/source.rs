@@ -27,6 +27,8 @@ pub(super) static BINARY: Source = source("binary.cu", "ep_binary", include_str!
 pub(super) static COPY: Source = source("copy.cu", "ep_copy", include_str!("../../kernels/copy.cu"));
 pub(super) static FILL: Source = source("fill.cu", "ep_fill", include_str!("../../kernels/fill.cu"));
 pub(super) static GATHER: Source = source("gather.cu", "ep_gather", include_str!("../../kernels/gather.cu"));
+pub(super) static INTERLEAVE: Source =
+    source("interleave.cu", "ep_interleave", include_str!("../../kernels/interleave.cu"));
 pub(super) static NORM: Source = source("norm.cu", "ep_norm", include_str!("../../kernels/norm.cu"));
 pub(super) static NORM_WIDE: Source =
     source("norm_wide.cu", "ep_norm_wide", include_str!("../../kernels/norm_wide.cu"));

@@ -67,7 +67,8 @@ class Spec:
 ENTRY = {
     "unary.cu": "ep_unary", "binary.cu": "ep_binary", "copy.cu": "ep_copy", "where.cu": "ep_where",
     "add.cu": "ep_add", "fill.cu": "ep_fill", "arange.cu": "ep_arange", "pad.cu": "ep_pad", "gather.cu": "ep_gather",
-    "one_hot.cu": "ep_one_hot", "transpose.cu": "ep_transpose", "permute.cu": "ep_permute", "reduce.cu": "ep_reduce",
+    "one_hot.cu": "ep_one_hot", "transpose.cu": "ep_transpose", "permute.cu": "ep_permute", "interleave.cu": "ep_interleave",
+    "reduce.cu": "ep_reduce",
     "arg_reduce.cu": "ep_arg_reduce", "softmax.cu": "ep_softmax", "softmax_backward.cu": "ep_softmax_backward",
     "softmax_wide.cu": "ep_softmax_wide", "softmax_strided.cu": "ep_softmax_strided", "norm.cu": "ep_norm",
     "norm_wide.cu": "ep_norm_wide", "scatter_add.cu": "ep_scatter_add",

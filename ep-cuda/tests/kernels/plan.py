@@ -105,6 +105,9 @@ def plan_nd(dims, strides, sizes, addresses, pack, unroll, threads=256, scalars=
             nd.scalar |= 1 << k
             fill(nd.scalars[k], scalars[k])
             continue
+        # The lowest and the highest address of an element.
+        far = [(d - 1) * s * sizes[k] for d, s in zip(dims, strides[k])]
+        fill(nd.scalars[k], [addresses[k] + sum(min(0, f) for f in far), addresses[k] + sum(max(0, f) for f in far)])
         begins = addresses[k] - nd.before * sizes[k]
         steps = [s * sizes[k] for s in strides[k][:-1]]
         if strides[k][-1] == 1 and all(b % unit[k] == 0 for b in [begins] + steps):
@@ -168,9 +171,13 @@ class TransposeArgs(ctypes.Structure):
     ]
 
 
+class InterleaveArgs(ctypes.Structure):
+    _fields_ = [("packs", u64), ("per_plane", FastDiv), ("src", u64), ("dst", u64)]
+
+
 class PermuteSide(ctypes.Structure):
     _fields_ = [
-        ("run", u32), ("runs", u32), ("cut", u32), ("per_index", u32), ("segments", FastDiv), ("rank", u32), ("pad", u32),
+        ("run", u32), ("runs", u32), ("cut", u32), ("per_index", u32), ("segments", FastDiv), ("rank", u32), ("lanes", u32),
         ("size", FastDiv * RANK), ("stride", i64 * RANK), ("to_shared", u32 * RANK), ("cut_of", u32 * RANK),
     ]
 
@@ -228,10 +235,20 @@ def permute(size, shape, perm, src, dst, force=None):
         t = [x // k for x in dst_strides[:-1]] + [1]
         return copy(piece, dims, s, t, src, dst, unroll=4)
     a, b = perm[-1], rank - 1
+    # Few planes that are interleaved or taken apart by whole packs.
+    if size <= 2 and force in (None, "auto") and rank <= 3 and list(perm) == [*range(rank - 2), rank - 1, rank - 2]:
+        planes, plane = min(sizes[-2:]), max(sizes[-2:])
+        packs = math.prod(sizes) * size // planes // 16
+        if planes <= 4 and plane * size >= 128 and plane * size % 16 == src % 16 == dst % 16 == 0 and packs < 1 << 31:
+            spec = Spec("interleave.cu", SIZE=size, PLANES=planes, APART=int(sizes[-1] == planes), THREADS=256)
+            args = InterleaveArgs(packs, fast_div(plane * size // 16), src, dst)
+            return Launch(spec, args, ceil_div(packs, 256))
     tile = 128 if size == 1 else 64 if size <= 4 else 32
     if not is_loose(size, src, dst) and force != "blocks" and (force == "tiles" or (sizes[a] * 2 >= tile and sizes[b] * 2 >= tile)):
         return transpose(size, sizes, src_strides, to, a, b, tile, src, dst)
-    return permute_blocks(size, sizes, perm, src_strides, to, src, dst)
+    # Large blocks have longer runs; where there are few of them, smaller ones keep more multiprocessors busy.
+    large = math.prod(shape) * size >= (40 << 10) * 3 * SMS
+    return permute_blocks(size, sizes, perm, src_strides, to, src, dst, (40 << 10) if large else 16 << 10)
 
 
 def transpose(size, sizes, src_strides, to, a, b, tile, src, dst):
@@ -251,11 +268,8 @@ def transpose(size, sizes, src_strides, to, a, b, tile, src, dst):
     return Launch(spec, args, min(args.tiles, 1 << 30))
 
 
-def permute_blocks(size, sizes, perm, src_strides, to, src, dst, threads=256):
+def permute_blocks(size, sizes, perm, src_strides, to, src, dst, volume, threads=256):
     rank, in_word, in_pack = len(sizes), max(1, 4 // size), 16 // size
-    # Large blocks have longer runs; where there are few of them, smaller ones keep more multiprocessors busy.
-    large = math.prod(sizes) * size >= (40 << 10) * 4 * SMS
-    volume = 40 << 10 if large else 16 << 10
     volume, capacity = volume // size, (volume + 2048) // size
     block = [1] * rank
     src_order, dst_order = list(reversed(range(rank))), list(reversed(perm))
@@ -311,15 +325,33 @@ def permute_blocks(size, sizes, perm, src_strides, to, src, dst, threads=256):
         if d in inside and d not in src_run:
             shared[d] = step
             step *= block[d]
-    for side, order, strides, part in ((args.src_side, src_order, src_strides, 512 // size if size < 4 else 256), (args.dst_side, dst_order, to, in_pack * 64)):
+
+    def lanes_for(packs):
+        """As many as a run has packs for, from 4 to those of a warp."""
+        return min(32, max(4, 1 << (packs - 1).bit_length()))
+
+    # Where runs of dst begin: a dimension that ends them, cut, is left by whole blocks.
+    _, dims, last = run(dst_order)
+    begins = [dst] + [to[d] * (block[d] if d in dims else 1) * size for d in range(rank) if d == last or d not in dims]
+    more = 0 if all(x % 16 == 0 for x in begins) else in_pack - 1
+    for side, order, strides in ((args.src_side, src_order, src_strides), (args.dst_side, dst_order, to)):
         side.run, dims, _ = run(order)
         dims = [d for d in dims if block[d] > 1]
         side.runs = runs(order)
         last = dims[-1] if dims else None
         if number(last):
             side.cut, side.per_index = number(last), side.run // block[last]
-        # A run of dst that begins within a pack touches one more.
-        side.segments = fast_div(ceil_div(side.run + (in_pack - 1 if order is dst_order else 0), part))
+        if order is src_order:
+            # Words that a lane takes of a segment.
+            each = (4 if size < 4 else 8) * in_word
+            side.lanes = lanes_for(ceil_div(side.run, each))
+            part = each * side.lanes
+            side.segments = fast_div(ceil_div(side.run, part))
+        else:
+            # A run that begins within a pack touches one more.
+            packs = ceil_div(side.run + more, in_pack)
+            side.lanes = lanes_for(packs)
+            side.segments = fast_div(ceil_div(packs, 64 if side.lanes == 32 else side.lanes))
         others = [d for d in order if d in inside and d not in dims]
         side.rank = len(others)
         fill(side.size, [fast_div(block[d]) for d in others])
@@ -340,7 +372,8 @@ def permute_blocks(size, sizes, perm, src_strides, to, src, dst, threads=256):
     fill(args.cut_of, [number(d) for d in outer])
     args.blocks = math.prod(ceil_div(sizes[d], block[d]) for d in outer)
     loose = dict(LOOSE=1) if is_loose(size, src, dst) else {}
-    return Launch(Spec("permute.cu", SIZE=size, THREADS=threads, **loose), args, min(args.blocks, 1 << 30))
+    short = int(args.src_side.lanes < 32 or args.dst_side.lanes < 32)
+    return Launch(Spec("permute.cu", SIZE=size, THREADS=threads, SHORT=short, **loose), args, min(args.blocks, 1 << 30))
 
 
 class PadArgs(ctypes.Structure):
@@ -492,7 +525,7 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True
     pack = pack_for(*sizes)
     is_aligned = aligned_rows and cols % pack == 0
     packs = ceil_div(cols, pack) + (0 if is_aligned or joins_ends else 1)
-    wide = max(sizes) == 8
+    wide, narrow = max(sizes) == 8, 0
 
     def config(threads, lanes, blocks, rows, each):
         return dict(THREADS=threads, LANES=lanes, BLOCKS=blocks, ROWS=rows, PACK=pack, PACKS=each,
@@ -503,7 +536,7 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True
         sharers = lanes if blocks == 0 else threads * blocks
         return config(*held) if sharers * each >= packs else None
     def each_of(sharers):
-        steps = (1, 2, 3, 4, 6, 8) if is_aligned or packs <= 128 // sources else (1, 2, 3, 4, 8)
+        steps = (1, 2, 3, 4, 6, 8) if is_aligned or packs <= 128 // sources or sharers <= narrow else (1, 2, 3, 4, 8)
         return next((n for n in steps if n * sharers >= packs), None)
 
     if packs <= 128 // sources:
@@ -513,11 +546,13 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True
             lanes = 1 << (packs - 1).bit_length()
         each = each_of(lanes)
         return config(128, lanes, 0, 2 if each == 1 and sources == 1 else 1, each)
-    # Then blocks with about four packs for each thread, up to their largest size; then clusters.
+    # Then blocks with about four packs for each thread, up to their largest size; then clusters. What rows cost that are
+    # not aligned weighs less with more packs for each thread.
     most = (4 if wide else 8) // sources
+    narrow = 256 if not is_aligned and sources == 1 and not wide else 0
     for threads, blocks in ((64, 1), (128, 1), (256, 1), (512, 1), (512, 2), (512, 4), (512, 8), (1024, 8)):
         each = each_of(threads * blocks)
-        if each and each <= (4 if threads < 512 else most):
+        if each and each <= (6 if threads <= narrow else 4 if threads < 512 else most):
             return config(threads, 32, blocks, 1, each)
     return None
 

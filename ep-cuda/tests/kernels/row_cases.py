@@ -85,7 +85,15 @@ def softmax_strided(mem, log, backward, dtype, shape):
 def norm(mem, rms, dtype, cols, how):
     rng, rows = rng_of(rms, dtype, cols), 7
     offset = 1 if how == "shifted" else 0
-    x = mem.block(dtype, SIZE[dtype], rows * cols, offset, lambda: (rng.normal(size=rows * cols) + 3).astype(numpy_dtype(dtype)))
+
+    def data():
+        x = rng.normal(size=(rows, cols)) + 3
+        # A mean that is large beside the deviations, and a first element that is far from all others.
+        x[1] += 10
+        x[2, 0] = 300
+        return x.astype(numpy_dtype(dtype))
+
+    x = mem.block(dtype, SIZE[dtype], rows * cols, offset, data)
     g, b = [mem.block(dtype, SIZE[dtype], cols, k, lambda: rng.normal(size=cols).astype(numpy_dtype(dtype))) for k in (0, 1)]
     stats = "f64" if dtype == "f64" else "f32"
     y = mem.block(dtype, SIZE[dtype], rows * cols, offset)
