@@ -436,20 +436,19 @@ mod tiles {
                         };
                         piece.out = block.out.at.add(place * PIECE);
                         piece.out_bytes = SIDE * size_of::<f32>();
-                        if !last {
-                            piece.multiply();
-                            continue;
-                        }
                         let c = part.c.add(row * part.c_rs + panel * SIDE);
-                        for i in 0..lines {
+                        for i in 0..if last { lines } else { 0 } {
                             prefetch(c.wrapping_add(i * part.c_rs));
                         }
                         piece.multiply();
-                        let cols = SIDE.min(block.cols - panel * SIDE);
-                        let sums = piece.out.cast_const();
-                        let this = Part { sums, stride: SIDE, c, rows: lines, cols, ..*part };
-                        if let Some(part) = late.replace(this) {
+                        // Before a piece of the next panel takes the place of these sums.
+                        if let Some(part) = late.take() {
                             Tiles::finish(&part);
+                        }
+                        if last {
+                            let cols = SIDE.min(block.cols - panel * SIDE);
+                            let sums = piece.out.cast_const();
+                            late = Some(Part { sums, stride: SIDE, c, rows: lines, cols, ..*part });
                         }
                     }
                 }
