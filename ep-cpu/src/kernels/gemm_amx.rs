@@ -50,6 +50,8 @@ mod tiles {
     use half::bf16;
     use std::arch::asm;
     use std::arch::x86_64::*;
+    use std::mem::MaybeUninit;
+    use std::ops::Range;
 
     /// Whether [`multiply`] may be called at this level.
     pub(in crate::kernels) fn usable(isa: Isa) -> bool {
@@ -75,10 +77,13 @@ mod tiles {
 
     /// Rows of `a`, and columns of `b`, that are multiplied together; and how far along the depth in one step.
     const SIDE: usize = 32;
-    /// Rows of `b` to be asked for before they are packed.
-    const AHEAD: usize = 8;
     /// Elements of two tiles.
     const PIECE: usize = SIDE * SIDE;
+    /// Steps of a panel, and of a group of rows, that stay in first-level cache together: 22 KiB each.
+    const NEAR_STEPS: usize = 11;
+    /// Steps of which the panel alone still stays there: adding sums up in two goes would cost more than reading the rows
+    /// from second-level cache.
+    const MOST_STEPS: usize = 16;
 
     /// What the tiles are: as the instruction that sets them up reads it.
     #[repr(C, align(64))]
@@ -142,19 +147,22 @@ mod tiles {
         type Number = bf16;
         type Packed = u16;
         type Sum = f32;
-        const ROWS: usize = 64;
+        const ROWS: usize = 128;
         const IN_PLACE: bool = false;
         const READS_STORED: bool = true;
+        const TASK: usize = 1 << 22;
         const FINISHES: bool = true;
         const ZERO: f32 = 0.0;
         const ONE: f32 = 1.0;
 
-        fn limits(m: usize, reads_a: bool) -> Limits {
-            let (depth, cols) = match (m <= Self::ROWS, reads_a) {
-                (true, _) => (256, 2048),
-                (false, true) => (2048, 256),
-                (false, false) => (1024, 512),
+        fn limits(m: usize, total: usize, reads_a: bool) -> Limits {
+            let depth = match (m <= 64, reads_a) {
+                (true, _) => 256,
+                (false, true) => 2048,
+                (false, false) => 1024,
             };
+            // A block takes half of a second-level cache.
+            let cols = ((1 << 19) / depth.min(total).max(1)).clamp(SIDE, 2048);
             Limits { depth, blocks: 1, cols, unit: SIDE, rows: 1024 }
         }
 
@@ -276,13 +284,26 @@ mod tiles {
                 let mut packed = 0;
                 if slab.line == 1 && first % 2 == 0 {
                     packed = len - len % 2;
+                    let panels = slab.lines - slab.lines % SIDE;
+                    for some in (0..packed).step_by(SIDE) {
+                        for col in (0..panels).step_by(SIDE) {
+                            for p in (some..packed.min(some + SIDE)).step_by(2) {
+                                // SAFETY: 32 columns of two rows, and a row of two tiles.
+                                unsafe {
+                                    let even = at.add(p * slab.step + col);
+                                    let to = out.add(place(col, first + p));
+                                    let (low, high) = zipped_twice(even, even.add(slab.step));
+                                    _mm512_storeu_si512(to.cast(), low);
+                                    _mm512_storeu_si512(to.add(PIECE / 2).cast(), high);
+                                }
+                            }
+                        }
+                    }
                     for p in (0..packed).step_by(2) {
-                        for col in (0..whole).step_by(16) {
+                        for col in (panels..whole).step_by(16) {
                             // SAFETY: 16 columns of two rows, and a row of a tile.
                             unsafe {
                                 let even = at.add(p * slab.step + col);
-                                prefetch(even.wrapping_add(AHEAD * slab.step));
-                                prefetch(even.wrapping_add((AHEAD + 1) * slab.step));
                                 let pairs = zipped(even, even.add(slab.step));
                                 _mm512_storeu_si512(out.add(place(col, first + p)).cast(), pairs);
                             }
@@ -320,82 +341,17 @@ mod tiles {
 
         #[inline(always)]
         unsafe fn multiply(block: &Block<'_, Self>) {
-            let steps = block.depth.div_ceil(SIDE);
-            let Source::Packed(b) = block.b else { unreachable!("tiles need a packed b") };
-            let mut rest = [0u16; PIECE];
-            // Finished one piece late, as what tiles have stored cannot be read at once.
-            let mut late: Option<Part<'_, bf16, f32>> = None;
-            let mut turn = 0;
-            for row in (0..block.rows).step_by(SIDE) {
-                let rows = SIDE.min(block.rows - row);
-                let mut piece = Piece {
-                    a: std::ptr::null(),
-                    row_bytes: 64,
-                    step_bytes: 2 * PIECE,
-                    steps,
-                    rest: None,
-                    // Where there are no lower rows, the lower tiles take the first upper one.
-                    lower: if rows > 16 { 16 } else { 0 },
-                    b,
-                    out: block.out.at,
-                    out_bytes: block.out.stride * size_of::<f32>(),
-                    adds: block.out.beta != 0.0,
-                };
-                // SAFETY: the rows from `row` on; a config is loaded for those that exist, and for all afterwards.
-                unsafe {
-                    match block.a {
-                        Source::Packed(at) => piece.a = at.add(row / SIDE * steps * PIECE),
-                        Source::Stored { at, line, .. } => {
-                            piece.a = at.cast::<u16>().add(row * line);
-                            piece.row_bytes = 2 * line;
-                            piece.step_bytes = 2 * SIDE;
-                            piece.steps = block.depth / SIDE;
-                            let left = block.depth % SIDE;
-                            if left > 0 {
-                                for i in 0..rows {
-                                    let from = piece.a.add(i * line + block.depth - left);
-                                    from.copy_to_nonoverlapping(rest.as_mut_ptr().add(i * SIDE), left);
-                                }
-                                let at = rest.as_ptr();
-                                piece.rest = Some([at, at.add(piece.lower * SIDE)]);
-                            }
-                        }
-                    }
-                    if rows < SIDE {
-                        Config::new(rows).load();
-                    }
-                    let panels = block.cols.div_ceil(SIDE);
-                    for panel in 0..panels {
-                        piece.b = b.add(panel * steps * PIECE);
-                        let Some(part) = &block.part else {
-                            piece.out = block.out.at.add(row * block.out.stride + panel * SIDE);
-                            piece.multiply();
-                            continue;
-                        };
-                        // Two pieces of sums stay in first-level cache. There is room for [`Self::ROWS`] rows of one at least.
-                        piece.out = block.out.at.add(turn * PIECE);
-                        piece.out_bytes = SIDE * size_of::<f32>();
-                        turn ^= 1;
-                        let c = part.c.add(row * part.c_rs + panel * SIDE);
-                        for i in 0..rows {
-                            prefetch(c.wrapping_add(i * part.c_rs));
-                        }
-                        piece.multiply();
-                        let cols = SIDE.min(block.cols - panel * SIDE);
-                        let sums = piece.out.cast_const();
-                        let this = Part { sums, stride: SIDE, c, rows, cols, ..*part };
-                        if let Some(part) = late.replace(this) {
-                            Self::finish(&part);
-                        }
-                    }
-                    if rows < SIDE {
-                        Config::new(SIDE).load();
-                    }
+            let whole = block.rows - block.rows % SIDE;
+            // SAFETY: the caller's promise; a config is loaded for the rows that exist, and for all afterwards.
+            unsafe {
+                if whole > 0 {
+                    groups(block, 0..whole);
                 }
-            }
-            if let Some(part) = late {
-                // SAFETY: the sums of the last piece, and its part of `c`.
-                unsafe { Self::finish(&part) };
+                if whole < block.rows {
+                    Config::new(block.rows - whole).load();
+                    groups(block, whole..block.rows);
+                    Config::new(SIDE).load();
+                }
             }
         }
 
@@ -408,6 +364,124 @@ mod tiles {
                     true => round(part),
                     false => finish::<bf16, Vectors>(part),
                 }
+            }
+        }
+    }
+
+    /// Multiplies groups of up to [`SIDE`] rows, panel by panel. Of a panel, so many steps at a time that they and the same
+    /// steps of a group stay in first-level cache: then the next group finds them there.
+    ///
+    /// # Safety
+    /// As for [`Engine::multiply`]; tiles are set up for the rows of every group.
+    #[inline(always)]
+    unsafe fn groups(block: &Block<'_, Tiles>, rows: Range<usize>) {
+        let Source::Packed(b) = block.b else { unreachable!("tiles need a packed b") };
+        let steps = block.depth.div_ceil(SIDE);
+        let (panels, groups) = (block.cols.div_ceil(SIDE), rows.len().div_ceil(SIDE));
+        let passes = if steps <= MOST_STEPS { 1 } else { steps.div_ceil(NEAR_STEPS) };
+        let each = steps.div_ceil(passes);
+        let mut rest = MaybeUninit::<[u16; Tiles::ROWS * SIDE]>::uninit();
+        if let Source::Stored { at, line, .. } = block.a {
+            // SAFETY: the rows exist, and there is room for the rest of each.
+            unsafe {
+                pack_rest(at.cast::<u16>().add(rows.start * line), line, rows.len(), block.depth, &mut rest);
+            }
+        }
+        // Finished one piece late, as what tiles have stored cannot be read at once.
+        let mut late: Option<Part<'_, bf16, f32>> = None;
+        for panel in 0..panels {
+            for first in (0..steps).step_by(each) {
+                let last = first + each >= steps;
+                for group in 0..groups {
+                    let row = rows.start + group * SIDE;
+                    let lines = SIDE.min(rows.end - row);
+                    // SAFETY: the rows from `row` on, the panel, and the steps from `first` on.
+                    unsafe {
+                        let mut piece = Piece {
+                            a: std::ptr::null(),
+                            row_bytes: 64,
+                            step_bytes: 2 * PIECE,
+                            steps: each.min(steps - first),
+                            rest: None,
+                            // Where there are no lower rows, the lower tiles take the first upper one.
+                            lower: if lines > 16 { 16 } else { 0 },
+                            b: b.add((panel * steps + first) * PIECE),
+                            out: block.out.at.add(row * block.out.stride + panel * SIDE),
+                            out_bytes: block.out.stride * size_of::<f32>(),
+                            adds: first > 0 || block.out.beta != 0.0,
+                        };
+                        match block.a {
+                            Source::Packed(at) => piece.a = at.add((row / SIDE * steps + first) * PIECE),
+                            Source::Stored { at, line, .. } => {
+                                piece.a = at.cast::<u16>().add(row * line + first * SIDE);
+                                piece.row_bytes = 2 * line;
+                                piece.step_bytes = 2 * SIDE;
+                                if last && !block.depth.is_multiple_of(SIDE) {
+                                    piece.steps -= 1;
+                                    let at = rest.as_ptr().cast::<u16>().add(group * PIECE);
+                                    piece.rest = Some([at, at.add(piece.lower * SIDE)]);
+                                }
+                            }
+                        }
+                        let Some(part) = &block.part else {
+                            piece.multiply();
+                            continue;
+                        };
+                        // The sums of a panel's groups, or of two pieces, stay in first-level cache. There is room for
+                        // [`Engine::ROWS`] rows of one panel at least.
+                        let place = match (passes, groups) {
+                            (1, _) => (panel * groups + group) % 2,
+                            (_, 1) => panel % 2,
+                            _ => group,
+                        };
+                        piece.out = block.out.at.add(place * PIECE);
+                        piece.out_bytes = SIDE * size_of::<f32>();
+                        let c = part.c.add(row * part.c_rs + panel * SIDE);
+                        for i in 0..if last { lines } else { 0 } {
+                            prefetch(c.wrapping_add(i * part.c_rs));
+                        }
+                        piece.multiply();
+                        // Before a piece of the next panel takes the place of these sums.
+                        if let Some(part) = late.take() {
+                            Tiles::finish(&part);
+                        }
+                        if last {
+                            let cols = SIDE.min(block.cols - panel * SIDE);
+                            let sums = piece.out.cast_const();
+                            late = Some(Part { sums, stride: SIDE, c, rows: lines, cols, ..*part });
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(part) = late {
+            // SAFETY: the sums of the last piece, and its part of `c`.
+            unsafe { Tiles::finish(&part) };
+        }
+    }
+
+    /// What rows that are read where they are stored have past their last whole step: steps filled up with zeros.
+    ///
+    /// # Safety
+    /// `depth` elements of each row are readable.
+    #[inline(always)]
+    unsafe fn pack_rest(
+        at: *const u16,
+        line: usize,
+        rows: usize,
+        depth: usize,
+        rest: &mut MaybeUninit<[u16; Tiles::ROWS * SIDE]>,
+    ) {
+        let left = depth % SIDE;
+        if left == 0 {
+            return;
+        }
+        let to = rest.as_mut_ptr().cast::<u16>();
+        // SAFETY: zero is a number; a block has at most [`Engine::ROWS`] rows, each of which has a step here.
+        unsafe {
+            to.write_bytes(0, rows.next_multiple_of(SIDE) * SIDE);
+            for i in 0..rows {
+                at.add(i * line + depth - left).copy_to_nonoverlapping(to.add(i * SIDE), left);
             }
         }
     }
@@ -461,6 +535,31 @@ mod tiles {
             let even = _mm512_cvtepu16_epi32(_mm256_loadu_si256(even.cast()));
             let odd = _mm512_cvtepu16_epi32(_mm256_loadu_si256(odd.cast()));
             _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd))
+        }
+    }
+
+    /// Where the elements of two rows of 32 go: an index counts through both.
+    const PAIRS: [[u16; 32]; 2] = {
+        let mut all = [[0; 32]; 2];
+        let mut i = 0;
+        while i < 64 {
+            all[i / 32][i % 32] = (i / 2 + i % 2 * 32) as u16;
+            i += 1;
+        }
+        all
+    };
+
+    /// [`zipped`] for two rows of 32: the pairs of their first halves, and of their second.
+    ///
+    /// # Safety
+    /// As for [`zipped`]; the CPU has AVX-512BW.
+    #[inline(always)]
+    unsafe fn zipped_twice(even: *const u16, odd: *const u16) -> (__m512i, __m512i) {
+        // SAFETY: the caller's promise; the indices are 64 bytes each, of any alignment.
+        unsafe {
+            let (even, odd) = (_mm512_loadu_si512(even.cast()), _mm512_loadu_si512(odd.cast()));
+            let [low, high] = [&PAIRS[0], &PAIRS[1]].map(|at| _mm512_loadu_si512(at.as_ptr().cast()));
+            (_mm512_permutex2var_epi16(even, low, odd), _mm512_permutex2var_epi16(even, high, odd))
         }
     }
 

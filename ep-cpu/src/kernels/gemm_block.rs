@@ -9,7 +9,7 @@
 
 use crate::isa::Body;
 use crate::kernels::gemm::{Element, Factor, Loop, Problem, count, offsets};
-use crate::kernels::raw::for_ranges;
+use crate::kernels::raw::{GRAIN_BYTES, for_ranges};
 use ep_core::parallel::Parallel;
 use ep_core::{Error, Result};
 use std::alloc::Layout;
@@ -20,8 +20,8 @@ use std::ptr::NonNull;
 /// What the depth of a block is a multiple of, where it is cut.
 const DEPTH_UNIT: usize = 32;
 
-/// Multiply-adds below which a tile is not worth a task of its own: some ten microseconds.
-const TILE_WORK: usize = 1 << 20;
+/// What the rows of a tile are a multiple of at least: the rows that are multiplied together, whatever the level.
+const ROW_UNIT: usize = 16;
 
 /// Bytes of operands that a core's own cache can be expected to hold.
 const NEAR: usize = 1 << 20;
@@ -157,12 +157,15 @@ pub(super) trait Engine: Copy + Send + Sync {
     const IN_PLACE: bool;
     /// Whether blocks can be read where they are stored.
     const READS_STORED: bool;
+    /// Multiply-adds below which a tile is not worth a task of its own: some ten microseconds.
+    const TASK: usize;
     /// Whether [`Engine::multiply`] finishes what [`Block::part`] asks for.
     const FINISHES: bool;
     const ZERO: Self::Sum;
     const ONE: Self::Sum;
 
-    fn limits(m: usize, reads_a: bool) -> Limits;
+    /// For `m` rows of `a` and sums over `total` products.
+    fn limits(m: usize, total: usize, reads_a: bool) -> Limits;
     /// Elements of a packed block of at most [`Engine::ROWS`] rows.
     fn packed_a(depth: usize) -> usize;
     /// Elements of a packed block of `b`.
@@ -263,7 +266,7 @@ impl Plan {
         let stored = E::READS_STORED && p.inner.is_empty();
         let reads_b = stored && E::reads_b(p.m, p.n, p.k, p.b.cs == 1);
         let reads_a = stored && E::reads_a(p.m, p.n, p.k, p.a.cs == 1);
-        let limits = E::limits(p.m, reads_a);
+        let limits = E::limits(p.m, total, reads_a);
         let depth = evenly(total, limits.depth, DEPTH_UNIT);
         let mut rows = evenly(p.m, limits.rows, E::ROWS);
         let mut cols = if reads_b { p.n } else { evenly(p.n, limits.cols, limits.unit) };
@@ -271,11 +274,13 @@ impl Plan {
             // More than one tile for each thread, so that one that is late holds up little.
             let enough = threads.saturating_mul(2);
             let matrices = count(p.outer);
+            // Where nothing is packed, rows can be cut anywhere.
+            let unit = if reads_a && reads_b { ROW_UNIT } else { E::ROWS };
             while matrices.saturating_mul(p.m.div_ceil(rows)).saturating_mul(p.n.div_ceil(cols)) < enough
-                && rows.saturating_mul(cols).saturating_mul(total) >= 2 * TILE_WORK
+                && rows.saturating_mul(cols).saturating_mul(total) >= 2 * E::TASK
             {
                 let halved = |len: usize, multiple| len.div_ceil(2).next_multiple_of(multiple);
-                let fewer = (halved(rows, E::ROWS), halved(cols, limits.unit));
+                let fewer = (halved(rows, unit), halved(cols, limits.unit));
                 if fewer.0 < rows && (rows >= cols || fewer.1 >= cols) {
                     rows = fewer.0;
                 } else if fewer.1 < cols {
@@ -311,8 +316,9 @@ pub(super) unsafe fn multiply<E: Engine>(
     let scalars = Scalars { alpha, beta };
     let tiles = count(problem.outer) * plan.tiles.0 * plan.tiles.1;
     let work = plan.tile.0.saturating_mul(plan.tile.1).saturating_mul(plan.total);
-    // Sixteen operations take about as long as a byte from memory.
-    for_ranges(par, tiles, work / 8, 1, |tiles| {
+    // As many bytes from memory would take about as long.
+    let bytes = work / (E::TASK / GRAIN_BYTES);
+    for_ranges(par, tiles, bytes, 1, |tiles| {
         // SAFETY: the caller's promise; each tile is in one task.
         unsafe { E::run(Tiles::<E> { problem, plan: &plan, scalars: &scalars, tiles }) }
     })

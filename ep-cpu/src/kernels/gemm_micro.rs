@@ -87,8 +87,8 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Body for R
         // One part, or two.
         let (shift, odd) = (parts - 1, parts - 1);
         let offsets: [usize; M] = std::array::from_fn(|i| (row(i) >> shift) * a_row + (row(i) & odd));
-        // A whole group at once would be more than a core can wait for.
-        let chunk = if ahead || ahead_sums { CHUNK } else { depth };
+        let asks = ahead || ahead_sums;
+        let chunk = if asks { CHUNK } else { depth };
         for group in 0..groups {
             // SAFETY: rows of `a` of the group below `rows`, and the vectors of `b` of each step, as promised.
             unsafe {
@@ -104,28 +104,24 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Body for R
                     }
                 }
                 let mut sums = [[L::splat(L::Real::ZERO); VECTORS]; M];
+                // Chunks keep the sums in memory between them, so that there is one only where nothing is asked for.
                 let mut done = 0;
                 while done < depth {
-                    if ahead {
-                        for offset in offsets {
-                            prefetch(next.wrapping_add(offset + done * a_step));
-                        }
-                    }
-                    if ahead_sums {
-                        for i in 0..2 {
-                            let line = out.at.wrapping_add((M + done / CHUNK * 2 + i) * out.stride);
-                            for j in 0..VECTORS {
-                                prefetch(line.wrapping_add(j * L::LANES));
-                            }
-                        }
+                    if asks {
+                        self.ask(next, &offsets, done, out);
                     }
                     let steps = chunk.min(depth - done);
                     done += steps;
-                    // Not unrolled: reading `b` ahead of several steps would take registers from the sums.
-                    for _ in 0..steps {
+                    // Two at a time; more would read `b` so far ahead that it took registers from the sums.
+                    for _ in 0..steps / 2 {
                         step::<L, M, VECTORS, CUT>(&mut sums, a, &offsets, b, last);
-                        a = a.wrapping_add(a_step);
-                        b = b.wrapping_add(b_row);
+                        let (a_odd, b_odd) = (a.wrapping_add(a_step), b.wrapping_add(b_row));
+                        step::<L, M, VECTORS, CUT>(&mut sums, a_odd, &offsets, b_odd, last);
+                        (a, b) = (a_odd.wrapping_add(a_step), b_odd.wrapping_add(b_row));
+                    }
+                    if steps % 2 == 1 {
+                        step::<L, M, VECTORS, CUT>(&mut sums, a, &offsets, b, last);
+                        (a, b) = (a.wrapping_add(a_step), b.wrapping_add(b_row));
                     }
                 }
                 self.write(&sums, out);
@@ -164,6 +160,25 @@ unsafe fn step<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(
 }
 
 impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Rows<L, M, VECTORS, CUT> {
+    /// Asks for a part of what the next group needs, after `done` steps of this one: all of it at once would be more than a
+    /// core can wait for.
+    #[inline(always)]
+    fn ask(&self, next: *const L::Real, offsets: &[usize; M], done: usize, out: Out<L::Real>) {
+        if self.0.ahead {
+            for offset in offsets {
+                prefetch(next.wrapping_add(offset + done * self.0.a_step));
+            }
+        }
+        if self.0.ahead_sums {
+            for i in 0..2 {
+                let line = out.at.wrapping_add((M + done / CHUNK * 2 + i) * out.stride);
+                for j in 0..VECTORS {
+                    prefetch(line.wrapping_add(j * L::LANES));
+                }
+            }
+        }
+    }
+
     /// # Safety
     /// As for [`Micro::by_rows`].
     #[inline(always)]

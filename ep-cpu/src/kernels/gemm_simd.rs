@@ -195,11 +195,12 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     const ROWS: usize = 128 / T::PARTS;
     const IN_PLACE: bool = T::IN_PLACE;
     const READS_STORED: bool = T::IN_PLACE || T::PARTS == 2;
+    const TASK: usize = 1 << 20;
     const FINISHES: bool = false;
     const ZERO: T::Real = T::Real::ZERO;
     const ONE: T::Real = T::Real::ONE;
 
-    fn limits(m: usize, reads_a: bool) -> Limits {
+    fn limits(m: usize, _: usize, reads_a: bool) -> Limits {
         let unit = WIDE * L::LANES / T::PARTS;
         let (depth, cols) = match (m <= 32, reads_a) {
             // Few uses: `b` is best read in long stretches.
@@ -320,28 +321,14 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
             }
         };
         let (whole, rest) = (block.rows / Self::MICRO, block.rows % Self::MICRO * T::PARTS);
-        // Rows of a large panel that is stored compete for the same lines, so that those of `a` are what stays.
-        let by_panel = match block.b {
-            Source::Packed(_) => true,
-            Source::Stored { step, .. } => block.depth * step * size_of::<T>() <= 32 << 10,
-        };
-        if by_panel {
-            // A panel stays in first-level cache while all rows pass it.
-            for panel in 0..panels.panels {
-                if whole > 0 {
-                    pass(panel, 0, whole, L::ROWS);
-                }
-                if rest > 0 {
-                    pass(panel, whole, 1, rest);
-                }
+        // A panel stays in first-level cache while all rows pass it.
+        for panel in 0..panels.panels {
+            if whole > 0 {
+                pass(panel, 0, whole, L::ROWS);
             }
-            return;
-        }
-        for group in 0..whole {
-            (0..panels.panels).for_each(|panel| pass(panel, group, 1, L::ROWS));
-        }
-        if rest > 0 {
-            (0..panels.panels).for_each(|panel| pass(panel, whole, 1, rest));
+            if rest > 0 {
+                pass(panel, whole, 1, rest);
+            }
         }
     }
 

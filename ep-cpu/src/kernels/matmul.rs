@@ -349,6 +349,11 @@ mod tests {
             (DType::F32, 2, (1300, 97, 30), 0),
             (DType::BF16, 1, (70, 75, 100), 0),
             (DType::BF16, 1, (70, 75, 100), 1),
+            // Tiles' sums of several groups of rows in two goes.
+            (DType::BF16, 1, (67, 37, 530), 0),
+            (DType::BF16, 1, (67, 37, 530), 1),
+            // Cut in rows, as nothing is packed.
+            (DType::F32, 1, (150, 120, 128), 0),
         ] {
             let mut case = Case::random(dtype, batch, sizes, trans, &mut rng);
             case.check();
