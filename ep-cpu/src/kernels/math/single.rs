@@ -237,13 +237,13 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn exp_shifted(x: V, shift: f64) -> V {
-        if shift == 0.0
-            && let Some(exp) = x.exp_by_table()
-        {
-            return exp;
-        }
         let (n, _, r) = Self::reduce_exp(x.at_most(90.0).at_least(-104.0));
         Self::exp_reduced(r).scale(if shift == 0.0 { n } else { n + shift })
+    }
+
+    #[inline(always)]
+    fn exp_alone(x: V) -> V {
+        if let Some(exp) = x.exp_by_table() { exp } else { Self::exp(x) }
     }
 
     #[inline(always)]

@@ -43,6 +43,8 @@ where
             match m.cols.div_ceil(V::LANES) {
                 1 if V::FAST_PARTS => group.run::<V, 1>(),
                 2 if V::FAST_PARTS => group.run::<V, 2>(),
+                3 if V::NEAR.is_some() => group.run::<V, 3>(),
+                4 if V::NEAR.is_some() => group.run::<V, 4>(),
                 5 | 6 if V::FAST_PARTS && (!m.log || V::NEAR.is_some()) => group.each::<V, 6>(),
                 7 | 8 if V::FAST_PARTS && (!m.log || V::NEAR.is_some()) => group.each::<V, 8>(),
                 _ => group.run::<V, 0>(),
@@ -79,6 +81,14 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
         S: Cell<A>,
         D: Cell<A>,
     {
+        if W > 0
+            && let Some(bound) = V::NEAR
+        {
+            // SAFETY: the caller's promise.
+            if unsafe { self.near_all::<V, W, 1>(bound) } {
+                return;
+            }
+        }
         let &Self { log, rows, cols, src, dst, owned, exps } = self;
         // The last vector of a row may be part of one.
         let full = if W > 0 { W - 1 } else { (cols - 1) / V::LANES };
@@ -162,7 +172,7 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
         let mut near = V::NEAR;
         if log && let Some(bound) = near {
             // SAFETY: the caller's promise.
-            if unsafe { self.near_logs::<V, W>(bound) } {
+            if unsafe { self.near_all::<V, W, 2>(bound) } {
                 return;
             }
             near = None;
@@ -210,35 +220,41 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
 }
 
 impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
-    /// As [`Self::each`] for log-softmax, if all elements are near: they need no maxima. Whether they are.
+    /// As [`Self::run`], if all elements are near: they need no maxima. Whether they are. All vectors of a row but the
+    /// last `PARTS` of `W` are whole.
     ///
     /// # Safety
-    /// As for [`Self::each`].
+    /// The group is as [`Group`] says, and its rows are that long.
     #[inline(always)]
-    unsafe fn near_logs<V, const W: usize>(&self, bound: A) -> bool
+    unsafe fn near_all<V, const W: usize, const PARTS: usize>(&self, bound: A) -> bool
     where
         V: Vector<Lane = A>,
         S: Cell<A>,
         D: Cell<A>,
     {
-        let &Self { rows, cols, src, dst, owned, .. } = self;
+        let &Self { log, rows, cols, src, dst, owned, exps } = self;
         let zero = V::splat(A::ZERO);
         let part = |k: usize| cols.saturating_sub(k * V::LANES).min(V::LANES);
         let (mut largest, mut each) = ([zero; 2], [zero; MAX_LANES]);
         for (row, each) in each[..rows].iter_mut().enumerate() {
-            let src = src.wrapping_add(row * cols);
+            let (src, exps) = (src.wrapping_add(row * cols), exps.wrapping_add(row * W * V::LANES));
             prefetch(src.wrapping_add(rows * cols), cols);
             if row < owned {
                 prefetch_to_write(dst.wrapping_add(row * cols), cols);
             }
             let mut sum = [zero; 2];
             for k in 0..W {
-                let at = src.wrapping_add(k * V::LANES);
-                // SAFETY: the row's elements; all but the last two vectors are whole.
-                let x = unsafe { if k + 2 < W { V::load(at) } else { V::load_part(at, part(k), A::ZERO) } };
-                largest[k % 2] = x.magnitude(largest[k % 2]);
-                let e = x.exp_near();
-                sum[k % 2] = sum[k % 2].add(if k + 2 < W { e } else { e.first_lanes(part(k)) });
+                let (at, whole) = (src.wrapping_add(k * V::LANES), k + PARTS < W);
+                // SAFETY: the row's elements, and its place for exponentials, rounded up to `W` vectors.
+                unsafe {
+                    let x = if whole { V::load(at) } else { V::load_part(at, part(k), A::ZERO) };
+                    largest[k % 2] = x.magnitude(largest[k % 2]);
+                    let e = x.exp_near();
+                    sum[k % 2] = sum[k % 2].add(if whole { e } else { e.first_lanes(part(k)) });
+                    if !log {
+                        e.store(exps.wrapping_add(k * V::LANES));
+                    }
+                }
             }
             *each = sum[0].add(sum[1]);
         }
@@ -246,24 +262,31 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
             return false;
         }
         let sums = lanes(V::fold_each(&each, V::add));
-        let (mut bases, mut addends) = ([A::ZERO; MAX_LANES], [A::ZERO; MAX_LANES]);
+        let [mut bases, mut factors, mut addends] = [[A::ZERO; MAX_LANES]; 3];
         for i in 0..V::LANES {
-            let (base, last) = Last::of_near(true, sums[i]);
-            (bases[i], addends[i]) = (base, last.addend);
+            let (base, last) = Last::of_near(log, sums[i]);
+            (bases[i], factors[i], addends[i]) = (base, last.factor, last.addend);
         }
-        for row in 0..rows {
+        for (row, &base) in bases[..rows].iter().enumerate() {
             let (src, dst) = (src.wrapping_add(row * cols), dst.wrapping_add(row * cols));
-            let base = V::splat(bases[row]);
-            let last = Last { factor: V::splat(A::ONE), addend: V::splat(addends[row]) };
+            let exps = exps.wrapping_add(row * W * V::LANES);
+            let last = Last { factor: factors[row], addend: addends[row] };
+            let (base, last) = (V::splat(base), last.splat::<V>());
             for k in 0..W {
-                let (from, to) = (src.wrapping_add(k * V::LANES), dst.wrapping_add(k * V::LANES));
+                let (at, whole) = (k * V::LANES, k + PARTS < W);
                 // SAFETY: as above.
                 unsafe {
-                    if k + 2 < W {
-                        last.apply_log(V::load(from), base).store(to);
+                    let y = if !log {
+                        V::load(exps.wrapping_add(at)).mul(last.factor)
+                    } else if whole {
+                        last.apply_log(V::load(src.wrapping_add(at)), base)
                     } else {
-                        let x = V::load_part(from, part(k), A::ZERO);
-                        last.apply_log(x, base).store_part(to, part(k));
+                        last.apply_log(V::load_part(src.wrapping_add(at), part(k), A::ZERO), base)
+                    };
+                    if whole {
+                        y.store(dst.wrapping_add(at));
+                    } else {
+                        y.store_part(dst.wrapping_add(at), part(k));
                     }
                 }
             }

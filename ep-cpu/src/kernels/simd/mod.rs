@@ -295,7 +295,7 @@ pub(crate) trait Single: Vector<Elem = f32> {
         let _ = (low, pieces);
         None
     }
-    /// `exp(self)`. `None` at levels where looking up part of it would not be fast.
+    /// `exp(self)` within 1.75 ulps. `None` at levels where looking up part of it would not be fast.
     #[inline(always)]
     fn exp_by_table(self) -> Option<Self> {
         None
