@@ -169,7 +169,8 @@ impl<V: simd::Single> Single<V> {
         V::select(t.lt(V::splat(1.0)), small, large).copysign(x)
     }
 
-    /// Sigmoid of `high + low`, given whether that is negative, and `beside`: what it is of magnitude beside that of `high`.
+    /// Sigmoid of `high + low`, given whether that is negative, and `beside`: what `low` adds to the magnitude of
+    /// `high`.
     #[inline(always)]
     fn sigmoid_beside(high: V, low: V, negative: V::Mask, beside: V) -> V {
         let t = high.abs();

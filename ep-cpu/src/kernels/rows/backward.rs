@@ -466,8 +466,8 @@ where
 /// Rows that are fetched before they are read, and whose places before they are written.
 const ROWS_AHEAD: usize = 4;
 
-/// As [`group`], one row after the other: of long rows, those of a group and of the next would fill the first-level cache.
-/// The `owned` first rows from here on are this task's to write: their places are fetched too.
+/// As [`group`], one row after the other: of long rows, those of a group and of the next would fill the first-level
+/// cache. The `owned` first rows from here on are this task's to write: their places are fetched too.
 ///
 /// # Safety
 /// As for [`group`].

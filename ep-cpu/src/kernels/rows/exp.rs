@@ -176,8 +176,8 @@ impl<A: Real> Last<A> {
 }
 
 impl<A: Real> Last<A> {
-    /// For a row of which no element was shifted, given the sum of the exponentials. Before it, what is returned first is
-    /// to be taken off each element of a log-softmax: that is most of the logarithm.
+    /// For a row of which no element was shifted, given the sum of the exponentials. What is returned first is to be
+    /// taken off each element of a log-softmax before: it is most of the logarithm.
     #[inline(always)]
     pub(super) fn of_near(log: bool, sum: A) -> (A, Self) {
         if !log {

@@ -132,8 +132,8 @@ where
     }
 }
 
-/// The sum of the exponentials of a row, and the largest magnitudes of its elements, which if they are all near make that
-/// sum right. The exponentials, or with `log` the elements, replace those of the pending row, which is finished.
+/// The sum of the exponentials of a row, and the largest magnitudes of its elements, which say whether that is right.
+/// The exponentials, or with `log` the elements, replace those of the pending row, which is finished.
 ///
 /// # Safety
 /// `src` is readable for `cols` elements and `kept` writable for as many, rounded up to a vector; the pending row is
@@ -158,8 +158,8 @@ where
     let (head, stream) = pending.as_ref().map_or((0, false), |p| (p.head(), p.stream));
     let both = (cols - head) / step * step;
     let whole = cols / step * step;
-    // SAFETY: all is within the rows: `head + both` is at most `cols`. What is pending of an element is read before what
-    // is kept of another replaces it, as it is `head` elements ahead.
+    // SAFETY: all is within the rows: `head + both` is at most `cols`. What is pending of an element is read before
+    // what is kept of another replaces it, as it is `head` elements ahead.
     unsafe {
         if let Some(pending) = pending {
             pending.part(0, head);

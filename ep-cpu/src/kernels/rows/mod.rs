@@ -57,8 +57,8 @@ pub struct RowsArgs {
 /// Computes in f64 if either dtype is f64, else in f32, and rounds once. `exp(x - max)` counts as zero below
 /// the smallest normal number of that type. In units of the last place of the type computed in, a softmax is within
 /// 4, whatever the values, and a log-softmax within 4 of the largest of 1, `x - max`, the logarithm of the sum and
-/// the result: one for each exponential, one for their sum, one for its reciprocal and the product. A sum of many
-/// terms, all equal, may add one to that. The result does not depend on the number of threads.
+/// the result: up to one and a half for an exponential, as much for their sum, one for its reciprocal and the product.
+/// A sum of many terms, all equal, may add one to that. The result does not depend on the number of threads.
 ///
 /// # Errors
 /// `InvalidArgument` if the matrix has more elements than an address space holds; `OutOfMemory` if there is
