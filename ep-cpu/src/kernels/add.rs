@@ -3,6 +3,7 @@
 //! Terms are added from left to right. f16 and bf16 add in f32 and round once, integers wrap, bool is "or".
 
 use super::elem::{Bool, Storage};
+use super::engine::Run;
 use super::fill::fill_pattern;
 use super::memcpy::{MemcpyArgs, memcpy};
 use super::raw::{Shared, for_ranges};
@@ -124,7 +125,7 @@ unsafe fn sum<T: Term, const PARTS: usize>(isa: Isa, par: &dyn Parallel, args: &
                 stream::blocks(&sum, to.get(), size, range, ahead);
             } else {
                 let mut at = range.start;
-                sum.compute(&mut at, range.len(), to.get().add(range.start * size));
+                sum.compute(&mut at, Run::cached(range.len()), to.get().add(range.start * size));
             }
         }
         Ok(())
@@ -162,7 +163,11 @@ impl<T: Term> Blocks for Sum<'_, T> {
         at
     }
 
-    unsafe fn compute(&self, at: &mut usize, n: usize, out: *mut u8) {
+    fn streams(&self) -> bool {
+        false
+    }
+
+    unsafe fn compute(&self, at: &mut usize, Run { n, .. }: Run, out: *mut u8) {
         let out = out.cast::<T>();
         // SAFETY: `out` has `n` numbers by the caller's promise, and the sources have them from `at` on.
         unsafe {

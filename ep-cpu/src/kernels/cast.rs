@@ -6,7 +6,7 @@
 //! copy of the bytes.
 
 use super::elem::{Bool, Complex, Storage, f64_to_f32_odd};
-use super::engine::Cost;
+use super::engine::{Cost, Run};
 use super::narrow;
 use super::num::Number;
 use super::unary::{Op, UnaryKernel};
@@ -60,7 +60,7 @@ pub fn rows() -> &'static [(DType, DType, UnaryKernel)] {
 
 /// # Safety
 /// As [`UnaryBlock`](super::engine::UnaryBlock), with aligned elements of f16 and f32.
-unsafe fn widen(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, n: usize) {
+unsafe fn widen(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, Run { n, .. }: Run) {
     // SAFETY: the caller's contract.
     let (src, dst) = unsafe { slices(src, dst, n) };
     narrow::widen_f16(isa, src, dst);
@@ -68,7 +68,7 @@ unsafe fn widen(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, n: usize) {
 
 /// # Safety
 /// As [`UnaryBlock`](super::engine::UnaryBlock), with aligned elements of f32 and f16.
-unsafe fn round_f16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, n: usize) {
+unsafe fn round_f16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, Run { n, .. }: Run) {
     // SAFETY: the caller's contract.
     let (src, dst) = unsafe { slices(src, dst, n) };
     narrow::round_f16(isa, src, dst);
@@ -76,7 +76,7 @@ unsafe fn round_f16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, n: usiz
 
 /// # Safety
 /// As [`UnaryBlock`](super::engine::UnaryBlock), with aligned elements of f32 and bf16.
-unsafe fn round_bf16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, n: usize) {
+unsafe fn round_bf16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, Run { n, .. }: Run) {
     // SAFETY: the caller's contract.
     let (src, dst) = unsafe { slices(src, dst, n) };
     narrow::round_bf16(isa, src, dst);

@@ -4,20 +4,44 @@
 //! launch into such blocks: it splits over threads, has [`Operands`] bring what repeats or is written in place
 //! to where a block can read it, and sends what no cache holds past it ([`stream`]).
 
+use super::elem::Storage;
 use super::operands::{Buffers, Compute, Operands, STAGE_BYTES, Stage, splat};
 use super::raw::{GRAIN_BYTES, Shared, for_ranges};
 use super::stream::{self, Ahead, Blocks};
 use crate::isa::Isa;
 use ep_core::parallel::Parallel;
-use ep_core::{Error, Result};
+use ep_core::{DType, Error, Result};
 use primitives::broadcast::{MAX_DIMS, Plan};
 use std::ptr;
 
-/// Computes `n` elements: `(isa, attributes, src, dst, n)`. The two ranges must not overlap.
-pub(crate) type UnaryBlock = unsafe fn(Isa, [f64; 2], *const u8, *mut u8, usize);
+/// Computes elements: `(isa, attributes, src, dst, how many)`. The two ranges must not overlap.
+pub(crate) type UnaryBlock = unsafe fn(Isa, [f64; 2], *const u8, *mut u8, Run);
 
-/// Computes `n` elements: `(isa, attributes, src0, src1, dst, n)`. `dst` must overlap neither source.
-pub(crate) type BinaryBlock = unsafe fn(Isa, [f64; 2], *const u8, *const u8, *mut u8, usize);
+/// Computes elements: `(isa, attributes, src0, src1, dst, how many)`. `dst` must overlap neither source.
+pub(crate) type BinaryBlock = unsafe fn(Isa, [f64; 2], *const u8, *const u8, *mut u8, Run);
+
+/// How many elements a block computes, and how it stores them.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) n: usize,
+    /// If not 0, the destination is whole lines, at a line, to be stored past the cache, and so many bytes further on
+    /// in each source is what to fetch into it. Never for kernels that do not [stream](Unary::streams).
+    pub(crate) ahead: usize,
+}
+
+/// Whether loops over elements `S` and `D` are compiled a second time, with stores past the cache: worth it for what
+/// networks are made of.
+pub(crate) const fn streams<S: Storage, D: Storage>() -> bool {
+    matches!((S::DTYPE, D::DTYPE), (DType::F32, DType::F32))
+}
+
+impl Run {
+    /// Elements that stay in the cache.
+    #[inline(always)]
+    pub(crate) fn cached(n: usize) -> Self {
+        Self { n, ahead: 0 }
+    }
+}
 
 /// How much work an element is; decides how finely a launch is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +82,8 @@ pub(crate) struct Unary {
     pub(crate) src_size: usize,
     pub(crate) dst_size: usize,
     pub(crate) cost: Cost,
+    /// Whether the block itself can store past the cache.
+    pub(crate) streams: bool,
 }
 
 impl Unary {
@@ -87,7 +113,7 @@ impl Unary {
         let bytes = self.src_size + self.dst_size;
         if !in_place && is_small(count, self.cost, bytes) {
             // SAFETY: the caller's contract; the two differ, so they do not overlap.
-            unsafe { (self.block)(isa, attr, src, dst, count) };
+            unsafe { (self.block)(isa, attr, src, dst, Run::cached(count)) };
             return Ok(());
         }
         if in_place && self.src_size != self.dst_size {
@@ -124,9 +150,14 @@ impl Compute<1> for UnaryCompute {
     }
 
     #[inline(always)]
-    unsafe fn compute(&self, [src]: [*const u8; 1], dst: *mut u8, n: usize) {
+    fn streams(&self) -> bool {
+        self.kernel.streams
+    }
+
+    #[inline(always)]
+    unsafe fn compute(&self, [src]: [*const u8; 1], dst: *mut u8, run: Run) {
         // SAFETY: the caller's contract is that of a block.
-        unsafe { (self.kernel.block)(self.isa, self.attr, src, dst, n) }
+        unsafe { (self.kernel.block)(self.isa, self.attr, src, dst, run) }
     }
 }
 
@@ -137,6 +168,8 @@ pub(crate) struct Binary {
     pub(crate) src_size: usize,
     pub(crate) dst_size: usize,
     pub(crate) cost: Cost,
+    /// Whether the block itself can store past the cache.
+    pub(crate) streams: bool,
 }
 
 impl Binary {
@@ -178,7 +211,7 @@ impl Binary {
             match held {
                 [Held::Dense(a), Held::Dense(b)] => {
                     // SAFETY: the caller's contract; no source is the destination, so none overlaps it.
-                    unsafe { (self.block)(isa, attr, a, b, dst, count) };
+                    unsafe { (self.block)(isa, attr, a, b, dst, Run::cached(count)) };
                     return Ok(());
                 }
                 // What the other path refuses.
@@ -312,7 +345,7 @@ unsafe fn compute_staged<C: Compute<N>, const N: usize>(
             }
         }
         // SAFETY: as above; what is the destination too is read from its copy.
-        unsafe { compute.compute(from, dst.add(start * compute.dst_size()), n) };
+        unsafe { compute.compute(from, dst.add(start * compute.dst_size()), Run::cached(n)) };
     }
 }
 
@@ -335,9 +368,14 @@ impl Compute<2> for BinaryCompute {
     }
 
     #[inline(always)]
-    unsafe fn compute(&self, [a, b]: [*const u8; 2], dst: *mut u8, n: usize) {
+    fn streams(&self) -> bool {
+        self.kernel.streams
+    }
+
+    #[inline(always)]
+    unsafe fn compute(&self, [a, b]: [*const u8; 2], dst: *mut u8, run: Run) {
         // SAFETY: the caller's contract is that of a block.
-        unsafe { (self.kernel.block)(self.isa, self.attr, a, b, dst, n) }
+        unsafe { (self.kernel.block)(self.isa, self.attr, a, b, dst, run) }
     }
 }
 
@@ -385,7 +423,7 @@ unsafe fn run<C: Compute<N>, const N: usize>(
                 stream::blocks(&reader, dst, dst_size, range, &ahead[..dense]);
             } else {
                 let mut cursor = reader.cursor(range.start, 0);
-                reader.compute(&mut cursor, range.len(), dst.add(range.start * dst_size));
+                reader.compute(&mut cursor, Run::cached(range.len()), dst.add(range.start * dst_size));
             }
         }
         Ok(())
@@ -425,6 +463,37 @@ mod tests {
             unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
             let out = &dst.written()[3..];
             assert_eq!((0..n).find(|&i| out[i].to_bits() != (-src[i + 1]).to_bits()), None, "{isa}");
+        }
+    }
+
+    /// Formulas store past the cache by themselves, and give the bits that they give inside it.
+    #[test]
+    fn large_formulas_stream() {
+        let n = STREAM_BYTES / 4 + 777;
+        let op = unary::OPS.iter().position(|o| *o == "exp").unwrap();
+        let kernel = unary::lookup(op, DType::F32, DType::F32).unwrap();
+        let src = noise(n + 1);
+        for isa in Isa::available() {
+            let mut dst = Guarded::<f32>::new(n + 3);
+            let to = dst.ptr().wrapping_add(3);
+            let args = UnaryArgs { count: n, src: src[1..].as_ptr().cast(), dst: to.cast(), attr: [0.0; 2] };
+            // SAFETY: both have `n` elements from there on.
+            unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
+            let out = &dst.written()[3..];
+            for start in (0..n).step_by(10_007) {
+                let mut small = Guarded::<f32>::new(10_007.min(n - start));
+                let count = small.written().len();
+                let args = UnaryArgs {
+                    count,
+                    src: src[1 + start..].as_ptr().cast(),
+                    dst: small.ptr().cast(),
+                    attr: [0.0; 2],
+                };
+                // SAFETY: both have `count` elements from there on.
+                unsafe { kernel.launch(isa, &Threads(1), &args) }.unwrap();
+                let same = small.written().iter().zip(&out[start..]).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "from {start} {isa}");
+            }
         }
     }
 

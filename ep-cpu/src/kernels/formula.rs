@@ -1,7 +1,9 @@
 //! Formulas over the functions of [`Math`], run on the elements of a launch.
 
 use super::elem::Storage;
+use super::engine::Run;
 use super::math::{Double, Math, Single};
+use super::raw::prefetch;
 use super::simd::{self, Kernel, Lanes, MAX_LANES, Vector};
 use crate::isa::Isa;
 use half::{bf16, f16};
@@ -42,17 +44,20 @@ pub(super) use often;
 
 /// A floating-point element that a formula runs on.
 pub(super) trait Cell: Storage {
-    /// Computes `n` elements.
+    /// Whether [`Self::run`] can store past the cache.
+    const STREAMS: bool;
+
+    /// Computes the elements of `run`.
     ///
     /// # Safety
-    /// The sources are readable and `dst` is writable for `n` aligned elements of `Self`, and `dst`
-    /// overlaps no source.
+    /// The sources are readable and `dst` is writable for those aligned elements of `Self`, and `dst`
+    /// overlaps no source. A run past the cache is as [`Run`] says.
     unsafe fn run<F: Formula<N>, const N: usize>(
         isa: Isa,
         attr: [f64; 2],
         src: [*const u8; N],
         dst: *mut u8,
-        n: usize,
+        run: Run,
     );
 }
 
@@ -62,11 +67,11 @@ trait Step<const N: usize> {
     type From: Copy;
     type To: Copy;
     fn lanes<L: Lanes>() -> usize;
-    /// Computes as many elements as there are lanes.
+    /// Computes as many elements as there are lanes, and stores them past the cache if they are to `stream`.
     ///
     /// # Safety
-    /// The sources are readable and `dst` is writable for that many.
-    unsafe fn step<L: Lanes>(&self, src: [*const Self::From; N], dst: *mut Self::To);
+    /// The sources are readable and `dst` is writable for that many; to stream, `dst` is aligned to them.
+    unsafe fn step<L: Lanes>(&self, src: [*const Self::From; N], dst: *mut Self::To, stream: bool);
     /// Copies `n` elements, fewer than lanes, to where there is room for all, and one of them to the others.
     ///
     /// # Safety
@@ -93,19 +98,20 @@ trait Step<const N: usize> {
     }
 }
 
-/// `n` elements of a [`Step`], of which there is at least one.
+/// The elements of a [`Run`] by a [`Step`], of which there is at least one.
 struct Each<S: Step<N>, const N: usize> {
     step: S,
     src: [*const S::From; N],
     dst: *mut S::To,
-    n: usize,
+    run: Run,
 }
 
 impl<S: Step<N>, const N: usize> Kernel for Each<S, N> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let lanes = S::lanes::<L>();
-        let (mut src, mut dst, mut n) = (self.src, self.dst, self.n);
+        let Run { n: count, ahead } = self.run;
+        let (mut src, mut dst, mut n) = (self.src, self.dst, count);
         let mut buffers = [[const { MaybeUninit::<S::From>::uninit() }; MAX_LANES]; N];
         let mut out = [const { MaybeUninit::<S::To>::uninit() }; MAX_LANES];
         if n < lanes {
@@ -130,36 +136,40 @@ impl<S: Step<N>, const N: usize> Kernel for Each<S, N> {
             unsafe {
                 for k in 0..N {
                     at[k] = src[k].add(i);
+                    if ahead != 0 {
+                        prefetch(at[k].wrapping_byte_add(ahead));
+                    }
                 }
-                self.step.step::<L>(at, dst.add(i));
+                self.step.step::<L>(at, dst.add(i), ahead != 0);
             }
             if i == last {
                 break;
             }
             i = (if i == 0 { next } else { i + lanes }).min(last);
         }
-        if self.n < lanes {
-            // SAFETY: the loop has written `lanes` values, and `self.dst` has `self.n` elements, which are
+        if count < lanes {
+            // SAFETY: the loop has written `lanes` values, and `self.dst` has `count` elements, which are
             // fewer.
-            unsafe { S::cut::<L>(out.as_ptr().cast(), self.n, self.dst) };
+            unsafe { S::cut::<L>(out.as_ptr().cast(), count, self.dst) };
         }
     }
 }
 
-/// Computes `n` elements.
+/// Computes the elements of `run`.
 ///
 /// # Safety
-/// The sources are readable and `dst` is writable for `n` elements, and `dst` overlaps no source.
+/// The sources are readable and `dst` is writable for them, and `dst` overlaps no source. A run past the cache is as
+/// [`Run`] says.
 #[inline]
 unsafe fn each<S: Step<N>, const N: usize>(
     isa: Isa,
     step: S,
     src: [*const S::From; N],
     dst: *mut S::To,
-    n: usize,
+    run: Run,
 ) {
-    if n > 0 {
-        simd::dispatch(isa, Each { step, src, dst, n });
+    if run.n > 0 {
+        simd::dispatch(isa, Each { step, src, dst, run });
     }
 }
 
@@ -188,14 +198,15 @@ impl<F: Formula<N>, const N: usize> Step<N> for OnF32<F> {
     }
 
     #[inline(always)]
-    unsafe fn step<L: Lanes>(&self, src: [*const f32; N], dst: *mut f32) {
+    unsafe fn step<L: Lanes>(&self, src: [*const f32; N], dst: *mut f32, stream: bool) {
         let mut x = [L::F32::splat(0.0); N];
         for i in 0..N {
             // SAFETY: the caller's contract.
             x[i] = unsafe { L::F32::load(src[i]) };
         }
+        let y = on_lanes::<F, L::F32, N>(x, self.0);
         // SAFETY: as above.
-        unsafe { on_lanes::<F, L::F32, N>(x, self.0).store(dst) }
+        unsafe { if stream { y.stream(dst) } else { y.store(dst) } }
     }
 }
 
@@ -237,7 +248,7 @@ impl<F: Formula<N>, const N: usize> Step<N> for OnF64<F> {
     }
 
     #[inline(always)]
-    unsafe fn step<L: Lanes>(&self, src: [*const f64; N], dst: *mut f64) {
+    unsafe fn step<L: Lanes>(&self, src: [*const f64; N], dst: *mut f64, stream: bool) {
         let [a0, a1] = self.0;
         let mut x = [L::F64::splat(0.0); N];
         for i in 0..N {
@@ -246,33 +257,37 @@ impl<F: Formula<N>, const N: usize> Step<N> for OnF64<F> {
         }
         let y = F::apply::<Double<L::F64>>(x, [L::F64::splat(a0), L::F64::splat(a1)]);
         // SAFETY: as above.
-        unsafe { y.store(dst) }
+        unsafe { if stream { y.stream(dst) } else { y.store(dst) } }
     }
 }
 
 impl Cell for f32 {
+    const STREAMS: bool = true;
+
     unsafe fn run<F: Formula<N>, const N: usize>(
         isa: Isa,
         attr: [f64; 2],
         src: [*const u8; N],
         dst: *mut u8,
-        n: usize,
+        run: Run,
     ) {
         // SAFETY: the caller's contract.
-        unsafe { each(isa, OnF32(attr, PhantomData::<F>), src.map(<*const u8>::cast), dst.cast(), n) }
+        unsafe { each(isa, OnF32(attr, PhantomData::<F>), src.map(<*const u8>::cast), dst.cast(), run) }
     }
 }
 
 impl Cell for f64 {
+    const STREAMS: bool = true;
+
     unsafe fn run<F: Formula<N>, const N: usize>(
         isa: Isa,
         attr: [f64; 2],
         src: [*const u8; N],
         dst: *mut u8,
-        n: usize,
+        run: Run,
     ) {
         // SAFETY: the caller's contract.
-        unsafe { each(isa, OnF64(attr, PhantomData::<F>), src.map(<*const u8>::cast), dst.cast(), n) }
+        unsafe { each(isa, OnF64(attr, PhantomData::<F>), src.map(<*const u8>::cast), dst.cast(), run) }
     }
 }
 
@@ -304,7 +319,7 @@ macro_rules! narrow {
             }
 
             #[inline(always)]
-            unsafe fn step<L: Lanes>(&self, src: [*const $t; N], dst: *mut $t) {
+            unsafe fn step<L: Lanes>(&self, src: [*const $t; N], dst: *mut $t, _: bool) {
                 let mut x = [L::F32::splat(0.0); N];
                 for i in 0..N {
                     // SAFETY: the caller's contract.
@@ -327,7 +342,7 @@ macro_rules! narrow {
             }
 
             #[inline(always)]
-            unsafe fn step<L: Lanes>(&self, [src]: [*const $t; 1], dst: *mut f32) {
+            unsafe fn step<L: Lanes>(&self, [src]: [*const $t; 1], dst: *mut f32, _: bool) {
                 // SAFETY: the caller's contract.
                 unsafe { L::F32::$load(src).store(dst) }
             }
@@ -345,39 +360,42 @@ macro_rules! narrow {
             }
 
             #[inline(always)]
-            unsafe fn step<L: Lanes>(&self, [src]: [*const f32; 1], dst: *mut $t) {
+            unsafe fn step<L: Lanes>(&self, [src]: [*const f32; 1], dst: *mut $t, _: bool) {
                 // SAFETY: the caller's contract.
                 unsafe { L::F32::load(src).$store(dst) }
             }
         }
 
         impl Cell for $t {
+            const STREAMS: bool = false;
+
             unsafe fn run<F: Formula<N>, const N: usize>(
                 isa: Isa,
                 attr: [f64; 2],
                 src: [*const u8; N],
                 dst: *mut u8,
-                n: usize,
+                Run { n, .. }: Run,
             ) {
                 if F::OFTEN {
                     let step = $direct(attr, PhantomData::<F>);
                     // SAFETY: the caller's contract.
-                    return unsafe { each(isa, step, src.map(<*const u8>::cast), dst.cast(), n) };
+                    return unsafe { each(isa, step, src.map(<*const u8>::cast), dst.cast(), Run::cached(n)) };
                 }
                 let mut wide = [const { Wide::NEW }; N];
                 let mut out = const { Wide::NEW };
                 for start in (0..n).step_by(CHUNK) {
                     let len = CHUNK.min(n - start);
+                    let run = Run::cached(len);
                     // SAFETY: `start + len` is at most `n`, and `len` at most what the buffers hold; each
                     // call writes `len` elements of the buffer that the next one reads.
                     unsafe {
                         for (to, from) in wide.iter_mut().zip(src) {
                             let from = from.cast::<$t>().add(start);
-                            each(isa, $widen, [from], to.0.as_mut_ptr().cast(), len);
+                            each(isa, $widen, [from], to.0.as_mut_ptr().cast(), run);
                         }
                         let src = wide.each_ref().map(|buffer| buffer.0.as_ptr().cast());
-                        f32::run::<F, N>(isa, attr, src, out.0.as_mut_ptr().cast(), len);
-                        each(isa, $narrow, [out.0.as_ptr().cast()], dst.cast::<$t>().add(start), len);
+                        f32::run::<F, N>(isa, attr, src, out.0.as_mut_ptr().cast(), run);
+                        each(isa, $narrow, [out.0.as_ptr().cast()], dst.cast::<$t>().add(start), run);
                     }
                 }
             }

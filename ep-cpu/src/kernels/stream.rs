@@ -3,7 +3,10 @@
 //! An ordinary store first reads the line that it overwrites, which costs a third of the traffic of a copy
 //! once the data no longer fits. Streaming stores skip that, but lose while the data would have stayed cached.
 
+use super::engine::Run;
+use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::slice;
 
 /// Bytes written from which streaming pays: below, the output is likelier to be read again from the cache.
 pub(crate) const STREAM_BYTES: usize = 32 << 20;
@@ -101,6 +104,35 @@ pub(crate) unsafe fn fill(dst: *mut u8, mut pattern: [u8; 16], bytes: usize) {
 #[repr(C, align(64))]
 struct Line([u8; LINE]);
 
+/// A line of the output on its way past the cache.
+#[repr(C, align(64))]
+pub(crate) struct NewLine([MaybeUninit<u8>; LINE]);
+
+impl NewLine {
+    #[inline(always)]
+    pub(crate) fn new() -> Self {
+        Self([const { MaybeUninit::uninit() }; LINE])
+    }
+
+    /// Room for the elements of a line, whose size is a power of two.
+    #[inline(always)]
+    pub(crate) fn elements<T>(&mut self) -> &mut [MaybeUninit<T>] {
+        const { assert!(size_of::<T>().is_power_of_two() && size_of::<T>() <= 16) };
+        // SAFETY: the line is aligned for such elements and has room for so many.
+        unsafe { slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), LINE / size_of::<T>()) }
+    }
+
+    /// Stores the line; [`fence`] comes later.
+    ///
+    /// # Safety
+    /// All elements are written, and `to` is writable and at a line.
+    #[inline(always)]
+    pub(crate) unsafe fn store(&self, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { copy_lines(to, self.0.as_ptr().cast(), LINE) };
+    }
+}
+
 /// A computation of consecutive elements, which [`blocks`] cuts into pieces.
 pub(crate) trait Blocks {
     /// Where a piece continues.
@@ -109,11 +141,15 @@ pub(crate) trait Blocks {
     /// A cursor at element `at`. Of all that are in use at once each has another `lane`, below [`LANES`].
     fn cursor(&self, at: usize, lane: usize) -> Self::Cursor;
 
-    /// Computes the next `n` elements into `out` and moves the cursor past them.
+    /// Whether [`Self::compute`] can store past the cache by itself, and fetch what it reads.
+    fn streams(&self) -> bool;
+
+    /// Computes the next elements into `out` and moves the cursor past them.
     ///
     /// # Safety
-    /// The elements exist, and `out` is writable for them and overlaps nothing that they are computed from.
-    unsafe fn compute(&self, cursor: &mut Self::Cursor, n: usize, out: *mut u8);
+    /// The elements exist, and `out` is writable for them and overlaps nothing that they are computed from. Only where
+    /// [`Self::streams`] does `run` go past the cache, and then it is as [`Run`] says.
+    unsafe fn compute(&self, cursor: &mut Self::Cursor, run: Run, out: *mut u8);
 }
 
 /// A source that is read in step with the output, to be fetched ahead of its use.
@@ -152,7 +188,7 @@ pub(crate) unsafe fn blocks<B: Blocks>(
     let head = head.min(end - at);
     let mut cursor = work.cursor(at, 0);
     // SAFETY: `head` elements from `at` are within the range.
-    unsafe { work.compute(&mut cursor, head, dst.add(at * size)) };
+    unsafe { work.compute(&mut cursor, Run::cached(head), dst.add(at * size)) };
     at += head;
 
     let widest = ahead.iter().fold(size, |w, a| w.max(a.size));
@@ -161,11 +197,16 @@ pub(crate) unsafe fn blocks<B: Blocks>(
     let lane = PAGE / ahead.iter().map(|a| a.size).min().unwrap_or(size);
     let mut stage = Staged([0; MOST_STEP_BYTES]);
     let stage = stage.0.as_mut_ptr();
+    let direct = Run { n: step, ahead: LANES * PAGE };
     let block = |cursor: &mut B::Cursor, at: usize| {
         // SAFETY: the callers below have `step` elements left at `at`, which is at a line; they are whole lines
         // and fit the stage.
         unsafe {
-            work.compute(cursor, step, stage);
+            if work.streams() {
+                // Each line is fetched and stored between the computations of others, which hides both.
+                return work.compute(cursor, direct, dst.add(at * size));
+            }
+            work.compute(cursor, Run::cached(step), stage);
             for a in ahead {
                 prefetch(a.start.wrapping_add((at + LANES * lane) * a.size), step * a.size);
             }
@@ -188,7 +229,7 @@ pub(crate) unsafe fn blocks<B: Blocks>(
         at += step;
     }
     // SAFETY: what is left of the range.
-    unsafe { work.compute(&mut cursor, end - at, dst.add(at * size)) };
+    unsafe { work.compute(&mut cursor, Run::cached(end - at), dst.add(at * size)) };
     fence();
 }
 

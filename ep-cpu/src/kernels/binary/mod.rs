@@ -16,9 +16,11 @@ mod table;
 mod tests;
 
 use super::elem::Storage;
-use super::engine::{Binary, Cost};
+use super::engine::{Binary, Cost, Run, streams};
 use super::formula::{Cell, Formula};
 use super::grouped::{self, Function};
+use super::raw::prefetch;
+use super::stream::NewLine;
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Result};
@@ -74,6 +76,7 @@ impl BinaryKernel {
             src_size: size_of::<S>(),
             dst_size: size_of::<D>(),
             cost: O::COST,
+            streams: O::VECTOR && streams::<S, D>(),
         })
     }
 
@@ -83,6 +86,7 @@ impl BinaryKernel {
             src_size: size_of::<S>(),
             dst_size: size_of::<S>(),
             cost: Cost::Elementary,
+            streams: S::STREAMS,
         })
     }
 }
@@ -121,6 +125,8 @@ struct Map<'a, O, S, D> {
     src: [&'a [S]; 2],
     dst: &'a mut [MaybeUninit<D>],
     attr: [f64; 2],
+    /// As in [`Run`].
+    ahead: usize,
     op: PhantomData<O>,
 }
 
@@ -129,7 +135,20 @@ impl<O: Op<S, D>, S: Storage, D: Storage> Body for Map<'_, O, S, D> {
 
     #[inline(always)]
     fn run(self) {
-        map::<O, S, D>(self.src[0], self.src[1], self.dst, self.attr);
+        let Self { src: [a, b], dst, attr, ahead, .. } = self;
+        if !streams::<S, D>() || ahead == 0 {
+            return map::<O, S, D>(a, b, dst, attr);
+        }
+        let lanes = NewLine::new().elements::<D>().len();
+        for at in (0..dst.len()).step_by(lanes) {
+            let (a, b, to) = (&a[at..at + lanes], &b[at..at + lanes], &mut dst[at..at + lanes]);
+            prefetch(a.as_ptr().wrapping_byte_add(ahead));
+            prefetch(b.as_ptr().wrapping_byte_add(ahead));
+            let mut line = NewLine::new();
+            map::<O, S, D>(a, b, line.elements(), attr);
+            // SAFETY: the destination is lines at a line, and `map` writes as many elements as it is given room for.
+            unsafe { line.store(to.as_mut_ptr().cast()) };
+        }
     }
 }
 
@@ -163,7 +182,7 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
     a: *const u8,
     b: *const u8,
     dst: *mut u8,
-    n: usize,
+    Run { n, ahead }: Run,
 ) {
     if S::BULK || D::BULK {
         // SAFETY: the caller's contract.
@@ -177,7 +196,7 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
         let src: [&[S]; 2] = [slice::from_raw_parts(a.cast(), n), slice::from_raw_parts(b.cast(), n)];
         (src, slice::from_raw_parts_mut(dst.cast(), n))
     };
-    let map = Map::<O, S, D> { src, dst, attr, op: PhantomData };
+    let map = Map::<O, S, D> { src, dst, attr, ahead, op: PhantomData };
     if O::VECTOR { isa.dispatch(map) } else { map.run() }
 }
 
@@ -199,8 +218,8 @@ unsafe fn formula_block<F: Formula<2>, S: Cell>(
     a: *const u8,
     b: *const u8,
     dst: *mut u8,
-    n: usize,
+    run: Run,
 ) {
     // SAFETY: the caller's contract.
-    unsafe { S::run::<F, 2>(isa, attr, [a, b], dst, n) }
+    unsafe { S::run::<F, 2>(isa, attr, [a, b], dst, run) }
 }

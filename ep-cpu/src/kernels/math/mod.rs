@@ -82,6 +82,12 @@ pub(crate) trait Math: 'static {
         Self::exp_shifted(x, 0.0)
     }
 
+    /// As [`Self::exp`], for what is a result itself: it may use up the bound, which leaves nothing for a product.
+    #[inline(always)]
+    fn exp_alone(x: Self::V) -> Self::V {
+        Self::exp(x)
+    }
+
     #[inline(always)]
     fn cosh(x: Self::V) -> Self::V {
         let half = Self::exp_shifted(x.abs(), -1.0);

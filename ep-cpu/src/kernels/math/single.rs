@@ -169,6 +169,19 @@ impl<V: simd::Single> Single<V> {
         V::select(t.lt(V::splat(1.0)), small, large).copysign(x)
     }
 
+    /// Sigmoid of `high + low`, given whether that is negative, and `beside`: what `low` adds to the magnitude of
+    /// `high`.
+    #[inline(always)]
+    fn sigmoid_beside(high: V, low: V, negative: V::Mask, beside: V) -> V {
+        let t = high.abs();
+        let Some(tail) = t.piecewise(beside, &pieces::LOGISTIC) else {
+            return sigmoid::<Self>(high, low);
+        };
+        let near = V::select(negative, tail, V::splat(1.0) - tail);
+        let far = !t.lt(V::splat(pieces::LOGISTIC.end.into()));
+        if far.any() { V::select(far, sigmoid::<Self>(high, low), near) } else { near }
+    }
+
     /// [`Math::gated`] without pieces.
     #[inline(always)]
     fn gated_anywhere(x: V, high: V, low: V) -> V {
@@ -227,6 +240,11 @@ impl<V: simd::Single> Math for Single<V> {
     fn exp_shifted(x: V, shift: f64) -> V {
         let (n, _, r) = Self::reduce_exp(x.at_most(90.0).at_least(-104.0));
         Self::exp_reduced(r).scale(if shift == 0.0 { n } else { n + shift })
+    }
+
+    #[inline(always)]
+    fn exp_alone(x: V) -> V {
+        if let Some(exp) = x.exp_by_table() { exp } else { Self::exp(x) }
     }
 
     #[inline(always)]
@@ -365,13 +383,14 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn sigmoid_sum(high: V, low: V) -> V {
-        let (t, negative) = (high.abs(), high.lt(V::splat(0.0)));
-        let Some(tail) = t.piecewise(V::select(negative, -low, low), &pieces::LOGISTIC) else {
-            return sigmoid::<Self>(high, low);
-        };
-        let near = V::select(negative, tail, V::splat(1.0) - tail);
-        let far = !t.lt(V::splat(pieces::LOGISTIC.end.into()));
-        if far.any() { V::select(far, sigmoid::<Self>(high, low), near) } else { near }
+        let negative = high.lt(V::splat(0.0));
+        Self::sigmoid_beside(high, low, negative, V::select(negative, -low, low))
+    }
+
+    #[inline(always)]
+    fn sigmoid(x: V) -> V {
+        let nothing = V::splat(-0.0);
+        Self::sigmoid_beside(x, nothing, x.lt(V::splat(0.0)), nothing)
     }
 
     #[inline(always)]

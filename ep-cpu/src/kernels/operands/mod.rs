@@ -9,6 +9,7 @@ mod expand;
 #[cfg(test)]
 mod tests;
 
+use super::engine::Run;
 use super::stream::{Blocks, LANES, MOST_STEP_BYTES};
 use crate::isa::Isa;
 use primitives::broadcast::{Odometer, Plan};
@@ -27,9 +28,13 @@ pub(crate) trait Compute<const N: usize>: Copy + Sync {
     /// What the computation runs at.
     fn isa(&self) -> Isa;
 
+    /// Whether [`Self::compute`] can store past the cache.
+    fn streams(&self) -> bool;
+
     /// # Safety
-    /// `src` are readable and `dst` writable for `n` elements, and `dst` overlaps no source.
-    unsafe fn compute(&self, src: [*const u8; N], dst: *mut u8, n: usize);
+    /// `src` are readable and `dst` writable for the elements of `run`, and `dst` overlaps no source. Runs that go past
+    /// the cache are as [`Run`] says.
+    unsafe fn compute(&self, src: [*const u8; N], dst: *mut u8, run: Run);
 }
 
 /// How an operand is read.
@@ -204,8 +209,14 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
     }
 
     #[inline]
-    unsafe fn compute(&self, cursor: &mut Cursor<'a, N>, n: usize, out: *mut u8) {
+    fn streams(&self) -> bool {
+        self.dense && self.compute.streams()
+    }
+
+    #[inline]
+    unsafe fn compute(&self, cursor: &mut Cursor<'a, N>, run: Run, out: *mut u8) {
         let Operands { size, src, kinds, .. } = self.operands;
+        let n = run.n;
         if self.dense {
             let mut from = src;
             for start in &mut from {
@@ -213,7 +224,7 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
             }
             cursor.at += n;
             // SAFETY: the caller's promise.
-            return unsafe { self.compute.compute(from, out, n) };
+            return unsafe { self.compute.compute(from, out, run) };
         }
         let mut done = 0;
         while done < n {
@@ -255,7 +266,7 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
                 }
             }
             // SAFETY: each operand has `run` elements, none within the output; the caller vouches for that.
-            unsafe { self.compute.compute(from, out.add(done * self.compute.dst_size()), run) };
+            unsafe { self.compute.compute(from, out.add(done * self.compute.dst_size()), Run::cached(run)) };
             cursor.at += run;
             done += run;
         }

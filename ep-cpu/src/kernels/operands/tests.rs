@@ -16,7 +16,11 @@ impl Compute<2> for Pairs {
         self.1
     }
 
-    unsafe fn compute(&self, src: [*const u8; 2], dst: *mut u8, n: usize) {
+    fn streams(&self) -> bool {
+        false
+    }
+
+    unsafe fn compute(&self, src: [*const u8; 2], dst: *mut u8, Run { n, .. }: Run) {
         for (i, from) in (0..n)
             .flat_map(|i| src.map(|s| (i, s)))
             .enumerate()
@@ -67,7 +71,7 @@ fn check(case: &Case, rng: &mut Rng) {
             let mut at = range.start;
             while at < range.end {
                 let n = (1 + rng.next() as usize % 3000).min(range.end - at);
-                reader.compute(&mut cursor, n, out.add(at * dst_size));
+                reader.compute(&mut cursor, Run::cached(n), out.add(at * dst_size));
                 at += n;
             }
         }

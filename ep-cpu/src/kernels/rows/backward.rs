@@ -6,7 +6,7 @@
 use super::exp::HalfExp;
 use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
 use super::{EXP_BYTES, LINE, Room, Row, UNROLL, backward_strips, elements, flush, join, lanes, staged};
-use super::{prefetch, prefetch_line};
+use super::{prefetch, prefetch_line, prefetch_to_write};
 use crate::isa::Isa;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::{Cell, Real};
@@ -227,15 +227,18 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for Rows<S, D,
                 }
             } else {
                 for first in (0..rows).step_by(V::LANES) {
-                    let rows = V::LANES.min(rows - first);
+                    let left = rows - first;
+                    let rows = V::LANES.min(left);
                     let mut g = g.from(first * cols);
                     let dx = g.dx;
                     if stream {
                         g.dx = stage.start();
                     }
+                    let owned = if stream { 0 } else { left };
                     match cols.div_ceil(V::LANES) {
                         1 if V::FAST_PARTS => group::<V, S, D, LOG, 1>(&g, rows, cols),
                         2 if V::FAST_PARTS => group::<V, S, D, LOG, 2>(&g, rows, cols),
+                        5.. if V::FAST_PARTS => each::<V, S, D, LOG>(&g, rows, cols, owned),
                         _ => group::<V, S, D, LOG, 0>(&g, rows, cols),
                     }
                     if stream {
@@ -456,6 +459,50 @@ where
             } else {
                 dx.store_part(g.dx.add(last), cols - last);
             }
+        }
+    }
+}
+
+/// Rows that are fetched before they are read, and whose places before they are written.
+const ROWS_AHEAD: usize = 4;
+
+/// As [`group`], one row after the other: of long rows, those of a group and of the next would fill the first-level
+/// cache. The `owned` first rows from here on are this task's to write: their places are fetched too.
+///
+/// # Safety
+/// As for [`group`].
+#[inline(always)]
+unsafe fn each<V, S, D, const LOG: bool>(g: &Gradient<S, D>, rows: usize, cols: usize, owned: usize)
+where
+    V: Vector,
+    S: Cell<V::Lane>,
+    D: Cell<V::Lane>,
+{
+    let zero = V::splat(V::Lane::ZERO);
+    let last = (cols - 1) / V::LANES * V::LANES;
+    for row in 0..rows {
+        // SAFETY: the row is inside the matrix; each vector is read before it is written.
+        unsafe {
+            let g = g.from(row * cols);
+            let ahead = ROWS_AHEAD * cols;
+            prefetch(g.y.wrapping_add(ahead), cols);
+            prefetch(g.dy.wrapping_add(ahead), cols);
+            if row + ROWS_AHEAD < owned {
+                prefetch_to_write(g.dx.wrapping_add(ahead), cols);
+            }
+            let mut sums = [zero; 2];
+            for at in (0..last).step_by(V::LANES) {
+                let y = if LOG { zero } else { V::load(g.y.add(at)) };
+                sums = [sums[1], term::<V, LOG>(y, V::load(g.dy.add(at)), sums[0])];
+            }
+            let (y, dy) = load_last::<V, S, D, LOG>(&g.from(last), cols - last);
+            let sum = term::<V, LOG>(y, dy, sums[0]).add(sums[1]).fold(V::add);
+            let formula = Formula::<V, LOG>::new(sum);
+            for at in (0..last).step_by(V::LANES) {
+                formula.of(V::load(g.y.add(at)), V::load(g.dy.add(at))).store(g.dx.add(at));
+            }
+            let (y, dy) = load_last::<V, S, D, false>(&g.from(last), cols - last);
+            formula.of(y, dy).store_part(g.dx.add(last), cols - last);
         }
     }
 }

@@ -175,7 +175,28 @@ impl<A: Real> Last<A> {
     }
 }
 
+impl<A: Real> Last<A> {
+    /// For a row of which no element was shifted, given the sum of the exponentials. What is returned first is to be
+    /// taken off each element of a log-softmax before: it is most of the logarithm.
+    #[inline(always)]
+    pub(super) fn of_near(log: bool, sum: A) -> (A, Self) {
+        if !log {
+            return (A::ZERO, Self { factor: sum.reciprocal(), addend: A::ZERO });
+        }
+        let log_sum = sum.log();
+        let base = A::from_f64(log_sum);
+        (base, Self { factor: A::ONE, addend: A::from_f64(base.to_f64() - log_sum) })
+    }
+}
+
 impl<V: Vector> Last<V> {
+    /// The log-softmax from an element and what is to be taken off it before.
+    #[inline(always)]
+    pub(super) fn apply_log(&self, x: V, base: V) -> V {
+        // The logarithm of a probability is not above 0. A NaN stays one.
+        V::splat(V::Lane::ZERO).min(x.sub(base).add(self.addend))
+    }
+
     #[inline(always)]
     pub(super) fn apply(&self, x: V) -> V {
         x.mul_add(self.factor, self.addend)

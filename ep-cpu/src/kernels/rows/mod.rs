@@ -31,7 +31,6 @@ pub(super) use backward::table as backward_table;
 pub use backward::{BackwardArgs, BackwardFn};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Error, Result};
-use exp::Last;
 use half::{bf16, f16};
 pub(super) use norm::table as norm_table;
 pub use norm::{NormArgs, NormFn};
@@ -58,8 +57,8 @@ pub struct RowsArgs {
 /// Computes in f64 if either dtype is f64, else in f32, and rounds once. `exp(x - max)` counts as zero below
 /// the smallest normal number of that type. In units of the last place of the type computed in, a softmax is within
 /// 4, whatever the values, and a log-softmax within 4 of the largest of 1, `x - max`, the logarithm of the sum and
-/// the result: one for each exponential, one for their sum, one for its reciprocal and the product. A sum of many
-/// terms, all equal, may add one to that. The result does not depend on the number of threads.
+/// the result: up to one and a half for an exponential, as much for their sum, one for its reciprocal and the product.
+/// A sum of many terms, all equal, may add one to that. The result does not depend on the number of threads.
 ///
 /// # Errors
 /// `InvalidArgument` if the matrix has more elements than an address space holds; `OutOfMemory` if there is
@@ -193,7 +192,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Body<A> for Rows<S, D> {
         unsafe {
             if self.0.cols == 1 {
                 single::<V, S, D>(&self.0);
-            } else if self.0.cols * size_of::<A>() <= short::SHORT_BYTES {
+            } else if self.0.cols * size_of::<A>() <= short::most::<V>() {
                 short::run::<V, S, D>(&self.0);
             } else {
                 medium::run::<V, S, D>(&self.0);
@@ -224,29 +223,6 @@ where
             let x = V::load_part(m.src.add(at), len, V::Lane::ZERO);
             // 0, or NaN for what is not finite.
             certain.add(x.sub(x)).store_part(m.dst.add(at), len);
-        }
-    }
-}
-
-/// Finishes each element and stores it.
-///
-/// # Safety
-/// `exps` is readable and `dst` writable for `len` elements; they do not overlap.
-#[inline(always)]
-unsafe fn store_run<V, D>(exps: *const V::Lane, dst: *mut D, len: usize, last: &Last<V>)
-where
-    V: Vector,
-    D: Cell<V::Lane>,
-{
-    let whole = len - len % V::LANES;
-    // SAFETY: all is within the caller's elements.
-    unsafe {
-        for at in (0..whole).step_by(V::LANES) {
-            last.apply(V::load(exps.add(at))).store(dst.add(at));
-        }
-        if whole < len {
-            let x = V::load_part(exps.add(whole), len - whole, V::Lane::ZERO);
-            last.apply(x).store_part(dst.add(whole), len - whole);
         }
     }
 }

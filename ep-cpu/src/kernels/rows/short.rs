@@ -7,8 +7,16 @@ use super::{Matrix, Room, flush, lanes, prefetch, prefetch_to_write};
 use crate::kernels::real::{Cell, Real};
 
 /// Bytes of a row, in the type computed in, up to which rows are short.
-pub(super) const SHORT_BYTES: usize = 1024;
+const SHORT_BYTES: usize = 1024;
+/// The same where there are exponentials of [near](Vector::NEAR) elements, with which registers hold a row.
+const NEAR_SHORT_BYTES: usize = 512;
 const GROUP_BYTES: usize = MAX_LANES * SHORT_BYTES;
+
+/// Bytes of the longest short row, in the type computed in.
+#[inline(always)]
+pub(super) fn most<V: Vector>() -> usize {
+    if V::NEAR.is_some() { NEAR_SHORT_BYTES } else { SHORT_BYTES }
+}
 
 /// Softmax or log-softmax of a matrix of short rows.
 ///
@@ -35,8 +43,10 @@ where
             match m.cols.div_ceil(V::LANES) {
                 1 if V::FAST_PARTS => group.run::<V, 1>(),
                 2 if V::FAST_PARTS => group.run::<V, 2>(),
-                5 | 6 if V::FAST_PARTS && !m.log => group.each::<V, 6>(),
-                7 | 8 if V::FAST_PARTS && !m.log => group.each::<V, 8>(),
+                3 if V::NEAR.is_some() => group.run::<V, 3>(),
+                4 if V::NEAR.is_some() => group.run::<V, 4>(),
+                5 | 6 if V::FAST_PARTS && (!m.log || V::NEAR.is_some()) => group.each::<V, 6>(),
+                7 | 8 if V::FAST_PARTS && (!m.log || V::NEAR.is_some()) => group.each::<V, 8>(),
                 _ => group.run::<V, 0>(),
             }
             if m.stream {
@@ -71,6 +81,14 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
         S: Cell<A>,
         D: Cell<A>,
     {
+        if W > 0
+            && let Some(bound) = V::NEAR
+        {
+            // SAFETY: the caller's promise.
+            if unsafe { self.near_all::<V, W, 1>(bound) } {
+                return;
+            }
+        }
         let &Self { log, rows, cols, src, dst, owned, exps } = self;
         // The last vector of a row may be part of one.
         let full = if W > 0 { W - 1 } else { (cols - 1) / V::LANES };
@@ -135,7 +153,7 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
 const ROWS_AHEAD: usize = 8;
 
 impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
-    /// Softmax of rows of `W` vectors or one less, which stay in registers from their maximum to their end. One row's
+    /// Rows of `W` vectors or one less, which stay in registers from their maximum to their end. One row's
     /// instructions overlap with those of the next.
     ///
     /// # Safety
@@ -147,14 +165,30 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
         S: Cell<A>,
         D: Cell<A>,
     {
-        let &Self { rows, cols, src, dst, owned, .. } = self;
+        let &Self { log, rows, cols, src, dst, owned, .. } = self;
         let lowest = V::splat(A::NEG_INFINITY);
         let part = |k: usize| cols.saturating_sub(k * V::LANES).min(V::LANES);
+        // Where one row of a group is not near, it is likely that others are not.
+        let mut near = V::NEAR;
+        if log && let Some(bound) = near {
+            // SAFETY: the caller's promise.
+            if unsafe { self.near_all::<V, W, 2>(bound) } {
+                return;
+            }
+            near = None;
+        }
         for row in 0..rows {
             let (src, dst) = (src.wrapping_add(row * cols), dst.wrapping_add(row * cols));
             prefetch(src.wrapping_add(rows * cols), cols);
             if row + ROWS_AHEAD < owned {
                 prefetch_to_write(dst.wrapping_add(ROWS_AHEAD * cols), cols);
+            }
+            if let Some(bound) = near {
+                // SAFETY: the row is one of the group's.
+                if unsafe { self.near::<V, W>(row, bound) } {
+                    continue;
+                }
+                near = None;
             }
             let (mut x, mut max) = ([lowest; W], [lowest; 2]);
             for (k, x) in x.iter_mut().enumerate() {
@@ -167,20 +201,135 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
             }
             let max = max[0].max(max[1]).fold(V::max).first();
             let shift = Shift::of(max);
-            let splat = shift.splat::<V>();
+            let (splat, most) = (shift.splat::<V>(), V::splat(max));
             let mut sum = [V::splat(A::ZERO); 2];
             for (k, x) in x.iter_mut().enumerate() {
-                *x = splat.exp(*x);
-                sum[k % 2] = sum[k % 2].add(*x);
+                let e = splat.exp(*x);
+                sum[k % 2] = sum[k % 2].add(e);
+                *x = if log { x.sub(most) } else { e };
             }
             let sum = sum[0].add(sum[1]).fold(V::add).first();
-            let last = Last::of(false, &shift, sum, max).splat::<V>();
+            let last = Last::of(log, &shift, sum, max).splat::<V>();
             for (k, x) in x.into_iter().enumerate() {
                 let (at, y) = (dst.wrapping_add(k * V::LANES), last.apply(x));
                 // SAFETY: as for the loads.
                 unsafe { if k + 2 < W { y.store(at) } else { y.store_part(at, part(k)) } }
             }
         }
+    }
+}
+
+impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
+    /// As [`Self::run`], if all elements are near: they need no maxima. Whether they are. All vectors of a row but the
+    /// last `PARTS` of `W` are whole.
+    ///
+    /// # Safety
+    /// The group is as [`Group`] says, and its rows are that long.
+    #[inline(always)]
+    unsafe fn near_all<V, const W: usize, const PARTS: usize>(&self, bound: A) -> bool
+    where
+        V: Vector<Lane = A>,
+        S: Cell<A>,
+        D: Cell<A>,
+    {
+        let &Self { log, rows, cols, src, dst, owned, exps } = self;
+        let zero = V::splat(A::ZERO);
+        let part = |k: usize| cols.saturating_sub(k * V::LANES).min(V::LANES);
+        let (mut largest, mut each) = ([zero; 2], [zero; MAX_LANES]);
+        for (row, each) in each[..rows].iter_mut().enumerate() {
+            let (src, exps) = (src.wrapping_add(row * cols), exps.wrapping_add(row * W * V::LANES));
+            prefetch(src.wrapping_add(rows * cols), cols);
+            if row < owned {
+                prefetch_to_write(dst.wrapping_add(row * cols), cols);
+            }
+            let mut sum = [zero; 2];
+            for k in 0..W {
+                let (at, whole) = (src.wrapping_add(k * V::LANES), k + PARTS < W);
+                // SAFETY: the row's elements, and its place for exponentials, rounded up to `W` vectors.
+                unsafe {
+                    let x = if whole { V::load(at) } else { V::load_part(at, part(k), A::ZERO) };
+                    largest[k % 2] = x.magnitude(largest[k % 2]);
+                    let e = x.exp_near();
+                    sum[k % 2] = sum[k % 2].add(if whole { e } else { e.first_lanes(part(k)) });
+                    if !log {
+                        e.store(exps.wrapping_add(k * V::LANES));
+                    }
+                }
+            }
+            *each = sum[0].add(sum[1]);
+        }
+        if !largest[0].magnitude(largest[1]).within(bound) {
+            return false;
+        }
+        let sums = lanes(V::fold_each(&each, V::add));
+        let [mut bases, mut factors, mut addends] = [[A::ZERO; MAX_LANES]; 3];
+        for i in 0..V::LANES {
+            let (base, last) = Last::of_near(log, sums[i]);
+            (bases[i], factors[i], addends[i]) = (base, last.factor, last.addend);
+        }
+        for (row, &base) in bases[..rows].iter().enumerate() {
+            let (src, dst) = (src.wrapping_add(row * cols), dst.wrapping_add(row * cols));
+            let exps = exps.wrapping_add(row * W * V::LANES);
+            let last = Last { factor: factors[row], addend: addends[row] };
+            let (base, last) = (V::splat(base), last.splat::<V>());
+            for k in 0..W {
+                let (at, whole) = (k * V::LANES, k + PARTS < W);
+                // SAFETY: as above.
+                unsafe {
+                    let y = if !log {
+                        V::load(exps.wrapping_add(at)).mul(last.factor)
+                    } else if whole {
+                        last.apply_log(V::load(src.wrapping_add(at)), base)
+                    } else {
+                        last.apply_log(V::load_part(src.wrapping_add(at), part(k), A::ZERO), base)
+                    };
+                    if whole {
+                        y.store(dst.wrapping_add(at));
+                    } else {
+                        y.store_part(dst.wrapping_add(at), part(k));
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// As [`Self::each`] for one row of softmax, if all its elements are near: it needs no maximum. Whether they are.
+    ///
+    /// # Safety
+    /// As for [`Self::each`], which has that row.
+    #[inline(always)]
+    unsafe fn near<V, const W: usize>(&self, row: usize, bound: A) -> bool
+    where
+        V: Vector<Lane = A>,
+        S: Cell<A>,
+        D: Cell<A>,
+    {
+        let cols = self.cols;
+        let (src, dst) = (self.src.wrapping_add(row * cols), self.dst.wrapping_add(row * cols));
+        let zero = V::splat(A::ZERO);
+        let part = |k: usize| cols.saturating_sub(k * V::LANES).min(V::LANES);
+        let (mut exps, mut largest, mut sum) = ([zero; W], [zero; 2], [zero; 2]);
+        for (k, exp) in exps.iter_mut().enumerate() {
+            let at = src.wrapping_add(k * V::LANES);
+            // SAFETY: the row's elements; all but the last two vectors are whole.
+            let x = unsafe { if k + 2 < W { V::load(at) } else { V::load_part(at, part(k), A::ZERO) } };
+            largest[k % 2] = x.magnitude(largest[k % 2]);
+            let e = x.exp_near();
+            sum[k % 2] = sum[k % 2].add(if k + 2 < W { e } else { e.first_lanes(part(k)) });
+            *exp = e;
+        }
+        if !largest[0].magnitude(largest[1]).within(bound) {
+            return false;
+        }
+        let sum = sum[0].add(sum[1]).fold(V::add).first();
+        let factor = V::splat(sum.reciprocal());
+        for (k, e) in exps.into_iter().enumerate() {
+            let (at, y) = (dst.wrapping_add(k * V::LANES), e.mul(factor));
+            // SAFETY: as for the loads.
+            unsafe { if k + 2 < W { y.store(at) } else { y.store_part(at, part(k)) } }
+        }
+        true
     }
 }
 

@@ -128,6 +128,12 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Body<A> for Strips<S, D, A> {
             unsafe {
                 let (src, dst) = (self.src.add(start), self.dst.add(start));
                 match self.buffer {
+                    Some(buffer) if V::NEAR.is_some() => {
+                        self.near_sums::<V>(src, buffer, width, self.src.wrapping_add(next));
+                        self.near_lasts(width);
+                        self.far_columns::<V>(src, buffer, width);
+                        self.write_buffered::<V>(buffer, dst, width);
+                    }
                     Some(buffer) => {
                         self.maxima::<V>(src, width, Some(buffer));
                         self.shifts(width);
@@ -259,14 +265,99 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
                             if self.log { x.sub(max) } else { e }.store(from);
                         }
                     }
-                    // What rounding takes away is carried on, as there may be millions of columns.
-                    let sum = V::load(sum_at.add(at));
-                    let part = part.sub(V::load(lost_at.add(at)));
-                    let total = sum.add(part);
-                    total.sub(sum).sub(part).store(lost_at.add(at));
-                    total.store(sum_at.add(at));
+                    self.add_to_sum(at, part);
                 }
             }
+        }
+    }
+
+    /// As [`Self::maxima`], [`Self::shifts`] and [`Self::sums`] for columns that are all near, of which it keeps the
+    /// largest magnitude; for a logarithm, the elements stay in the buffer.
+    #[inline(always)]
+    unsafe fn near_sums<V: Vector<Lane = A>>(
+        &self,
+        src: *const S,
+        buffer: *mut A,
+        width: usize,
+        next: *const S,
+    ) {
+        // SAFETY: the strip and its room are as `run` says.
+        unsafe {
+            let (largest_at, sum_at, lost_at) = (self.kept(0), self.kept(4), self.kept(5));
+            for at in (0..width).step_by(V::LANES) {
+                for kept in [largest_at, sum_at, lost_at] {
+                    V::splat(A::ZERO).store(kept.add(at));
+                }
+            }
+            for first in (0..self.cols).step_by(STEP) {
+                let step = STEP.min(self.cols - first);
+                for at in (0..width).step_by(V::LANES) {
+                    let len = V::LANES.min(width - at);
+                    let mut largest = V::load(largest_at.add(at));
+                    let mut part = V::splat(A::ZERO);
+                    for col in first..first + step {
+                        prefetch_far(next.wrapping_add(col * self.inner + at));
+                        let from = src.add(col * self.inner + at);
+                        let x =
+                            if len == V::LANES { V::load(from) } else { V::load_part(from, len, A::ZERO) };
+                        largest = x.magnitude(largest);
+                        let e = x.exp_near();
+                        part = part.add(e);
+                        if self.log { x } else { e }.store(buffer.add(col * self.width + at));
+                    }
+                    largest.store(largest_at.add(at));
+                    self.add_to_sum(at, part);
+                }
+            }
+        }
+    }
+
+    /// From sums of near columns to what finishes an element.
+    #[inline(always)]
+    unsafe fn near_lasts(&self, width: usize) {
+        for i in 0..width.next_multiple_of(MAX_LANES) {
+            // SAFETY: as for `shifts`.
+            unsafe {
+                let (base, last) = Last::of_near(self.log, *self.kept(4).add(i));
+                *self.kept(1).add(i) = base;
+                *self.kept(4).add(i) = last.factor;
+                *self.kept(5).add(i) = last.addend;
+            }
+        }
+    }
+
+    /// Computes again what is not near, vector by vector, so that it does not depend on how wide strips are.
+    #[inline(always)]
+    unsafe fn far_columns<V: Vector<Lane = A>>(&self, src: *const S, buffer: *mut A, width: usize) {
+        let Some(bound) = V::NEAR else { return };
+        for at in (0..width).step_by(V::LANES) {
+            // SAFETY: the strip and its room are as `run` says; the columns from `at` on are a strip, too.
+            unsafe {
+                if V::load(self.kept(0).add(at)).within(bound) {
+                    continue;
+                }
+                let columns = Self { state: self.state.add(at), ..*self };
+                let (buffer, width) = (buffer.add(at), V::LANES.min(width - at));
+                columns.maxima::<V>(src.add(at), width, Some(buffer));
+                columns.shifts(width);
+                columns.sums::<V, A>(buffer, self.width, width, Some(src.add(at)));
+                columns.lasts(width);
+            }
+        }
+    }
+
+    /// Adds to the sums of the columns of a vector. What rounding takes away is carried on, as there may be millions of
+    /// elements.
+    #[inline(always)]
+    unsafe fn add_to_sum<V: Vector<Lane = A>>(&self, at: usize, part: V) {
+        // SAFETY: as for `shifts`.
+        unsafe {
+            let (sum_at, lost_at) = (self.kept(4).add(at), self.kept(5).add(at));
+            let sum = V::load(sum_at);
+            let part = part.sub(V::load(lost_at));
+            let total = sum.add(part);
+            total.sub(sum).sub(part).store(lost_at);
+            total.store(sum_at);
         }
     }
 
@@ -279,6 +370,10 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
                 let parts = [*self.kept(1).add(i), *self.kept(2).add(i), *self.kept(3).add(i)];
                 let (sum, max) = (*self.kept(4).add(i), *self.kept(0).add(i));
                 let last = Last::of(self.log, &Shift::from_parts(parts), sum, max);
+                if self.buffer.is_some() {
+                    // The buffer has differences, of which nothing is left to be taken off.
+                    *self.kept(1).add(i) = A::ZERO;
+                }
                 *self.kept(4).add(i) = last.factor;
                 *self.kept(5).add(i) = last.addend;
             }
@@ -298,6 +393,21 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
         }
     }
 
+    /// What elements of the buffer become, of which as many as are left of the width count.
+    #[inline(always)]
+    unsafe fn finish<V: Vector<Lane = A>>(&self, at: usize, len: usize, x: V) -> V {
+        // SAFETY: as for `shifts`.
+        unsafe {
+            let last = self.last::<V>(at, len);
+            if !self.log {
+                return last.apply(x);
+            }
+            let base = self.kept(1).add(at);
+            let base = if len == V::LANES { V::load(base) } else { V::load_part(base, len, A::ZERO) };
+            last.apply_log(x, base)
+        }
+    }
+
     #[inline(always)]
     unsafe fn write_buffered<V: Vector<Lane = A>>(&self, buffer: *const A, dst: *mut D, width: usize) {
         for col in 0..self.cols {
@@ -313,12 +423,12 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
                 };
                 self.write_part::<V>(exps, dst, 0, head);
                 for at in (head..end).step_by(V::LANES) {
-                    let y = self.last::<V>(at, V::LANES).apply(V::load(exps.add(at)));
+                    let y = self.finish(at, V::LANES, V::load(exps.add(at)));
                     y.stream(dst.add(at));
                 }
                 let whole = end + (width - end) / V::LANES * V::LANES;
                 for at in (end..whole).step_by(V::LANES) {
-                    let y = self.last::<V>(at, V::LANES).apply(V::load(exps.add(at)));
+                    let y = self.finish(at, V::LANES, V::load(exps.add(at)));
                     y.store(dst.add(at));
                 }
                 self.write_part::<V>(exps, dst, whole, width);
@@ -333,7 +443,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
             let len = V::LANES.min(to - at);
             // SAFETY: the strip and its room are as `run` says.
             unsafe {
-                let y = self.last::<V>(at, len).apply(V::load_part(exps.add(at), len, A::ZERO));
+                let y = self.finish(at, len, V::load_part(exps.add(at), len, A::ZERO));
                 y.store_part(dst.add(at), len);
             }
         }

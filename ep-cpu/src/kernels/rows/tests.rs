@@ -268,6 +268,30 @@ fn many_rows_are_shared_out() {
     }
 }
 
+/// Rows near 0 need no maximum: next to others, up to the very bound, and where only the last element is beyond it.
+#[test]
+fn rows_near_zero_lie_beside_others() {
+    let mut rng = Rng::new();
+    for cols in [67, 70, 96, 113, 128, 129, 200, 256, 300, 1000, 2049] {
+        let rows = if cols < 300 { 37 } else { 18 };
+        let x: Vec<f64> = (0..rows * cols)
+            .map(|i| match (i / cols % 7, i % cols) {
+                (0, 0) => 20.0,
+                (0, 1) => -20.0,
+                (3, col) if col + 1 == cols => -1000.0,
+                (5, 3) => f64::NEG_INFINITY,
+                (row, _) => rng.signed() * if row == 1 { 1e-6 } else { 20.0 },
+            })
+            .collect();
+        for dtypes in [F32, [DType::F16, DType::F32], [DType::BF16, DType::BF16]] {
+            for log in [false, true] {
+                let case = Case::new(log, dtypes, [rows, cols, 1], &x);
+                case.check(&case.quick_reference());
+            }
+        }
+    }
+}
+
 /// Elements far apart, and far from 0: the bound is the same.
 #[test]
 fn wide_ranges_are_as_accurate() {

@@ -1,5 +1,6 @@
 //! The vectors that rows are computed in: one type for each level and type computed in.
 
+use super::lanes;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
@@ -38,6 +39,37 @@ pub(super) trait Arithmetic: Copy {
 pub(super) trait Vector: Arithmetic {
     /// Whether loading and storing part of a vector costs no more than all of it.
     const FAST_PARTS: bool = false;
+    /// The magnitudes up to which [`Self::exp_near`] is right, if that is faster than what is right for all: rows of
+    /// such elements need no shift.
+    const NEAR: Option<Self::Lane> = None;
+
+    /// `exp(self)` to 1.5 times the distance from 1 to the next number, relatively, for magnitudes up to
+    /// [`Self::NEAR`] and NaN; any number for others.
+    #[inline(always)]
+    fn exp_near(self) -> Self {
+        self
+    }
+
+    /// The larger magnitude, lane by lane, of `self` and of what is not negative; that where `self` is NaN.
+    #[inline(always)]
+    fn magnitude(self, least: Self) -> Self {
+        self.max(least)
+    }
+
+    /// The first `len` lanes, and zeros.
+    #[inline(always)]
+    fn first_lanes(self, len: usize) -> Self {
+        let mut lanes = lanes(self);
+        lanes[len..].fill(Self::Lane::ZERO);
+        // SAFETY: the array holds a vector.
+        unsafe { Self::load(lanes.as_ptr()) }
+    }
+
+    /// Whether no lane is above `bound`.
+    #[inline(always)]
+    fn within(self, bound: Self::Lane) -> bool {
+        lanes(self).iter().all(|&lane| lane <= bound)
+    }
 
     /// Every lane becomes `f` over all lanes.
     fn fold(self, f: impl Fn(Self, Self) -> Self) -> Self;

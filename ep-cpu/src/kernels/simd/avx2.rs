@@ -47,7 +47,7 @@ macro_rules! vector {
         $set:ident $add:ident $sub:ident $mul:ident $div:ident $fma:ident $and:ident $andnot:ident $or:ident
         $xor:ident $sqrt:ident $floor:ident $cmp:ident $blend:ident $min:ident $max:ident $movemask:ident
         $to_int:ident $from_int:ident $set_int:ident $add_int:ident $sub_int:ident $up:ident $down:ident
-        $load:ident $store:ident
+        $load:ident $store:ident $stream:ident
     ) => {
         operators!($v);
 
@@ -266,6 +266,12 @@ macro_rules! vector {
                 // SAFETY: as in `load`.
                 unsafe { $store(p, self.0) }
             }
+
+            #[inline(always)]
+            unsafe fn stream(self, p: *mut $elem) {
+                // SAFETY: as in `load`.
+                unsafe { $stream(p, self.0) }
+            }
         }
     };
 }
@@ -277,7 +283,7 @@ vector! {
     _mm256_movemask_ps
     _mm256_castps_si256 _mm256_castsi256_ps _mm256_set1_epi32 _mm256_add_epi32 _mm256_sub_epi32
     _mm256_slli_epi32 _mm256_srli_epi32
-    _mm256_loadu_ps _mm256_storeu_ps
+    _mm256_loadu_ps _mm256_storeu_ps _mm256_stream_ps
 }
 vector! {
     F64x4, __m256d, f64, 4, 52, 64, 1023;
@@ -287,7 +293,7 @@ vector! {
     _mm256_movemask_pd
     _mm256_castpd_si256 _mm256_castsi256_pd _mm256_set1_epi64x _mm256_add_epi64 _mm256_sub_epi64
     _mm256_slli_epi64 _mm256_srli_epi64
-    _mm256_loadu_pd _mm256_storeu_pd
+    _mm256_loadu_pd _mm256_storeu_pd _mm256_stream_pd
 }
 
 /// The lanes of `BITS` bits shifted to the left.

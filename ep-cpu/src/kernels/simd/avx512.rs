@@ -55,7 +55,7 @@ macro_rules! vector {
         $set:ident $add:ident $sub:ident $mul:ident $div:ident $fma:ident $xor:ident $abs:ident $sqrt:ident $floor:ident
         $cmp:ident $blend:ident $min:ident $max:ident $scalef:ident $getexp:ident $getmant:ident
         $to_int:ident $from_int:ident $set_int:ident $add_int:ident $up:ident $shift:ident $test:ident $rcp:ident $rsqrt:ident
-        $load:ident $store:ident $mask_load:ident $mask_store:ident $steps:literal
+        $load:ident $store:ident $stream:ident $mask_load:ident $mask_store:ident $steps:literal
     ) => {
         operators!($v);
 
@@ -276,6 +276,12 @@ macro_rules! vector {
             }
 
             #[inline(always)]
+            unsafe fn stream(self, p: *mut $elem) {
+                // SAFETY: as in `load`.
+                unsafe { $stream(p, self.0) }
+            }
+
+            #[inline(always)]
             unsafe fn load_part(p: *const $elem, n: usize) -> Self {
                 let mask = ((1u32 << n) - 1) as $mask;
                 // SAFETY: what the mask leaves out is not touched; the rest as in `load`.
@@ -300,7 +306,7 @@ vector! {
     _mm512_castps_si512 _mm512_castsi512_ps _mm512_set1_epi32 _mm512_add_epi32 _mm512_slli_epi32
     _mm512_sll_epi32 _mm512_test_epi32_mask
     _mm512_rcp14_ps _mm512_rsqrt14_ps
-    _mm512_loadu_ps _mm512_storeu_ps _mm512_mask_loadu_ps _mm512_mask_storeu_ps 1
+    _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_mask_loadu_ps _mm512_mask_storeu_ps 1
 }
 vector! {
     F64x8, f64, __mmask8, 8, 52, 64, 1023;
@@ -311,8 +317,37 @@ vector! {
     _mm512_castpd_si512 _mm512_castsi512_pd _mm512_set1_epi64 _mm512_add_epi64 _mm512_slli_epi64
     _mm512_sll_epi64 _mm512_test_epi64_mask
     _mm512_rcp14_pd _mm512_rsqrt14_pd
-    _mm512_loadu_pd _mm512_storeu_pd _mm512_mask_loadu_pd _mm512_mask_storeu_pd 2
+    _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_mask_loadu_pd _mm512_mask_storeu_pd 2
 }
+
+/// The slope at 0 of the parabola with the curvature of `exp(r)` nearest to it for |r| up to ln(2) / 64.
+pub(crate) const EXP_SLOPE: f64 = 1.0000147;
+
+/// `2^(i / 32)`.
+pub(crate) static POWERS: [Table; 2] = [
+    Table([
+        1.0, 1.0218972, 1.0442737, 1.0671405, 1.0905077, 1.1143868, 1.1387886, 1.1637249, 1.1892071,
+        1.2152474, 1.2418578, 1.269051, 1.2968396, 1.3252367, 1.3542556, 1.38391,
+    ]),
+    Table([
+        std::f32::consts::SQRT_2,
+        1.4451808,
+        1.4768262,
+        1.5091645,
+        1.5422108,
+        1.5759809,
+        1.6104903,
+        1.6457555,
+        1.6817929,
+        1.7186193,
+        1.7562522,
+        1.7947091,
+        1.8340081,
+        1.8741677,
+        1.9152066,
+        1.9571441,
+    ]),
+];
 
 impl Table {
     /// The numbers of the pieces whose numbers are in the low bits of each lane.
@@ -325,6 +360,28 @@ impl Table {
 
 impl Single for F32x16 {
     type Wide = super::pair::Pair<F64x8>;
+
+    #[inline(always)]
+    fn exp_by_table(self) -> Option<Self> {
+        // x = (n + i / 32) ln(2) + r, so that |r| <= ln(2) / 64: `1 + EXP_SLOPE r + r^2 / 2` is within 2^-24 of its
+        // exponential. It is positive for all r, also for what is left of numbers too large for all this, and scaling
+        // takes NaN for +inf to +inf: there is no need of an upper bound.
+        const LN_2: [f64; 2] = [355.0 / 512.0, std::f64::consts::LN_2 - 355.0 / 512.0];
+        let x = self.at_least(-104.0);
+        let rounder = Self::splat(Self::ROUNDER / 32.0);
+        let rounded = x.mul_add(Self::splat(std::f64::consts::LOG2_E), rounder);
+        let n = rounded - rounder;
+        let r = n.neg_mul_add(Self::splat(LN_2[1]), n.neg_mul_add(Self::splat(LN_2[0]), x));
+        let [low, high] = &POWERS;
+        // SAFETY: the tables are vectors in size and alignment; the level as in `x`.
+        let power = unsafe {
+            let (low, high) = (_mm512_load_ps(low.0.as_ptr()), _mm512_load_ps(high.0.as_ptr()));
+            Self(_mm512_permutex2var_ps(low, _mm512_castps_si512(rounded.0), high))
+        };
+        let slope = r.mul_add(Self::splat(0.5), Self::splat(EXP_SLOPE));
+        // Scaling rounds n down.
+        Some((power * r).mul_add(slope, power).scale(n))
+    }
 
     #[inline(always)]
     fn piecewise<const N: usize>(self, low: Self, pieces: &'static Pieces<N>) -> Option<Self> {

@@ -94,6 +94,8 @@ mod scalar;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::{EXP_SLOPE, POWERS};
 use half::{bf16, f16};
 use std::mem::MaybeUninit;
 use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Sub};
@@ -198,6 +200,15 @@ pub(crate) trait Vector:
     /// # Safety
     /// `p` is writable for [`Self::LANES`] elements.
     unsafe fn store(self, p: *mut Self::Elem);
+    /// Stores past the cache where the level can.
+    ///
+    /// # Safety
+    /// As [`Self::store`], with `p` aligned to the vector.
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut Self::Elem) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(p) };
+    }
 
     /// The first `n` lanes, of which there is at least one; the others hold the first.
     ///
@@ -282,6 +293,11 @@ pub(crate) trait Single: Vector<Elem = f32> {
     #[inline(always)]
     fn piecewise<const N: usize>(self, low: Self, pieces: &'static Pieces<N>) -> Option<Self> {
         let _ = (low, pieces);
+        None
+    }
+    /// `exp(self)` within 1.75 ulps. `None` at levels where looking up part of it would not be fast.
+    #[inline(always)]
+    fn exp_by_table(self) -> Option<Self> {
         None
     }
     /// As many lanes of f64.

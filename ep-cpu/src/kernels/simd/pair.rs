@@ -213,6 +213,15 @@ impl<V: Vector> Vector for Pair<V> {
             self.1.store(p.add(V::LANES));
         }
     }
+
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut V::Elem) {
+        // SAFETY: as in `load`.
+        unsafe {
+            self.0.stream(p);
+            self.1.stream(p.add(V::LANES));
+        }
+    }
 }
 
 impl<V: Single> Single for Pair<V> {

@@ -13,9 +13,11 @@ mod table;
 pub(super) mod tests;
 
 use super::elem::Storage;
-use super::engine::{Cost, Unary, UnaryBlock};
+use super::engine::{Cost, Run, Unary, UnaryBlock, streams};
 use super::formula::{Cell, Formula};
 use super::grouped::{self, Function};
+use super::raw::prefetch;
+use super::stream::NewLine;
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Result};
@@ -67,12 +69,19 @@ impl UnaryKernel {
             src_size: size_of::<S>(),
             dst_size: size_of::<D>(),
             cost: O::COST,
+            streams: O::VECTOR && streams::<S, D>(),
         })
     }
 
     /// A kernel that is not an [`Op`]: `block` computes elements of `S` to elements of `D`, few instructions each.
     pub(super) fn cheap<S: Storage, D: Storage>(block: UnaryBlock) -> UnaryKernel {
-        UnaryKernel(Unary { block, src_size: size_of::<S>(), dst_size: size_of::<D>(), cost: Cost::Cheap })
+        UnaryKernel(Unary {
+            block,
+            src_size: size_of::<S>(),
+            dst_size: size_of::<D>(),
+            cost: Cost::Cheap,
+            streams: false,
+        })
     }
 
     fn formula<F: Formula<1>, S: Cell>() -> UnaryKernel {
@@ -81,6 +90,7 @@ impl UnaryKernel {
             src_size: size_of::<S>(),
             dst_size: size_of::<S>(),
             cost: Cost::Elementary,
+            streams: S::STREAMS,
         })
     }
 }
@@ -110,6 +120,8 @@ struct Map<'a, O, S, D> {
     src: &'a [S],
     dst: &'a mut [MaybeUninit<D>],
     attr: [f64; 2],
+    /// As in [`Run`].
+    ahead: usize,
     op: PhantomData<O>,
 }
 
@@ -118,7 +130,19 @@ impl<O: Op<S, D>, S: Storage, D: Storage> Body for Map<'_, O, S, D> {
 
     #[inline(always)]
     fn run(self) {
-        map::<O, S, D>(self.src, self.dst, self.attr);
+        let Self { src, dst, attr, ahead, .. } = self;
+        if !streams::<S, D>() || ahead == 0 {
+            return map::<O, S, D>(src, dst, attr);
+        }
+        let lanes = NewLine::new().elements::<D>().len();
+        for at in (0..dst.len()).step_by(lanes) {
+            let (from, to) = (&src[at..at + lanes], &mut dst[at..at + lanes]);
+            prefetch(from.as_ptr().wrapping_byte_add(ahead));
+            let mut line = NewLine::new();
+            map::<O, S, D>(from, line.elements(), attr);
+            // SAFETY: the destination is lines at a line, and `map` writes as many elements as it is given room for.
+            unsafe { line.store(to.as_mut_ptr().cast()) };
+        }
     }
 }
 
@@ -140,7 +164,7 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
     attr: [f64; 2],
     src: *const u8,
     dst: *mut u8,
-    n: usize,
+    Run { n, ahead }: Run,
 ) {
     if S::BULK || D::BULK {
         // SAFETY: the caller's contract.
@@ -150,7 +174,7 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
     // pattern is a valid `S`.
     let (src, dst) =
         unsafe { (slice::from_raw_parts(src.cast(), n), slice::from_raw_parts_mut(dst.cast(), n)) };
-    let map = Map::<O, S, D> { src, dst, attr, op: PhantomData };
+    let map = Map::<O, S, D> { src, dst, attr, ahead, op: PhantomData };
     if O::VECTOR { isa.dispatch(map) } else { map.run() }
 }
 
@@ -171,8 +195,8 @@ unsafe fn formula_block<F: Formula<1>, S: Cell>(
     attr: [f64; 2],
     src: *const u8,
     dst: *mut u8,
-    n: usize,
+    run: Run,
 ) {
     // SAFETY: the caller's contract.
-    unsafe { S::run::<F, 1>(isa, attr, [src], dst, n) }
+    unsafe { S::run::<F, 1>(isa, attr, [src], dst, run) }
 }

@@ -121,7 +121,7 @@ formulas! {
     Tanh: often = |x, _| M::tanh(x);
     Erf = |x, _| M::erf(x);
     Erfc = |x, _| M::erfc(x);
-    Exp: often = |x, _| M::exp(x);
+    Exp: often = |x, _| M::exp_alone(x);
     Exp2 = |x, _| M::exp2(x);
     Expm1 = |x, _| M::exp_m1(x);
     Log = |x, _| M::ln(x);

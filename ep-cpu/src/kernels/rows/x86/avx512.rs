@@ -2,7 +2,8 @@
 
 use super::super::vector::{Arithmetic, MAX_LANES, Vector};
 use super::{F32x16, F64x8};
-use crate::kernels::real::Cell;
+use crate::kernels::real::{Cell, Real};
+use crate::kernels::simd::{EXP_SLOPE, POWERS};
 use ep_core::DType;
 use std::arch::x86_64::*;
 
@@ -75,6 +76,46 @@ impl F32x16 {
 
 impl Vector for F32x16 {
     const FAST_PARTS: bool = true;
+    /// The error of a single constant for `ln 2`, of which there are up to 29 for each element and for the sum, then
+    /// still leaves the softmax its bound.
+    const NEAR: Option<f32> = Some(20.0);
+
+    #[inline(always)]
+    fn exp_near(self) -> Self {
+        // As `exp_by_table`, without what larger numbers need.
+        let rounder = Self::splat(f32::TO_INTEGER / 32.0);
+        let rounded = self.mul_add(Self::splat(f32::LOG2_E), rounder);
+        let n = rounded.sub(rounder);
+        let r = n.neg_mul_add(Self::splat(std::f32::consts::LN_2), self);
+        let slope = r.mul_add(Self::splat(0.5), Self::splat(EXP_SLOPE as f32));
+        let [low, high] = &POWERS;
+        // SAFETY: the tables are vectors in size and alignment, and the level has the instructions.
+        unsafe {
+            let (low, high) = (_mm512_load_ps(low.0.as_ptr()), _mm512_load_ps(high.0.as_ptr()));
+            let power = Self(_mm512_permutex2var_ps(low, _mm512_castps_si512(rounded.0), high));
+            Self(_mm512_scalef_ps(power.mul(r).mul_add(slope, power).0, n.0))
+        }
+    }
+
+    #[inline(always)]
+    fn magnitude(self, least: Self) -> Self {
+        // The larger magnitude, without a sign.
+        const LARGER: i32 = 0b1011;
+        // SAFETY: the level has the instruction.
+        Self(unsafe { _mm512_range_ps::<LARGER>(self.0, least.0) })
+    }
+
+    #[inline(always)]
+    fn first_lanes(self, len: usize) -> Self {
+        // SAFETY: the level has the instruction.
+        Self(unsafe { _mm512_maskz_mov_ps(mask(len), self.0) })
+    }
+
+    #[inline(always)]
+    fn within(self, bound: f32) -> bool {
+        // SAFETY: the level has the instruction.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(self.0, Self::splat(bound).0) == 0 }
+    }
 
     #[inline(always)]
     fn fold(self, f: impl Fn(Self, Self) -> Self) -> Self {
