@@ -51,7 +51,8 @@ if [ "${ops[*]:-}" != none ]; then
   warm() { "$out/bin/ep" --config "$out/bin/cuda.toml" warm --arch "$arch" "$@"; }
   if [ ${#ops[@]} = 0 ]; then warm; fi
   for op in ${ops[@]+"${ops[@]}"}; do warm --op "$op"; done
-  tar -C "$out/cache" -cJf "$out/cache.tar.xz" .
+  # Kernels are much alike: a dictionary for all of them makes the archive a third as large.
+  tar -C "$out/cache" -cf - . | xz --lzma2=preset=3,dict=96MiB >"$out/cache.tar.xz"
 fi
 
 bytes=$(du -cb "$out"/bin "$out"/cache.tar.xz 2>/dev/null | sed -n 's/\ttotal$//p')
