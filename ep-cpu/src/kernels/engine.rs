@@ -8,7 +8,7 @@ use super::elem::Storage;
 use super::operands::{Buffers, Compute, Operands, STAGE_BYTES, Stage, splat};
 use super::raw::{GRAIN_BYTES, Shared, for_ranges};
 use super::stream::{self, Ahead, Blocks};
-use crate::isa::Isa;
+use crate::isa::{Isa, Level};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Error, Result};
 use primitives::broadcast::{MAX_DIMS, Plan};
@@ -29,10 +29,15 @@ pub(crate) struct Run {
     pub(crate) ahead: usize,
 }
 
-/// Whether loops over elements `S` and `D` are compiled a second time, with stores past the cache: worth it for what
-/// networks are made of.
+/// Whether loops of arithmetic over elements `S` and `D` are compiled a second time, with stores past the cache. Only for
+/// the dtype that most of it is in: other loops store through a stage. (Formulas, which are one loop for all, store either way.)
 pub(crate) const fn streams<S: Storage, D: Storage>() -> bool {
     matches!((S::DTYPE, D::DTYPE), (DType::F32, DType::F32))
+}
+
+/// Whether vectors of a level have stores past the cache.
+fn stores_past_cache(isa: Isa) -> bool {
+    isa.level() > Level::Baseline
 }
 
 impl Run {
@@ -151,7 +156,7 @@ impl Compute<1> for UnaryCompute {
 
     #[inline(always)]
     fn streams(&self) -> bool {
-        self.kernel.streams
+        self.kernel.streams && stores_past_cache(self.isa)
     }
 
     #[inline(always)]
@@ -369,7 +374,7 @@ impl Compute<2> for BinaryCompute {
 
     #[inline(always)]
     fn streams(&self) -> bool {
-        self.kernel.streams
+        self.kernel.streams && stores_past_cache(self.isa)
     }
 
     #[inline(always)]
@@ -432,7 +437,7 @@ unsafe fn run<C: Compute<N>, const N: usize>(
 
 #[cfg(test)]
 mod tests {
-    use crate::isa::Isa;
+    use crate::isa::{Isa, Level};
     use crate::kernels::binary::{self, BinaryArgs};
     use crate::kernels::stream::STREAM_BYTES;
     use crate::kernels::testing::{Guarded, Rng, Threads};

@@ -24,6 +24,8 @@ mod gather_elements;
 mod gather_rows;
 mod gemm;
 mod gemm_amx;
+#[cfg(target_arch = "x86_64")]
+mod gemm_amx_piece;
 mod gemm_block;
 mod gemm_int;
 mod gemm_lanes;

@@ -8,9 +8,6 @@ use std::ops::Range;
 /// microseconds, in which a core moves about this much.
 pub(crate) const GRAIN_BYTES: usize = 256 << 10;
 
-/// Bytes of traffic of a thread that its second-level cache may hold from one launch to the next.
-const CACHED_BYTES: usize = 2 << 20;
-
 /// An address that tasks on several threads share.
 pub(crate) struct Shared<T>(*mut T);
 
@@ -57,12 +54,7 @@ pub(crate) fn for_ranges(
         return task(0..n);
     }
     let grain = GRAIN_BYTES.div_ceil(item_bytes.max(1).saturating_mul(multiple));
-    let (blocks, threads) = (n.div_ceil(multiple), par.threads());
-    let cached = n.saturating_mul(item_bytes) <= threads.saturating_mul(CACHED_BYTES);
-    // So that a thread is likely to find what it wrote before, it gets one range: more than half of its share is too
-    // much for two.
-    let grain = if cached { grain.max(blocks / threads * 3 / 4) } else { grain };
-    par.parallel_for(blocks, grain, 0, &|blocks| {
+    par.parallel_for(n.div_ceil(multiple), grain, 0, &|blocks| {
         task(blocks.start * multiple..(blocks.end * multiple).min(n))
     })
 }

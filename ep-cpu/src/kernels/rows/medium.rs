@@ -71,8 +71,12 @@ impl<V: Vector, D: Cell<V::Lane>> Pending<V, D> {
             let len = V::LANES.min(to - at);
             // SAFETY: the caller's promise.
             unsafe {
-                let x = V::load_part(self.kept.add(at), len, V::Lane::ZERO);
-                self.finish(x).store_part(self.dst.add(at), len);
+                if len == V::LANES {
+                    self.finish(V::load(self.kept.add(at))).store(self.dst.add(at));
+                } else {
+                    let x = V::load_part(self.kept.add(at), len, V::Lane::ZERO);
+                    self.finish(x).store_part(self.dst.add(at), len);
+                }
             }
         }
     }

@@ -281,6 +281,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
         width: usize,
         next: *const S,
     ) {
+        let Some(bound) = V::NEAR else { return };
         // SAFETY: the strip and its room are as `run` says.
         unsafe {
             let (largest_at, sum_at, lost_at) = (self.kept(0), self.kept(4), self.kept(5));
@@ -294,6 +295,10 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
                 for at in (0..width).step_by(V::LANES) {
                     let len = V::LANES.min(width - at);
                     let mut largest = V::load(largest_at.add(at));
+                    // Columns of which an element was far are computed again anyway.
+                    if !largest.within(bound) {
+                        continue;
+                    }
                     let mut part = V::splat(A::ZERO);
                     for col in first..first + step {
                         prefetch_far(next.wrapping_add(col * self.inner + at));

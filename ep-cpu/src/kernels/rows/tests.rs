@@ -276,16 +276,32 @@ fn rows_near_zero_lie_beside_others() {
         let rows = if cols < 300 { 37 } else { 18 };
         let x: Vec<f64> = (0..rows * cols)
             .map(|i| match (i / cols % 7, i % cols) {
-                (0, 0) => 20.0,
-                (0, 1) => -20.0,
+                (0, 0) => 10.0,
+                (0, 1) => -10.0,
                 (3, col) if col + 1 == cols => -1000.0,
                 (5, 3) => f64::NEG_INFINITY,
-                (row, _) => rng.signed() * if row == 1 { 1e-6 } else { 20.0 },
+                (row, _) => rng.signed() * if row == 1 { 1e-6 } else { 10.0 },
             })
             .collect();
         for dtypes in [F32, [DType::F16, DType::F32], [DType::BF16, DType::BF16]] {
             for log in [false, true] {
                 let case = Case::new(log, dtypes, [rows, cols, 1], &x);
+                case.check(&case.quick_reference());
+            }
+        }
+    }
+}
+
+/// Any NaN is its own row's alone: a signalling one between rows that are far and near hides neither.
+#[test]
+fn a_nan_of_any_kind_spoils_its_row_only() {
+    for nan in [0x7fa0_0000, 0xffa0_0000, 0x7fc0_0000, 0x7f80_0001] {
+        for [rows, cols, inner] in [[3, 16, 1], [3, 40, 1], [3, 100, 1], [3, 700, 1], [1, 16, 3]] {
+            for log in [false, true] {
+                let mut case = Case::new(log, F32, [rows, cols, inner], &vec![0.0; rows * cols * inner]);
+                let at = |row: usize| if inner == 1 { row * cols + 3 } else { 3 * inner + row };
+                case.x[4 * at(0)..][..4].copy_from_slice(&1000f32.to_ne_bytes());
+                case.x[4 * at(1)..][..4].copy_from_slice(&u32::to_ne_bytes(nan));
                 case.check(&case.quick_reference());
             }
         }

@@ -43,17 +43,17 @@ pub(super) trait Vector: Arithmetic {
     /// such elements need no shift.
     const NEAR: Option<Self::Lane> = None;
 
-    /// `exp(self)` to 1.5 times the distance from 1 to the next number, relatively, for magnitudes up to
+    /// `exp(self)` to 1.6 times the distance from 1 to the next number, relatively, for magnitudes up to
     /// [`Self::NEAR`] and NaN; any number for others.
     #[inline(always)]
     fn exp_near(self) -> Self {
-        self
+        unreachable!("a level without a bound has nothing that is near")
     }
 
     /// The larger magnitude, lane by lane, of `self` and of what is not negative; that where `self` is NaN.
     #[inline(always)]
     fn magnitude(self, least: Self) -> Self {
-        self.max(least)
+        self.max(Self::splat(Self::Lane::ZERO).sub(self)).max(least)
     }
 
     /// The first `len` lanes, and zeros.

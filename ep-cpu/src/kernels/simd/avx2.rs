@@ -269,7 +269,7 @@ macro_rules! vector {
 
             #[inline(always)]
             unsafe fn stream(self, p: *mut $elem) {
-                // SAFETY: as in `load`.
+                // SAFETY: the caller's promise, that of the alignment included; the level has the instruction.
                 unsafe { $stream(p, self.0) }
             }
         }

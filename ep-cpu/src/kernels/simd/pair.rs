@@ -216,7 +216,7 @@ impl<V: Vector> Vector for Pair<V> {
 
     #[inline(always)]
     unsafe fn stream(self, p: *mut V::Elem) {
-        // SAFETY: as in `load`.
+        // SAFETY: the caller's promise: at the alignment of the pair, both halves are at theirs.
         unsafe {
             self.0.stream(p);
             self.1.stream(p.add(V::LANES));
