@@ -437,7 +437,7 @@ unsafe fn run<C: Compute<N>, const N: usize>(
 
 #[cfg(test)]
 mod tests {
-    use crate::isa::{Isa, Level};
+    use crate::isa::Isa;
     use crate::kernels::binary::{self, BinaryArgs};
     use crate::kernels::stream::STREAM_BYTES;
     use crate::kernels::testing::{Guarded, Rng, Threads};
