@@ -57,7 +57,7 @@ pub struct RowsArgs {
 /// Computes in f64 if either dtype is f64, else in f32, and rounds once. `exp(x - max)` counts as zero below
 /// the smallest normal number of that type. In units of the last place of the type computed in, a softmax is within
 /// 4, whatever the values, and a log-softmax within 4 of the largest of 1, `x - max`, the logarithm of the sum and
-/// the result: up to one and a half for an exponential, as much for their sum, one for its reciprocal and the product.
+/// the result: up to 1.6 for an exponential, as much for their sum, 0.8 for its reciprocal and the product.
 /// A sum of many terms, all equal, may add one to that. The result does not depend on the number of threads.
 ///
 /// # Errors
