@@ -5,7 +5,9 @@ pub mod logs;
 pub mod ops;
 pub mod random;
 pub mod ranked;
+#[cfg(feature = "linked")]
 pub mod under;
 
 pub use random::{Random, bits};
+#[cfg(feature = "linked")]
 pub use under::{Under, plugin};
