@@ -8,6 +8,8 @@ pub mod content;
 pub mod gate;
 pub mod limit;
 pub mod ours;
+pub mod page;
 pub mod row;
 pub mod samples;
+pub mod shares;
 pub mod table;

@@ -3,8 +3,10 @@
 use clap::Parser;
 use ep_benches::limit::{Limits, read_all};
 use ep_benches::ours::{Launcher, Operands, Refusal};
-use ep_benches::row::Row;
+use ep_benches::page::{Setting, insert};
+use ep_benches::row::{Group, Row};
 use ep_benches::samples::{Budget, Samples, time};
+use ep_benches::shares::{self, Measured};
 use ep_benches::table::table;
 use ep_core::{Code, Error, Result};
 use ep_registry::config::Config;
@@ -45,6 +47,9 @@ struct Cli {
     /// Prints JSON, a line for each row
     #[arg(long)]
     json: bool,
+    /// Also writes the shares of the rows past the caches into docs/performance.md of this checkout
+    #[arg(long, value_name = "DIR", conflicts_with = "filter")]
+    write_docs: Option<PathBuf>,
 }
 
 /// A line of output. The keys are stable.
@@ -102,6 +107,13 @@ fn selected(cli: &Cli) -> Result<Vec<Row>> {
             "--group {unknown}: there are large, medium, small, chain and grid"
         )));
     }
+    if cli.write_docs.is_some()
+        && !(cli.group.is_empty() || cli.group.iter().any(|g| g == Group::Large.name()))
+    {
+        return Err(Error::invalid(
+            "--write-docs: its table is of the group `large`, which --group leaves out",
+        ));
+    }
     rows.retain(|r| cli.group.is_empty() || cli.group.iter().any(|g| g == r.group.name()));
     rows.retain(|r| cli.filter.as_ref().is_none_or(|f| f.is_match(&r.id())));
     if rows.is_empty() {
@@ -120,6 +132,15 @@ fn config(path: Option<&Path>) -> Result<Config> {
     Config::from_file(&found)
 }
 
+/// Puts the table of shares into the page of a checkout.
+fn write_part(root: &Path, part: &str) -> Result<()> {
+    let path = root.join("docs/performance.md");
+    let fail = |e: String| Error::invalid(format!("--write-docs: {}: {e}", path.display()));
+    let page = std::fs::read_to_string(&path).map_err(|e| fail(e.to_string()))?;
+    let page = insert(&page, shares::PROGRAM, part).map_err(fail)?;
+    std::fs::write(&path, page).map_err(|e| fail(e.to_string()))
+}
+
 /// Times everything; how many rows failed.
 fn run(cli: &Cli) -> Result<usize> {
     let rows = selected(cli)?;
@@ -133,6 +154,7 @@ fn run(cli: &Cli) -> Result<usize> {
         bar.suspend(|| eprintln!("a debug build: these figures mean nothing; build with --release"));
     }
     let mut failed = 0;
+    let mut shares = Vec::new();
     for threads in threads {
         let runtime = Runtime::builder().config(config.clone()).threads(threads).build()?;
         let device = runtime.device(&cli.device)?;
@@ -142,6 +164,11 @@ fn run(cli: &Cli) -> Result<usize> {
             let line = measure(&runtime, device, row, cli.quick, &mut limits);
             failed += usize::from(line.status == "failed");
             printer.print(&line, row)?;
+            if let (true, Some(us), Some(gbps), Some(share)) =
+                (shares::counts(row), line.median_us, line.gbps, line.share)
+            {
+                shares.push((row, Measured { threads: line.threads, us, gbps, share }));
+            }
             bar.inc(1);
             if device.memory_stats().is_ok_and(|s| s.reserved_bytes > KEPT_BYTES) {
                 device.trim()?;
@@ -149,6 +176,10 @@ fn run(cli: &Cli) -> Result<usize> {
         }
     }
     bar.finish_and_clear();
+    if let Some(root) = &cli.write_docs {
+        let part = shares::markdown(&shares, &cli.device, &Setting::here(), cli.quick);
+        write_part(root, &part)?;
+    }
     Ok(failed)
 }
 

@@ -47,6 +47,9 @@ pub struct Bench {
     /// share}; of the boundary: [{name, median_ns, min_ns, runs}]
     #[arg(long)]
     json: bool,
+    /// Also writes the shares of the rows past the caches into docs/performance.md of this checkout
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["boundary", "filter"])]
+    write_docs: Option<String>,
 }
 
 impl Bench {
@@ -88,6 +91,7 @@ impl Bench {
             ("--filter", &self.filter),
             ("--group", &self.group),
             ("--threads", &self.threads),
+            ("--write-docs", &self.write_docs),
         ];
         let given =
             values.into_iter().filter_map(|(flag, value)| Some(format!("{flag}={}", value.as_ref()?)));
@@ -118,11 +122,14 @@ mod tests {
         let all = ["--device", "cpu", "--filter", "^a b", "--group", "small", "--threads", "1,2", "--quick"];
         let passed = ["--device=cpu", "--filter=^a b", "--group=small", "--threads=1,2", "--quick"];
         assert_eq!(parse(&all).unwrap(), passed);
+        let docs = ["--device", "cpu", "--write-docs", "."];
+        assert_eq!(parse(&docs).unwrap(), ["--device=cpu", "--write-docs=."]);
     }
 
     #[test]
     fn exactly_one_thing_is_measured() {
         assert!(parse(&[]).is_err() && parse(&["--boundary", "--device", "cpu"]).is_err());
         assert!(parse(&["--boundary", "--quick"]).is_err());
+        assert!(parse(&["--device", "cpu", "--filter", "add", "--write-docs", "."]).is_err());
     }
 }

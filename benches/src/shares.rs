@@ -1,0 +1,138 @@
+//! How near rows past the caches come to the machine's limits, beside what the project asks of them: the table that
+//! `ep bench --write-docs` puts into `docs/performance.md`.
+
+use crate::page::{Setting, time};
+use crate::row::{Group, Row};
+use std::fmt::Write as _;
+
+/// The program's name in the marks of the page.
+pub const PROGRAM: &str = "ep bench";
+
+/// Rows that move less are not asked for a share.
+const LEAST_BYTES: u64 = 64 << 20;
+
+/// The least share of the limit that a row must reach, by its name in tables. What is not listed computes more than
+/// memory takes, or is judged beside the other libraries alone.
+const GOALS: [(&str, f64); 31] = [
+    ("relu", 0.9),
+    ("fill", 0.9),
+    ("fill_zero", 0.9),
+    ("copy_contig", 0.9),
+    ("expand_row", 0.9),
+    ("cast_f32_to_f16", 0.9),
+    ("cast_f32_to_bf16", 0.9),
+    ("cast_f32_to_i8", 0.9),
+    ("cast_f16_to_f32", 0.9),
+    ("cast_bf16_to_f32", 0.9),
+    ("cast_i8_to_f32", 0.9),
+    ("add3_nary", 0.75),
+    ("gelu_erf", 0.75),
+    ("softmax", 0.75),
+    ("log_softmax", 0.75),
+    ("softmax_bwd", 0.75),
+    ("log_softmax_bwd", 0.75),
+    ("softmax_bf16", 0.75),
+    ("softmax_axis1", 0.45),
+    ("gather_rows", 0.8),
+    ("gather_rows_small", 0.8),
+    ("batch_gather", 0.8),
+    ("transpose2d", 0.8),
+    ("transpose2d_bf16", 0.8),
+    ("permute_nchw_nhwc", 0.65),
+    ("permute_nhwc_nchw", 0.65),
+    ("permute_0213", 0.65),
+    ("permute_rev", 0.65),
+    ("pad_hw1", 0.55),
+    ("copy_nd_window", 0.9),
+    ("copy_nd_stride2", 0.9),
+];
+
+/// What was measured of a row.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The threads that the provider could use.
+    pub threads: usize,
+    /// The median time.
+    pub us: f64,
+    /// Bytes that the row has to move, by nanosecond.
+    pub gbps: f64,
+    /// The limit's time over the row's.
+    pub share: f64,
+}
+
+/// The least share that a row must reach; none where nothing is asked.
+pub fn goal(row: &Row) -> Option<f64> {
+    let asked = row.group == Group::Large && row.bytes_moved() >= LEAST_BYTES;
+    GOALS.iter().find(|(name, _)| asked && *name == row.op).map(|(_, share)| *share)
+}
+
+/// Whether a row belongs in the table: it is past the caches, and bytes are what counts.
+pub fn counts(row: &Row) -> bool {
+    row.group == Group::Large && row.flops == 0 && row.bytes_moved() >= LEAST_BYTES
+}
+
+/// The table, in Markdown.
+pub fn markdown(rows: &[(&Row, Measured)], device: &str, setting: &Setting, quick: bool) -> String {
+    let asked = rows.iter().filter_map(|(row, m)| Some(m.share >= goal(row)?));
+    let (met, all) = asked.fold((0, 0), |(met, all), ok| (met + usize::from(ok), all + 1));
+    let mut out = format!(
+        "Measured on {} on {}, device {device}.{} {met} of {all} shares that are asked for are reached.\n\n",
+        setting.date,
+        setting.cpu,
+        if quick { " This was a short look." } else { "" }
+    );
+    out += "| op | dtype | shape | threads | time | GB/s | share | asked | |\n|---|---|---|---|---|---|---|---|---|\n";
+    for (row, m) in rows {
+        let (asked, word) = match goal(row) {
+            Some(goal) => (format!("{goal:.2}"), if m.share >= goal { "ok" } else { "MISSED" }),
+            None => (String::new(), ""),
+        };
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {:.1} | {:.2} | {asked} | {word} |",
+            row.op,
+            row.dtype,
+            row.shape_text(),
+            m.threads,
+            time(m.us),
+            m.gbps,
+            m.share
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::table;
+
+    #[test]
+    fn each_goal_is_that_of_rows_in_the_table() {
+        let table = table();
+        for (name, _) in GOALS {
+            assert!(
+                table.iter().any(|row| row.op == name && goal(row).is_some()),
+                "no row `{name}` is large enough"
+            );
+        }
+        assert!(table.iter().all(|row| goal(row).is_none() || counts(row)));
+        assert!(
+            table.iter().any(|row| row.op == "softmax" && row.group == Group::Small && goal(row).is_none())
+        );
+    }
+
+    #[test]
+    fn the_page_says_what_is_reached() {
+        let table = table();
+        let find = |name: &str| table.iter().find(|row| row.op == name && counts(row)).expect("a large row");
+        let with = |share| Measured { threads: 2, us: 1500.0, gbps: 20.0, share };
+        let rows = [(find("relu"), with(0.9)), (find("softmax"), with(0.74)), (find("exp"), with(0.5))];
+        let setting = Setting { date: "2026-01-31".into(), cpu: "CPU".into(), cores: 2 };
+        let page = markdown(&rows, "cpu:0", &setting, false);
+        assert!(page.contains("1 of 2 shares"), "{page}");
+        assert!(page.contains("| 1.50 ms | 20.0 | 0.90 | 0.90 | ok |"), "{page}");
+        assert!(page.contains("| 0.74 | 0.75 | MISSED |"), "{page}");
+        assert!(page.contains("| 0.50 |  |  |"), "{page}");
+    }
+}
