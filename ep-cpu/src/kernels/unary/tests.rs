@@ -519,6 +519,8 @@ fn doubles_are_accurate_where_that_is_hard() {
         let side = if i % 2 == 0 { 1.0 } else { -1.0 };
         -n + side * (-libm::lgamma(n + 1.0) + 8.0 * (unit() - 0.5)).exp()
     }));
+    // The last ones are so near that some are the pole itself.
+    poles.retain(|x| x.fract() != 0.0);
     for (name, limit, points) in
         [("gelu", 4.0, &tail), ("erfc", 16.0, &tail), ("digamma", 16.0, &roots), ("lgamma", 16.0, &poles)]
     {
