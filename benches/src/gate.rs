@@ -3,6 +3,7 @@
 //! `/proc/stat` counts the time of all processes, and that the hypervisor gave to others; what this process used
 //! itself is subtracted. Elsewhere than on Linux nothing is known, and nothing waits.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Below this many CPUs of foreign work the machine counts as idle.
@@ -73,13 +74,26 @@ pub fn wait_idle(limit: Duration) -> bool {
 /// work, have gone to sleep; at most 300 ms. Whether they have.
 pub fn settle() -> bool {
     for _ in 0..300 {
-        let (before, start) = (own_seconds(), Instant::now());
         std::thread::sleep(Duration::from_millis(1));
-        if own_seconds() - before < 0.1 * start.elapsed().as_secs_f64() {
+        if !others_run() {
             return true;
         }
     }
     false
+}
+
+/// Whether any thread of this process but this one runs or is ready to. Their CPU time would not tell: of a thread
+/// that runs without a break it is counted at ticks of the clock only, up to 10 ms apart.
+fn others_run() -> bool {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    tasks.filter(|task| runs(&task.path())).nth(1).is_some()
+}
+
+/// Whether a thread, by its folder below `/proc`, runs or is ready to.
+fn runs(task: &Path) -> bool {
+    // The state comes after the name in parentheses, which may contain any.
+    let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
 }
 
 #[cfg(test)]
@@ -94,6 +108,35 @@ mod tests {
         assert_eq!(parse(text), Some(195.0 / per_second));
         assert_eq!(parse("cpu 1 2"), None);
         assert_eq!(parse(""), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_that_spins_is_seen_and_one_that_sleeps_is_not() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        use std::sync::{Arc, Barrier, mpsc};
+        let (go, done) = (Arc::new(AtomicBool::new(true)), Arc::new(Barrier::new(2)));
+        let (send, receive) = mpsc::channel();
+        let thread = std::thread::spawn({
+            let (go, done) = (Arc::clone(&go), Arc::clone(&done));
+            move || {
+                // SAFETY: takes nothing and returns a number.
+                send.send(unsafe { libc::gettid() }).unwrap();
+                while go.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                done.wait();
+            }
+        });
+        let task = format!("/proc/self/task/{}", receive.recv().unwrap());
+        assert!(runs(task.as_ref()) && others_run());
+        go.store(false, Ordering::Relaxed);
+        let start = Instant::now();
+        while runs(task.as_ref()) {
+            assert!(start.elapsed() < Duration::from_secs(10), "a thread at a barrier does not sleep");
+        }
+        done.wait();
+        thread.join().unwrap();
     }
 
     #[test]

@@ -20,7 +20,8 @@
 //! Chunk `i` has `units / chunks` units, and one more where `i < units % chunks`. So no chunk is smaller
 //! than the grain (unless `n` is), all threads get the same share, and with a grain of 64 elements or
 //! more every chunk begins as aligned as the buffer does. Which thread runs which chunk is decided as
-//! they run; the boundaries are not, and depend on the arguments and the size of the pool alone.
+//! they run, the caller taking from the first on and its helpers from the last; the boundaries are not, and
+//! depend on the arguments and the size of the pool alone.
 //!
 //! # Sleeping
 //!

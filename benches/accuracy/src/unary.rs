@@ -232,7 +232,7 @@ pub fn edges(op: &str) -> Vec<f64> {
             both(&v)
         }
         "lgamma" | "digamma" | "trigamma" => {
-            let mut v: Vec<f64> = (0..12).map(|k| -f64::from(k)).collect();
+            let mut v: Vec<f64> = (0..20).map(|k| -f64::from(k)).collect();
             v.extend([
                 1.0,
                 2.0,

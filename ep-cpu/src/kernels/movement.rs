@@ -9,7 +9,7 @@
 
 use super::lines::LINE;
 use super::memcpy::{MemcpyArgs, memcpy};
-use super::raw::{Shared, for_ranges};
+use super::raw::{GRAIN_BYTES, Shared, for_ranges};
 use super::runs;
 use super::strided;
 use super::transpose::{self, BLOCK_ROW, Matrix, Mode};
@@ -109,6 +109,15 @@ pub(super) unsafe fn transpose(
     src: *const u8,
     dst: *mut u8,
 ) -> Result<()> {
+    let bytes = rows * cols * size;
+    if bytes < GRAIN_BYTES.min(STREAM_TRANSPOSE) {
+        // For one thread and the cache, so in one go: cutting a few elements takes longer than to transpose them.
+        let kernel = transpose::lookup(isa, size, Mode::Cached);
+        let (src_stride, dst_stride) = ((cols * size) as isize, (rows * size) as isize);
+        // SAFETY: the caller's promise, and the CPU has the level of `isa`.
+        unsafe { kernel(Matrix { rows, cols, src_stride, dst_stride }, src, dst) };
+        return Ok(());
+    }
     let axes = [
         Axis { size: rows, src: (cols * size) as isize, dst: size as isize },
         Axis { size: cols, src: size as isize, dst: (rows * size) as isize },

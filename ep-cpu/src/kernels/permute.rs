@@ -147,6 +147,27 @@ mod tests {
         }
     }
 
+    /// To a destination at a line.
+    fn check_lines(dims: &[usize], permutation: &[usize], size: usize) {
+        let bytes = dims.iter().product::<usize>() * size;
+        let src = Rng::new().bytes(bytes);
+        let want = reference::permute(dims, permutation, size, &src);
+        for isa in Isa::available() {
+            let mut dst = Guarded::<u8>::new(bytes + LINE);
+            let shift = dst.ptr().align_offset(LINE);
+            let args = PermuteArgs {
+                src_dims: dims,
+                permutation,
+                src: src.as_ptr(),
+                dst: dst.ptr().wrapping_add(shift),
+            };
+            // SAFETY: both sides have all the elements.
+            unsafe { lookup(dtype_of(size)).unwrap()(isa, &Threads(2), &args) }.unwrap();
+            let same = dst.written()[shift..][..bytes] == want[..];
+            assert!(same, "{dims:?} {permutation:?} of {size} bytes at {isa}");
+        }
+    }
+
     #[test]
     fn streaming_stores() {
         // Large enough to stream, in whole lines and, with the odd sizes, not.
@@ -158,20 +179,20 @@ mod tests {
             (16, 516, 512),
             (4, 1025, 1027),
         ] {
-            let bytes = r * c * size;
-            let src = Rng::new().bytes(bytes);
-            let mut dst = Guarded::<u8>::new(bytes + LINE);
-            let shift = dst.ptr().align_offset(LINE);
-            let args = PermuteArgs {
-                src_dims: &[r, c],
-                permutation: &[1, 0],
-                src: src.as_ptr(),
-                dst: dst.ptr().wrapping_add(shift),
-            };
-            // SAFETY: both sides have all the elements.
-            unsafe { lookup(dtype_of(size)).unwrap()(Isa::BASELINE, &Threads(2), &args) }.unwrap();
-            let want = reference::permute(&[r, c], &[1, 0], size, &src);
-            assert!(dst.written()[shift..][..bytes] == want[..], "{r} x {c} of {size} bytes");
+            check_lines(&[r, c], &[1, 0], size);
+        }
+    }
+
+    #[test]
+    fn streaming_stores_of_many_matrices() {
+        for size in [1, 2, 4, 8, 16] {
+            let rows = 2 * LINE / size;
+            // Whose rows are neighbours in the destination, in several places of the source's order.
+            for neighbours in [24, 14, 23] {
+                check_lines(&[rows, neighbours, 5, 17], &[3, 2, 1, 0], size);
+                check_lines(&[rows, 5, neighbours, 17], &[3, 1, 2, 0], size);
+                check_lines(&[2, rows, neighbours, 3, 16], &[3, 0, 4, 2, 1], size);
+            }
         }
     }
 

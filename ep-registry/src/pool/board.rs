@@ -244,9 +244,9 @@ impl Joined<'_> {
         // opening, made from a reference to a live `Job`. The `Offer` of that call does not end before
         // this thread has left (after the last use of the reference below), and the call's borrow of the
         // job and, through it, of the task outlives the `Offer`; that the pointer's type says 'static
-        // grants nothing, since `Job::work` keeps no reference. Shared use from several threads is
+        // grants nothing, since `Job::help` keeps no reference. Shared use from several threads is
         // fine because `Job` is `Sync` (asserted below). In a forked child there is no such thread.
-        unsafe { &*job }.work();
+        unsafe { &*job }.help();
     }
 }
 

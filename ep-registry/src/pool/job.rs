@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Chunks per thread where the grain allows: a thread that is late or slow leaves a quarter of its share
 /// to the others at a time.
@@ -57,8 +57,10 @@ impl Plan {
 pub(super) struct Job<'a> {
     task: &'a Task<'a>,
     plan: Plan,
-    /// The next chunk to run; every thread that works on the job takes from here.
-    next: AtomicUsize,
+    /// How many chunks the caller has taken, from the first on, and in the upper half how many its helpers have, from
+    /// the last on. So with one helper both get the chunks that they had the last time, whose data may still be in
+    /// their caches, and either takes more where the other is late.
+    taken: AtomicU64,
     error: Mutex<Option<Error>>,
     abandoned: AtomicBool,
 }
@@ -68,21 +70,33 @@ impl<'a> Job<'a> {
         Job {
             task,
             plan,
-            next: AtomicUsize::new(0),
+            taken: AtomicU64::new(0),
             error: Mutex::new(None),
             abandoned: AtomicBool::new(false),
         }
     }
 
-    /// Runs chunks until none is left. Never unwinds.
+    /// Runs chunks on the caller until none is left. Never unwinds.
     pub(super) fn work(&self) {
+        self.run(1, |first, _| first);
+    }
+
+    /// Runs chunks on a helper until none is left. Never unwinds.
+    pub(super) fn help(&self) {
+        self.run(1 << 32, |_, last| last);
+    }
+
+    /// Takes chunks by adding `one`; `pick` chooses from the first and the last of those that are left.
+    fn run(&self, one: u64, pick: impl Fn(usize, usize) -> usize) {
         loop {
             // Relaxed: only the numbers matter here. The data behind them is ordered by the board, which
             // a thread passes before its first chunk and after its last.
-            let index = self.next.fetch_add(1, Ordering::Relaxed);
-            if index >= self.plan.chunks {
+            let taken = self.taken.fetch_add(one, Ordering::Relaxed);
+            let (first, helped) = ((taken & u64::from(u32::MAX)) as usize, (taken >> 32) as usize);
+            if first + helped >= self.plan.chunks {
                 return;
             }
+            let index = pick(first, self.plan.chunks - 1 - helped);
             let range = self.plan.chunk(index);
             let outcome = catch_unwind(AssertUnwindSafe(|| (self.task)(range.clone())));
             if let Err(error) = outcome.unwrap_or_else(|payload| {
@@ -94,7 +108,7 @@ impl<'a> Job<'a> {
     }
 
     fn fail(&self, error: Error) {
-        self.next.store(self.plan.chunks, Ordering::Relaxed);
+        self.taken.store(self.plan.chunks as u64, Ordering::Relaxed);
         // Someone else holds the lock only to record an error that came first. Not waiting for them keeps
         // a forked child going if that someone stayed in the parent.
         if let Some(mut first) = self.error.try_lock() {

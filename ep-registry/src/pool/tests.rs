@@ -103,6 +103,24 @@ fn the_documented_cuts() {
 }
 
 #[test]
+fn a_caller_and_its_helpers_work_from_both_ends() {
+    for _ in 0..10 {
+        let seen = Mutex::new(Vec::new());
+        SHARED
+            .parallel_for(16, 1, 0, &|range| {
+                seen.lock().unwrap().push((range.start, on_worker()));
+                thread::sleep(Duration::from_micros(300));
+                Ok(())
+            })
+            .unwrap();
+        let mut seen = seen.into_inner().unwrap();
+        seen.sort_unstable();
+        assert_eq!(seen.len(), 16);
+        assert!(seen.is_sorted_by_key(|&(_, worker)| worker), "{seen:?}");
+    }
+}
+
+#[test]
 fn small_pools_and_bad_arguments() {
     let one = ThreadPool::new(1).unwrap();
     assert_eq!(one.threads(), 1);

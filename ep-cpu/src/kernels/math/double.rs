@@ -108,9 +108,10 @@ const ERF: [f64; 13] = [
     5.945258597078002e-11,
 ];
 
-/// `erfc(t) exp(t^2) (t + 1)` in `(t - 4) / (t + 4)`, for t from 0 to past where erfc is 0.
-const ERFC: [f64; 23] = [
-    0.6849972881253069,
+/// `erfc(t) exp(t^2) (t + 1)` in `(t - 4) / (t + 4)`, for t from 0 to past where erfc is 0; the constant
+/// term apart.
+const ERFC_MIDDLE: f64 = 0.6849972881253069;
+const ERFC: [f64; 22] = [
     -0.19934458280036724,
     0.1170496655104422,
     -0.048080381221290255,
@@ -174,6 +175,15 @@ impl<V: Vector<Elem = f64>> Double<V> {
         half - s.mul_add(polynomial(square, &LN).mul_add(square, half), low)
     }
 
+    /// Two numbers whose sum is `ln(x)`, for positive finite x. The first is exact, so that what nearly cancels it
+    /// may be taken from it without loss.
+    #[inline(always)]
+    pub(super) fn ln_parts(x: V) -> (V, V) {
+        let (k, m) = x.split();
+        let f = m - 1.0;
+        (k * LN_2_HIGH, f - Self::ln_excess(f, k * LN_2_LOW))
+    }
+
     /// `ln(1 + f) + k ln(2)`, for f in -1/4..1/2.
     #[inline(always)]
     fn ln_of(k: V, f: V) -> V {
@@ -232,28 +242,42 @@ impl<V: Vector<Elem = f64>> Double<V> {
         base * PI.0 + base.mul_add(V::splat(PI.1), angle)
     }
 
-    /// `(m, n)` with `exp(-square - low) erfc(t) exp(t^2) = 2^n m`, where `square + low` is t^2.
+    /// `(m, n)` with `exp(-square - low) erfc(u) exp(u^2) = 2^n m`, where `u` is `t + rest`.
     #[inline(always)]
-    fn erfc_parts(t: V, square: V, low: V) -> (V, V) {
-        let ratio = polynomial((t - 4.0).quotient(t + 4.0), &ERFC).quotient(t + 1.0);
+    fn erfc_parts(t: V, rest: V, square: V, low: V) -> (V, V) {
+        let z = (t - 4.0).quotient(t + 4.0);
+        let (tail, middle) = (polynomial(z, &ERFC), V::splat(ERFC_MIDDLE));
+        let top = tail.mul_add(z, middle);
+        let bottom = t + 1.0;
+        let ratio = top.quotient(bottom);
+        // What has been lost, which is added only after the exponential's own small part: by the last sum of the
+        // polynomial, by the quotient, and by t itself; the function goes down about as 1 / (1 + t) does.
+        let product = ratio * bottom;
+        let error = (top - product) - ratio.product_error(bottom, product);
+        let more = (t - (bottom - 1.0)) + rest;
+        let lost = ratio.neg_mul_add(more, tail.mul_add(z, middle - top) + error) * bottom.rough_reciprocal();
         let (n, _, r) = Self::reduce_exp(-square);
-        (ratio.mul_add(Self::exp_m1_reduced(r - low), ratio), n)
+        (ratio + ratio.mul_add(Self::exp_m1_reduced(r - low), lost), n)
     }
 
     /// `erfc(t)`, where `square + low` is t^2.
     #[inline(always)]
     fn erfc_tail(t: V, square: V, low: V) -> V {
-        let (m, n) = Self::erfc_parts(t, square, low);
+        let (m, n) = Self::erfc_parts(t, V::splat(0.0), square, low);
         m.scale(n)
     }
 
     /// `(m, n)` with `2^n m` the normal distribution function of `-|x|`.
     #[inline(always)]
     fn normal_tail(x: V) -> (V, V) {
+        // How much 1 / sqrt(2) exceeds the constant.
+        const MORE: f64 = -4.833_646_656_726_457e-17;
         let t = x.abs().at_most(40.0);
         let square = t * t;
         let low = t.product_error(t, square) * 0.5;
-        let (m, n) = Self::erfc_parts(t * FRAC_1_SQRT_2, square * 0.5, low);
+        let u = t * FRAC_1_SQRT_2;
+        let rest = t.mul_add(V::splat(MORE), t.product_error(V::splat(FRAC_1_SQRT_2), u));
+        let (m, n) = Self::erfc_parts(u, rest, square * 0.5, low);
         (m, n - 1.0)
     }
 
@@ -455,7 +479,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
 
     #[inline(always)]
     fn lgamma(x: V) -> V {
-        x.map(libm::lgamma)
+        x.map(gamma::lgamma_double)
     }
 
     #[inline(always)]

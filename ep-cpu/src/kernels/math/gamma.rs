@@ -34,6 +34,24 @@ const fn divided(by_two_factors: bool) -> [f64; 8] {
 const OVER_N: [f64; 8] = divided(false);
 const OVER_N_N_LESS_1: [f64; 8] = divided(true);
 
+/// `(1 - pi r cot(pi r)) / r^2` in r^2, for |r| up to 1/2.
+const COT: [f64; 14] = [
+    3.2898681336964524,
+    2.1646464674228825,
+    2.0346861238117984,
+    2.008154728387878,
+    2.0019883034248793,
+    2.000518936603734,
+    1.9995769729712818,
+    2.0075347895586977,
+    1.9286243259066214,
+    2.4730972633528725,
+    -0.16332717285215234,
+    8.601922980317118,
+    -10.452969524418483,
+    13.937292745877583,
+];
+
 /// `x` less its nearest integer, for the finite.
 #[inline(always)]
 fn fraction<V: Vector<Elem = f64>>(x: V) -> V {
@@ -74,6 +92,22 @@ pub(super) fn lgamma<V: Vector<Elem = f64>>(x: V) -> V {
     V::select(x.abs().equals(V::splat(f64::INFINITY)), V::splat(f64::INFINITY), result)
 }
 
+/// [`Math::lgamma`] of one number.
+pub(super) fn lgamma_double(x: f64) -> f64 {
+    /// Between the poles from here up, ln(pi / sin(pi x)) may nearly cancel lgamma(1 - x).
+    const LEAST: f64 = -24.0;
+    if !(LEAST..0.5).contains(&x) {
+        return libm::lgamma(x);
+    }
+    // By recurrence: the factor next to a pole makes the product moderate, and there is but one logarithm.
+    let (mut y, mut product) = (x, 1.0);
+    while y < 0.5 {
+        product *= y;
+        y += 1.0;
+    }
+    libm::lgamma(y) - libm::log(product.abs())
+}
+
 /// See [`Math::digamma`].
 #[inline(always)]
 pub(super) fn digamma<V: Vector<Elem = f64>>(x: V) -> V {
@@ -89,11 +123,19 @@ pub(super) fn digamma<V: Vector<Elem = f64>>(x: V) -> V {
     }
     let inverse = one / y;
     let square = inverse * inverse;
-    let far = Double::ln(y) - polynomial(square, &OVER_N).mul_add(square, inverse * 0.5);
-    let far = V::select(y.lt(V::splat(f64::INFINITY)), far, y);
-    let up = (far - V::select(low, top / bottom, zero)) - V::select(low, one / z, zero);
+    let (high, low_part) = Double::ln_parts(y);
+    let rest = low_part - polynomial(square, &OVER_N).mul_add(square, inverse * 0.5);
+    let rest = (rest - V::select(low, top / bottom, zero)) - V::select(low, one / z, zero);
+    let up = V::select(y.lt(V::splat(f64::INFINITY)), high + rest, y);
+    // Less pi cot(pi x), which may nearly cancel the logarithm: its pole in two parts, less what it is below that.
     let r = fraction(x);
-    let down = V::select(r.equals(zero), V::splat(f64::NAN), up - V::splat(PI) / Double::tan(r * PI));
+    let pole = one / r;
+    let product = pole * r;
+    let lost = ((one - product) - pole.product_error(r, product)) * pole;
+    let lost = V::select(r.abs().lt(V::splat(1e-200)), zero, lost);
+    let below = r * polynomial(r * r, &COT);
+    let down = (high - pole) + ((rest + below) - lost);
+    let down = V::select(r.equals(zero), V::splat(f64::NAN), down);
     V::select(mirrored, down, up)
 }
 
