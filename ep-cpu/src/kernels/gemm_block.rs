@@ -24,7 +24,7 @@ const DEPTH_UNIT: usize = 32;
 const ROW_UNIT: usize = 16;
 
 /// Bytes of operands that a core's own cache can be expected to hold.
-const NEAR: usize = 1 << 20;
+pub(super) const NEAR: usize = 1 << 20;
 
 /// How deep, and how wide, a packed block of `b` is at most.
 #[derive(Clone, Copy, Debug)]
