@@ -8,7 +8,9 @@
 use crate::isa::{Body, Isa, Level};
 use crate::kernels::elem::{Complex, Storage};
 use crate::kernels::gemm::{Element, Problem};
-use crate::kernels::gemm_block::{self as block, Block, Engine, Limits, NEAR, Out, Part as Finished, Slab, Source};
+use crate::kernels::gemm_block::{
+    self as block, Block, Engine, Limits, NEAR, Out, Part as Finished, Slab, Source,
+};
 use crate::kernels::gemm_lanes::{Lanes, Part, Real};
 use crate::kernels::gemm_micro::{FAR, Micro};
 use ep_core::Result;
