@@ -11,6 +11,9 @@ pub(super) const FAR: usize = 192;
 /// Steps along the depth between requests for what the next group needs: a line of f32.
 const CHUNK: usize = 16;
 
+/// Rows whose offsets are too many for the registers, unless they are known as the loop is compiled.
+pub(super) const MANY: usize = 8;
+
 /// Groups of a few rows times a panel.
 pub(super) struct Micro<L: Lanes> {
     pub(super) depth: usize,
@@ -48,10 +51,10 @@ impl<L: Lanes> Micro<L> {
         // Functions of their own: they are the same for every number that is computed in these vectors.
         // SAFETY: the caller's promise.
         unsafe {
-            if L::ROWS == 8 && self.rows == 8 && VECTORS > 1 && !CUT && packed {
-                L::run(Rows::<L, 8, VECTORS, CUT, true>(self));
-            } else if L::ROWS == 8 && self.rows > 4 {
-                L::run(Rows::<L, 8, VECTORS, CUT, false>(self));
+            if L::ROWS == MANY && self.rows == MANY && VECTORS > 1 && !CUT && packed {
+                L::run(Rows::<L, MANY, VECTORS, false, true>(self));
+            } else if L::ROWS == MANY && self.rows > 4 {
+                L::run(Rows::<L, MANY, VECTORS, CUT, false>(self));
             } else if self.rows > 2 {
                 L::run(Rows::<L, 4, VECTORS, CUT, false>(self));
             } else if self.rows == 2 {
