@@ -1,7 +1,8 @@
 //! How a product is cut into blocks that stay in cache, and into tasks.
 //!
-//! A task computes a tile of `c`. For each range of the depth it packs a block of `b`, sized to stay in
-//! second-level cache, then goes through its rows of `a` a few at a time, packs these too, and multiplies the two.
+//! A task computes a tile of `c`. For each range of the depth it packs a block of `b`, then goes through its rows of `a`
+//! a few at a time, packs these too, and multiplies the two. The block of `b` is sized to stay in second-level cache, or,
+//! where the inner loop asks for it ahead of time, to be packed once for more columns.
 //! Tasks share nothing: packing `b` again for each takes a few percent, and no task waits for another.
 //!
 //! The depth is cut by the sizes alone, and within a range every element of `c` is added up in the order of the
@@ -24,7 +25,7 @@ const DEPTH_UNIT: usize = 32;
 const ROW_UNIT: usize = 16;
 
 /// Bytes of operands that a core's own cache can be expected to hold.
-const NEAR: usize = 1 << 20;
+pub(super) const NEAR: usize = 1 << 20;
 
 /// How deep, and how wide, a packed block of `b` is at most.
 #[derive(Clone, Copy, Debug)]

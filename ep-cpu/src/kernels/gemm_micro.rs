@@ -3,13 +3,16 @@
 use crate::isa::Body;
 use crate::kernels::gemm_block::Out;
 use crate::kernels::gemm_lanes::{Lanes, Real};
-use crate::kernels::raw::prefetch;
+use crate::kernels::raw::{prefetch, prefetch_l2};
 
 /// Depth from which asking for the sums ahead of time costs nothing to speak of.
 pub(super) const FAR: usize = 192;
 
 /// Steps along the depth between requests for what the next group needs: a line of f32.
 const CHUNK: usize = 16;
+
+/// Rows whose offsets are too many for the registers, unless they are known as the loop is compiled.
+pub(super) const MANY: usize = 8;
 
 /// Groups of a few rows times a panel.
 pub(super) struct Micro<L: Lanes> {
@@ -33,6 +36,8 @@ pub(super) struct Micro<L: Lanes> {
     /// Whether to ask for the rows of `a` of the next group, and for its sums.
     pub(super) ahead: bool,
     pub(super) ahead_sums: bool,
+    /// Whether to ask for the panel of `b` behind this one, which is in no core's own cache.
+    pub(super) ahead_panel: bool,
 }
 
 impl<L: Lanes> Micro<L> {
@@ -42,30 +47,95 @@ impl<L: Lanes> Micro<L> {
     /// The CPU has the level; the factors are readable, and the sums readable and writable.
     #[inline(always)]
     pub(super) unsafe fn by_rows<const VECTORS: usize, const CUT: bool>(self) {
+        let packed = self.a_step == L::ROWS && self.a_row == self.parts;
         // Functions of their own: they are the same for every number that is computed in these vectors.
         // SAFETY: the caller's promise.
         unsafe {
-            if L::ROWS == 8 && self.rows > 4 {
-                L::run(Rows::<L, 8, VECTORS, CUT>(self));
+            if L::ROWS == MANY && self.rows == MANY && VECTORS > 1 && !CUT && packed {
+                L::run(Rows::<L, MANY, VECTORS, false, true>(self));
+            } else if L::ROWS == MANY && self.rows > 4 {
+                L::run(Rows::<L, MANY, VECTORS, CUT, false>(self));
             } else if self.rows > 2 {
-                L::run(Rows::<L, 4, VECTORS, CUT>(self));
+                L::run(Rows::<L, 4, VECTORS, CUT, false>(self));
             } else if self.rows == 2 {
-                L::run(Rows::<L, 2, VECTORS, CUT>(self));
+                L::run(Rows::<L, 2, VECTORS, CUT, false>(self));
             } else {
-                L::run(Rows::<L, 1, VECTORS, CUT>(self));
+                L::run(Rows::<L, 1, VECTORS, CUT, false>(self));
             }
         }
     }
 }
 
 /// The inner loop for at most `M` rows. Made only in [`Micro::by_rows`], under its promise.
-struct Rows<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(Micro<L>);
+struct Rows<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACKED: bool>(Micro<L>);
 
-impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Body for Rows<L, M, VECTORS, CUT> {
+impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACKED: bool> Body
+    for Rows<L, M, VECTORS, CUT, PACKED>
+{
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
+        // SAFETY: the promise of `by_rows`.
+        unsafe {
+            match PACKED {
+                true => self.packed_groups(),
+                false => self.groups(),
+            }
+        }
+    }
+}
+
+impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACKED: bool>
+    Rows<L, M, VECTORS, CUT, PACKED>
+{
+    /// Groups of `M` rows whose numbers lie behind each other for each place along the depth: as offsets they take no
+    /// registers. With each two steps goes a request for what is needed later, as a core waits for many at once.
+    ///
+    /// # Safety
+    /// As for [`Micro::by_rows`].
+    #[inline(always)]
+    unsafe fn packed_groups(&self) {
+        let Micro { depth, a_group, b_row, groups, ahead_sums, ahead_panel, .. } = self.0;
+        let offsets: [usize; M] = std::array::from_fn(|i| i);
+        let line = 64 / size_of::<L::Real>();
+        // Each group asks for its share of the next panel, and otherwise again for its own first line.
+        let share = if ahead_panel { (depth * VECTORS * L::LANES).div_ceil(line * groups) } else { 1 };
+        for group in 0..groups {
+            let mut a = self.0.a.wrapping_add(group * a_group);
+            let mut b = self.0.b;
+            let next = if ahead_panel { b.wrapping_add(depth * b_row + group * share * line) } else { a };
+            let out = Out { at: self.0.out.at.wrapping_add(group * M * self.0.out.stride), ..self.0.out };
+            // The group's own sums, or those of the next one where it has too few steps to wait for its own.
+            let asked = out.at.wrapping_add(if ahead_sums { M * out.stride } else { 0 });
+            // SAFETY: as many steps of both factors as the depth has, and the group's sums.
+            unsafe {
+                let mut sums = [[L::splat(L::Real::ZERO); VECTORS]; M];
+                let pairs = depth / 2;
+                for pair in 0..pairs.min(M) {
+                    for j in 0..VECTORS {
+                        prefetch(asked.wrapping_add(pair * out.stride + j * L::LANES));
+                    }
+                    (a, b) = two_steps::<L, M, VECTORS>(&mut sums, a, &offsets, b, b_row);
+                }
+                for pair in M..pairs {
+                    prefetch_l2(next.wrapping_add((pair - M).min(share - 1) * line));
+                    (a, b) = two_steps::<L, M, VECTORS>(&mut sums, a, &offsets, b, b_row);
+                }
+                if depth % 2 == 1 {
+                    step::<L, M, VECTORS, false>(&mut sums, a, &offsets, b, L::LANES);
+                }
+                self.write(&sums, out);
+            }
+        }
+    }
+
+    /// Groups of any rows.
+    ///
+    /// # Safety
+    /// As for [`Micro::by_rows`].
+    #[inline(always)]
+    unsafe fn groups(&self) {
         let Micro {
             depth,
             a,
@@ -81,6 +151,7 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Body for R
             out,
             ahead,
             ahead_sums,
+            ..
         } = self.0;
         // Rows that do not exist compute with one that does, for nothing.
         let row = |i: usize| i.min(rows - 1);
@@ -130,6 +201,27 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Body for R
     }
 }
 
+/// Two steps along the depth of packed rows, and where the next ones begin.
+///
+/// # Safety
+/// As for [`step`], at both places.
+#[inline(always)]
+unsafe fn two_steps<L: Lanes, const M: usize, const VECTORS: usize>(
+    sums: &mut [[L::V; VECTORS]; M],
+    a: *const L::Real,
+    offsets: &[usize; M],
+    b: *const L::Real,
+    b_row: usize,
+) -> (*const L::Real, *const L::Real) {
+    let (a_odd, b_odd) = (a.wrapping_add(M), b.wrapping_add(b_row));
+    // SAFETY: the caller's promise.
+    unsafe {
+        step::<L, M, VECTORS, false>(sums, a, offsets, b, L::LANES);
+        step::<L, M, VECTORS, false>(sums, a_odd, offsets, b_odd, L::LANES);
+    }
+    (a_odd.wrapping_add(M), b_odd.wrapping_add(b_row))
+}
+
 /// One step along the depth.
 ///
 /// # Safety
@@ -159,7 +251,9 @@ unsafe fn step<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(
     }
 }
 
-impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Rows<L, M, VECTORS, CUT> {
+impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACKED: bool>
+    Rows<L, M, VECTORS, CUT, PACKED>
+{
     /// Asks for a part of what the next group needs, after `done` steps of this one: all of it at once would be more than a
     /// core can wait for.
     #[inline(always)]

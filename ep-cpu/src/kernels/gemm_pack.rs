@@ -8,7 +8,7 @@ use crate::kernels::gemm_simd::{Number, Panels, Vectors, WIDE};
 use crate::kernels::raw::prefetch;
 
 /// Rows of `b` that are packed at a time, and how many rows ahead are asked for.
-const SIDE_BY_SIDE: usize = 4;
+const SIDE_BY_SIDE: usize = 8;
 const PACK_AHEAD: usize = 8;
 
 impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
@@ -59,8 +59,9 @@ impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
         for Stretch { at, first, len } in slab.stretches() {
             for row in (0..len).step_by(most) {
                 let len = most.min(len - row);
+                let mut end = 0;
                 for panel in 0..panels.panels {
-                    let (start, end) = (panels.first(panel) * L::LANES, panels.first(panel + 1) * L::LANES);
+                    let start = std::mem::replace(&mut end, panels.first(panel + 1) * L::LANES);
                     let (wide, inside) = (end - start, reals.min(end) - start);
                     // SAFETY: the panel, from the first of the rows on.
                     let to = unsafe { out.add(start * depth + (first + row) * wide) };

@@ -8,9 +8,11 @@
 use crate::isa::{Body, Isa, Level};
 use crate::kernels::elem::{Complex, Storage};
 use crate::kernels::gemm::{Element, Problem};
-use crate::kernels::gemm_block::{self as block, Block, Engine, Limits, Out, Part as Finished, Slab, Source};
+use crate::kernels::gemm_block::{
+    self as block, Block, Engine, Limits, NEAR, Out, Part as Finished, Slab, Source,
+};
 use crate::kernels::gemm_lanes::{Lanes, Part, Real};
-use crate::kernels::gemm_micro::{FAR, Micro};
+use crate::kernels::gemm_micro::{FAR, MANY, Micro};
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use half::{bf16, f16};
@@ -186,6 +188,8 @@ impl Panels {
 impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
     /// Complex rows, or plain ones, whose sums are computed at a time.
     pub(super) const MICRO: usize = L::ROWS / T::PARTS;
+    /// Whether packed rows have an inner loop of their own: [`Micro`].
+    const PACKED_FASTER: bool = L::ROWS == MANY;
 }
 
 impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
@@ -206,7 +210,9 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
             // Few uses: `b` is best read in long stretches.
             (true, _) => (128, 4096 / size_of::<T::Real>()),
             // Fewer and deeper blocks, as `a` is packed again for each in the same columns.
-            (_, false) => (512, 2112 / size_of::<T::Real>()),
+            (_, false) => {
+                (512, if T::IN_PLACE && Self::PACKED_FASTER { 4224 } else { 2112 } / size_of::<T::Real>())
+            }
             (_, true) => (2048 / size_of::<T::Real>(), 480),
         };
         Limits { depth, blocks: 1, cols: cols / T::PARTS, unit, rows: 1024 / T::PARTS }
@@ -236,11 +242,12 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     #[inline]
     fn reads_a(m: usize, n: usize, k: usize, rows_contiguous: bool) -> bool {
         let bytes = m.saturating_mul(k).saturating_mul(size_of::<T>());
-        // Rows that far apart compete for the same lines of second-level cache.
-        let apart = k.saturating_mul(size_of::<T>()).is_multiple_of(8192);
         // Columns, of which a group reads a few rows, take their lines several times.
         let most = if rows_contiguous { 512 << 10 } else { 64 << 10 };
-        bytes <= most || rows_contiguous && (!apart || n * T::PARTS <= 2 * WIDE * L::LANES)
+        // Rows that far apart compete for the same lines of second-level cache.
+        let apart = k.saturating_mul(size_of::<T>()).is_multiple_of(8192);
+        let packs = Self::PACKED_FASTER || apart;
+        bytes <= most || rows_contiguous && (!packs || n * T::PARTS <= 2 * WIDE * L::LANES)
     }
 
     #[inline(always)]
@@ -277,6 +284,8 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
             }
             Source::Packed(at) => (at, L::ROWS * block.depth, T::PARTS, L::ROWS),
         };
+        let far = matches!(block.b, Source::Packed(_))
+            && Self::packed_b(block.cols, block.depth) * size_of::<T::Real>() > NEAR;
         // One panel and some groups of rows.
         let pass = |panel: usize, group: usize, groups: usize, rows: usize| {
             let (start, end) = (panels.first(panel), panels.first(panel + 1));
@@ -309,6 +318,7 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
                     out: Out { at, ..block.out },
                     ahead: block.ahead && panel == 0 && matches!(block.a, Source::Stored { .. }),
                     ahead_sums: block.ahead && block.depth < FAR,
+                    ahead_panel: far && panel + 1 < panels.panels,
                 };
                 match (end - start, cut) {
                     (1, false) => micro.by_rows::<1, false>(),

@@ -352,6 +352,10 @@ mod tests {
             // Tiles' sums of several groups of rows in two goes.
             (DType::BF16, 1, (67, 37, 530), 0),
             (DType::BF16, 1, (67, 37, 530), 1),
+            // A packed `b` that second-level cache does not hold, and an odd depth.
+            (DType::F32, 1, (45, 600, 511), 1),
+            (DType::F64, 1, (41, 300, 511), 1),
+            (DType::COMPLEX64, 1, (35, 260, 511), 1),
             // Cut in rows, as nothing is packed.
             (DType::F32, 1, (150, 120, 128), 0),
         ] {
@@ -434,7 +438,9 @@ mod tests {
     fn infinities_and_nans_go_where_arithmetic_sends_them() {
         let mut rng = Rng::new();
         for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
-            for (sizes, trans) in [((9, 8, 7), 0), ((9, 8, 7), 3), ((1, 40, 7), 0), ((40, 1, 7), 1)] {
+            for (sizes, trans) in
+                [((9, 8, 7), 0), ((9, 8, 7), 3), ((1, 40, 7), 0), ((40, 1, 7), 1), ((45, 60, 511), 1)]
+            {
                 let mut case = Case::random(dtype, 1, sizes, trans, &mut rng);
                 let mut a = decode(dtype, &case.a);
                 (a[3], a[6]) = (f64::INFINITY, f64::NEG_INFINITY);
