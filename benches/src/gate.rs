@@ -71,7 +71,7 @@ pub fn wait_idle(limit: Duration) -> bool {
 }
 
 /// Waits until this process's other threads, such as those of a library that spin for a while after their last
-/// work, have gone to sleep; at most 300 ms. Whether they have.
+/// work, have gone to sleep; at most some 300 ms. Whether they have.
 pub fn settle() -> bool {
     for _ in 0..300 {
         std::thread::sleep(Duration::from_millis(1));
@@ -129,12 +129,15 @@ mod tests {
             }
         });
         let task = format!("/proc/self/task/{}", receive.recv().unwrap());
-        assert!(runs(task.as_ref()) && others_run());
+        let until = |wanted: bool| {
+            let start = Instant::now();
+            while runs(task.as_ref()) != wanted || (wanted && !others_run()) {
+                assert!(start.elapsed() < Duration::from_secs(10), "seen to run is still not {wanted}");
+            }
+        };
+        until(true);
         go.store(false, Ordering::Relaxed);
-        let start = Instant::now();
-        while runs(task.as_ref()) {
-            assert!(start.elapsed() < Duration::from_secs(10), "a thread at a barrier does not sleep");
-        }
+        until(false);
         done.wait();
         thread.join().unwrap();
     }

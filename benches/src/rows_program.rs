@@ -133,18 +133,23 @@ fn config(path: Option<&Path>) -> Result<Config> {
 }
 
 /// Puts the table of shares into the page of a checkout.
-fn write_part(root: &Path, part: &str) -> Result<()> {
+fn write_part(root: &Path, rows: &[shares::Line<'_>], cli: &Cli) -> Result<()> {
     let path = root.join("docs/performance.md");
     let fail = |e: String| Error::invalid(format!("--write-docs: {}: {e}", path.display()));
     let page = std::fs::read_to_string(&path).map_err(|e| fail(e.to_string()))?;
-    let page = insert(&page, shares::PROGRAM, part).map_err(fail)?;
-    std::fs::write(&path, page).map_err(|e| fail(e.to_string()))
+    let part = shares::markdown(rows, &cli.device, &Setting::here(), cli.quick);
+    let new = insert(&page, shares::PROGRAM, &part).map_err(fail)?;
+    // Before anything is measured this only shows that it can be done.
+    if rows.is_empty() { Ok(()) } else { std::fs::write(&path, new).map_err(|e| fail(e.to_string())) }
 }
 
 /// Times everything; how many rows failed.
 fn run(cli: &Cli) -> Result<usize> {
     let rows = selected(cli)?;
     let config = config(cli.config.as_deref())?;
+    if let Some(root) = &cli.write_docs {
+        write_part(root, &[], cli)?;
+    }
     let threads = if cli.threads.is_empty() { vec![0] } else { cli.threads.clone() };
     let bar = ProgressBar::new((rows.len() * threads.len()) as u64);
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
@@ -164,10 +169,10 @@ fn run(cli: &Cli) -> Result<usize> {
             let line = measure(&runtime, device, row, cli.quick, &mut limits);
             failed += usize::from(line.status == "failed");
             printer.print(&line, row)?;
-            if let (true, Some(us), Some(gbps), Some(share)) =
-                (shares::counts(row), line.median_us, line.gbps, line.share)
-            {
-                shares.push((row, Measured { threads: line.threads, us, gbps, share }));
+            if shares::counts(row) {
+                let figures = line.median_us.zip(line.gbps).zip(line.share);
+                let figures = figures.map(|((us, gbps), share)| Measured { us, gbps, share });
+                shares.push((row, line.threads, figures));
             }
             bar.inc(1);
             if device.memory_stats().is_ok_and(|s| s.reserved_bytes > KEPT_BYTES) {
@@ -177,8 +182,7 @@ fn run(cli: &Cli) -> Result<usize> {
     }
     bar.finish_and_clear();
     if let Some(root) = &cli.write_docs {
-        let part = shares::markdown(&shares, &cli.device, &Setting::here(), cli.quick);
-        write_part(root, &part)?;
+        write_part(root, &shares, cli)?;
     }
     Ok(failed)
 }

@@ -50,8 +50,6 @@ const GOALS: [(&str, f64); 31] = [
 /// What was measured of a row.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// The threads that the provider could use.
-    pub threads: usize,
     /// The median time.
     pub us: f64,
     /// Bytes that the row has to move, by nanosecond.
@@ -59,6 +57,9 @@ pub struct Measured {
     /// The limit's time over the row's.
     pub share: f64,
 }
+
+/// A row of the table: with how many threads, and what was measured, if it could be.
+pub type Line<'a> = (&'a Row, usize, Option<Measured>);
 
 /// The least share that a row must reach; none where nothing is asked.
 pub fn goal(row: &Row) -> Option<f64> {
@@ -72,31 +73,32 @@ pub fn counts(row: &Row) -> bool {
 }
 
 /// The table, in Markdown.
-pub fn markdown(rows: &[(&Row, Measured)], device: &str, setting: &Setting, quick: bool) -> String {
-    let asked = rows.iter().filter_map(|(row, m)| Some(m.share >= goal(row)?));
-    let (met, all) = asked.fold((0, 0), |(met, all), ok| (met + usize::from(ok), all + 1));
+pub fn markdown(rows: &[Line<'_>], device: &str, setting: &Setting, quick: bool) -> String {
+    let reached = |row: &Row, m: &Option<Measured>| m.as_ref().is_some_and(|m| Some(m.share) >= goal(row));
+    let asked = || rows.iter().filter(|(row, ..)| goal(row).is_some());
+    let met = asked().filter(|(row, _, m)| reached(row, m)).count();
     let mut out = format!(
-        "Measured on {} on {}, device {device}.{} {met} of {all} shares that are asked for are reached.\n\n",
+        "Measured on {} on {}, device {device}.{} {met} of {} shares that are asked for are reached.\n\n",
         setting.date,
         setting.cpu,
-        if quick { " This was a short look." } else { "" }
+        if quick { " This was a short look." } else { "" },
+        asked().count()
     );
     out += "| op | dtype | shape | threads | time | GB/s | share | asked | |\n|---|---|---|---|---|---|---|---|---|\n";
-    for (row, m) in rows {
+    for (row, threads, m) in rows {
         let (asked, word) = match goal(row) {
-            Some(goal) => (format!("{goal:.2}"), if m.share >= goal { "ok" } else { "MISSED" }),
+            Some(goal) => (format!("{goal:.2}"), if reached(row, m) { "ok" } else { "MISSED" }),
             None => (String::new(), ""),
         };
+        let figures = match m {
+            Some(m) => format!("{} | {:.1} | {:.2}", time(m.us), m.gbps, m.share),
+            None => "not measured | |".into(),
+        };
+        let shape = row.shape_text();
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {} | {} | {:.1} | {:.2} | {asked} | {word} |",
-            row.op,
-            row.dtype,
-            row.shape_text(),
-            m.threads,
-            time(m.us),
-            m.gbps,
-            m.share
+            "| {} | {} | {shape} | {threads} | {figures} | {asked} | {word} |",
+            row.op, row.dtype
         );
     }
     out
@@ -126,13 +128,14 @@ mod tests {
     fn the_page_says_what_is_reached() {
         let table = table();
         let find = |name: &str| table.iter().find(|row| row.op == name && counts(row)).expect("a large row");
-        let with = |share| Measured { threads: 2, us: 1500.0, gbps: 20.0, share };
-        let rows = [(find("relu"), with(0.9)), (find("softmax"), with(0.74)), (find("exp"), with(0.5))];
+        let with = |name, share| (find(name), 2, Some(Measured { us: 1500.0, gbps: 20.0, share }));
+        let rows = [with("relu", 0.9), with("softmax", 0.74), with("exp", 0.5), (find("fill"), 2, None)];
         let setting = Setting { date: "2026-01-31".into(), cpu: "CPU".into(), cores: 2 };
         let page = markdown(&rows, "cpu:0", &setting, false);
-        assert!(page.contains("1 of 2 shares"), "{page}");
+        assert!(page.contains("1 of 3 shares"), "{page}");
         assert!(page.contains("| 1.50 ms | 20.0 | 0.90 | 0.90 | ok |"), "{page}");
         assert!(page.contains("| 0.74 | 0.75 | MISSED |"), "{page}");
         assert!(page.contains("| 0.50 |  |  |"), "{page}");
+        assert!(page.contains("| not measured | | | 0.90 | MISSED |"), "{page}");
     }
 }

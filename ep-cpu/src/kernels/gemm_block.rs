@@ -1,8 +1,8 @@
 //! How a product is cut into blocks that stay in cache, and into tasks.
 //!
 //! A task computes a tile of `c`. For each range of the depth it packs a block of `b`, then goes through its rows of `a`
-//! a few at a time, packs these too, and multiplies the two. The block of `b` is sized to stay in second-level cache, or,
-//! where the inner loop asks for it ahead of time, to be packed once for more columns.
+//! a few at a time, packs these too, and multiplies the two. The block of `b` is sized to stay in second-level cache; where
+//! the inner loop asks for the next panel ahead of time it may be larger, so that `a` is packed for fewer blocks.
 //! Tasks share nothing: packing `b` again for each takes a few percent, and no task waits for another.
 //!
 //! The depth is cut by the sizes alone, and within a range every element of `c` is added up in the order of the
@@ -454,7 +454,7 @@ const LINE: usize = 64;
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Memory for packed blocks. A thread keeps it, so that not every task faults it in anew: less than 4 MiB for the block
+/// Memory for packed blocks. A thread keeps it, so that not every task faults it in anew: at most 4 MiB for the block
 /// sizes in use.
 struct Memory {
     at: NonNull<u8>,

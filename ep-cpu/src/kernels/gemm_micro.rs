@@ -47,6 +47,7 @@ impl<L: Lanes> Micro<L> {
     /// The CPU has the level; the factors are readable, and the sums readable and writable.
     #[inline(always)]
     pub(super) unsafe fn by_rows<const VECTORS: usize, const CUT: bool>(self) {
+        // Stored factors may lie like this too, eight columns of a transposed one.
         let packed = self.a_step == L::ROWS && self.a_row == self.parts;
         // Functions of their own: they are the same for every number that is computed in these vectors.
         // SAFETY: the caller's promise.
@@ -99,7 +100,8 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACK
         let Micro { depth, a_group, b_row, groups, ahead_sums, ahead_panel, .. } = self.0;
         let offsets: [usize; M] = std::array::from_fn(|i| i);
         let line = 64 / size_of::<L::Real>();
-        // Each group asks for its share of the next panel, and otherwise again for its own first line.
+        // Each group asks for its share of the next panel, or for as much of it as it has steps for; whoever has nothing to ask
+        // for, or no more, asks for the same line again.
         let share = if ahead_panel { (depth * VECTORS * L::LANES).div_ceil(line * groups) } else { 1 };
         for group in 0..groups {
             let mut a = self.0.a.wrapping_add(group * a_group);

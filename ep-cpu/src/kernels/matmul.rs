@@ -356,6 +356,10 @@ mod tests {
             (DType::F32, 1, (45, 600, 511), 1),
             (DType::F64, 1, (41, 300, 511), 1),
             (DType::COMPLEX64, 1, (35, 260, 511), 1),
+            // Stored as if packed.
+            (DType::F32, 1, (8, 70, 130), 1),
+            (DType::F64, 1, (8, 35, 131), 3),
+            (DType::COMPLEX64, 1, (4, 35, 131), 1),
             // Cut in rows, as nothing is packed.
             (DType::F32, 1, (150, 120, 128), 0),
         ] {
