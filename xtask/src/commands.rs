@@ -69,8 +69,8 @@ pub fn demo(args: &[String]) -> Result<(), String> {
 
 /// `cargo xtask test`.
 pub fn test(filters: &[String]) -> Result<(), String> {
-    // Tests load the plugins that this builds.
-    run(cargo().args(["build", "--workspace"]))?;
+    // Tests load the plugins that this builds, side by side with the tests.
+    run(cargo().args(["build", "--workspace", "--lib", "--bins", "--tests"]))?;
     let nextest = cargo().args(["nextest", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
     if nextest.is_ok_and(|status| status.success()) {
         // A filter that only doc tests match is no error.
