@@ -230,8 +230,7 @@ mod tests {
 
     /// The same by NumPy's rules, without loops that are merged or folded.
     fn expected(dims: [&[u64]; 3], transposed: [bool; 2]) -> Terms {
-        let split = |dims: &'static [u64]| dims.split_at(dims.len() - 2);
-        let [(a, am), (b, bm), (c, cm)] = dims.map(|d| split(d.to_vec().leak()));
+        let [(a, am), (b, bm), (c, cm)] = dims.map(|d| d.split_at(d.len() - 2));
         let rank = [a, b, c].iter().map(|d| d.len()).max().unwrap();
         let at = |dims: &[u64], i: usize| if i + dims.len() < rank { 1 } else { dims[i + dims.len() - rank] };
         let all: Vec<u64> = (0..rank).map(|i| at(a, i).max(at(b, i))).collect();
