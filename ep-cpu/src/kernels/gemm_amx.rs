@@ -41,9 +41,10 @@ mod tiles {
     use crate::isa::{self, Body, Isa, Level};
     use crate::kernels::gemm::Problem;
     use crate::kernels::gemm_amx_piece::Piece;
-    use crate::kernels::gemm_block::{self as block, Block, Engine, Limits, Part, Slab, Source, Stretch};
+    use crate::kernels::gemm_block::{self as block, Block, Engine, Part, Slab, Source, Stretch};
     use crate::kernels::gemm_lanes::{MOST, Real};
     use crate::kernels::gemm_pack::transposed;
+    use crate::kernels::gemm_plan::Limits;
     use crate::kernels::gemm_simd::finish;
     use crate::kernels::raw::prefetch;
     use ep_core::Result;
@@ -152,6 +153,7 @@ mod tiles {
         const IN_PLACE: bool = false;
         const READS_STORED: bool = true;
         const TASK: usize = 1 << 22;
+        const SHARES: bool = false;
         const FINISHES: bool = true;
         const ZERO: f32 = 0.0;
         const ONE: f32 = 1.0;
@@ -164,7 +166,7 @@ mod tiles {
             };
             // A block takes half of a second-level cache.
             let cols = ((1 << 19) / depth.min(total).max(1)).clamp(SIDE, 2048);
-            Limits { depth, blocks: 1, cols, unit: SIDE, rows: 1024 }
+            Limits { depth, blocks: 1, cols, unit: SIDE, vector: SIDE, rows: 1024 }
         }
 
         #[inline(always)]

@@ -3,42 +3,26 @@
 //! A task computes a tile of `c`. For each range of the depth it packs a block of `b`, then goes through its rows of `a`
 //! a few at a time, packs these too, and multiplies the two. The block of `b` is sized to stay in second-level cache; where
 //! the inner loop asks for the next panel ahead of time it may be larger, so that `a` is packed for fewer blocks.
-//! Tasks share nothing: packing `b` again for each takes a few percent, and no task waits for another.
+//! A small `a` is read where it is stored; then the tiles of different tasks are columns, and none packs what another does.
+//! Where both factors are packed, `b` would be packed for each tile: large ones are packed by all tasks together before any
+//! multiplies by them. Small ones are not, as moving what another core has packed takes as long as packing it.
+//! No task waits for another.
 //!
 //! The depth is cut by the sizes alone, and within a range every element of `c` is added up in the order of the
 //! depth. So neither the tiles nor the threads change the result.
 
 use crate::isa::Body;
-use crate::kernels::gemm::{Element, Factor, Loop, Problem, count, offsets};
-use crate::kernels::raw::{GRAIN_BYTES, for_ranges};
+use crate::kernels::gemm::{Element, Loop, Problem, count, offsets};
+use crate::kernels::gemm_plan::{Limits, Plan, parts, split};
+use crate::kernels::gemm_room::{OF_CALL, OF_TASK, Room};
+use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
+use ep_core::Result;
 use ep_core::parallel::Parallel;
-use ep_core::{Error, Result};
-use std::alloc::Layout;
-use std::cell::Cell;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// What the depth of a block is a multiple of, where it is cut.
-const DEPTH_UNIT: usize = 32;
-
-/// What the rows of a tile are a multiple of at least: the rows that are multiplied together, whatever the level.
-const ROW_UNIT: usize = 16;
-
-/// Bytes of operands that a core's own cache can be expected to hold.
-pub(super) const NEAR: usize = 1 << 20;
-
-/// How deep, and how wide, a packed block of `b` is at most.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) depth: usize,
-    /// Blocks behind each other along the depth that are kept packed at a time.
-    pub(super) blocks: usize,
-    pub(super) cols: usize,
-    /// Columns that are multiplied together: tiles should have a multiple of them.
-    pub(super) unit: usize,
-    /// Rows of a tile: as few as make packing `b` for each tile cheap.
-    pub(super) rows: usize,
-}
+/// Depth of what a task packs at a time for all of them.
+const SLICE: usize = 64;
 
 /// Part of one factor: so many of its lines (rows of `a`, columns of `b`) in a range of the depth, which runs on
 /// through the matrices that are summed over.
@@ -51,6 +35,9 @@ pub(super) struct Slab<'a, T> {
     pub(super) step: usize,
     pub(super) lines: usize,
     pub(super) depth: Range<usize>,
+    /// Where in its block the slab begins, and how deep the block is: several tasks pack one together.
+    pub(super) from: usize,
+    pub(super) whole: usize,
     /// Depth of one matrix.
     each: usize,
     inner: &'a [Loop],
@@ -160,6 +147,8 @@ pub(super) trait Engine: Copy + Send + Sync {
     const READS_STORED: bool;
     /// Multiply-adds below which a tile is not worth a task of its own: some ten microseconds.
     const TASK: usize;
+    /// Whether a block of `b` can be packed a part of the depth at a time.
+    const SHARES: bool;
     /// Whether [`Engine::multiply`] finishes what [`Block::part`] asks for.
     const FINISHES: bool;
     const ZERO: Self::Sum;
@@ -224,82 +213,6 @@ pub(super) struct Scalars<T: Element> {
     pub(super) beta: T::Scalar,
 }
 
-/// What a problem is cut into.
-struct Plan {
-    /// Rows and columns of a tile.
-    tile: (usize, usize),
-    /// Tiles along the columns, and along the rows.
-    tiles: (usize, usize),
-    /// The whole depth, that of a block, and that of the blocks of `b` that are packed at a time.
-    total: usize,
-    depth: usize,
-    packed: usize,
-    reads_a: bool,
-    reads_b: bool,
-    /// See [`Block::ahead`].
-    ahead: bool,
-}
-
-/// Divisions take a good part of a small product's time, and most are by one part only.
-fn evenly(len: usize, most: usize, multiple: usize) -> usize {
-    if len <= most {
-        return len;
-    }
-    len.div_ceil(len.div_ceil(most)).next_multiple_of(multiple).min(len)
-}
-
-/// How many parts of this length there are.
-#[inline(always)]
-fn parts(len: usize, each: usize) -> usize {
-    if len <= each { 1 } else { len.div_ceil(each) }
-}
-
-/// Which group of so many an index is in, and which of the group it is.
-#[inline(always)]
-fn split(index: usize, many: usize) -> (usize, usize) {
-    if many == 1 { (index, 0) } else { (index / many, index % many) }
-}
-
-impl Plan {
-    #[inline]
-    fn new<E: Engine>(p: &Problem<'_, E::Number>, threads: usize) -> Plan {
-        let total = p.k.saturating_mul(count(p.inner));
-        let stored = E::READS_STORED && p.inner.is_empty();
-        let reads_b = stored && E::reads_b(p.m, p.n, p.k, p.b.cs == 1);
-        let reads_a = stored && E::reads_a(p.m, p.n, p.k, p.a.cs == 1);
-        let limits = E::limits(p.m, total, reads_a);
-        let depth = evenly(total, limits.depth, DEPTH_UNIT);
-        let mut rows = evenly(p.m, limits.rows, E::ROWS);
-        let mut cols = if reads_b { p.n } else { evenly(p.n, limits.cols, limits.unit) };
-        if threads > 1 {
-            // More than one tile for each thread, so that one that is late holds up little.
-            let enough = threads.saturating_mul(2);
-            let matrices = count(p.outer);
-            // Where nothing is packed, rows can be cut anywhere.
-            let unit = if reads_a && reads_b { ROW_UNIT } else { E::ROWS };
-            while matrices.saturating_mul(p.m.div_ceil(rows)).saturating_mul(p.n.div_ceil(cols)) < enough
-                && rows.saturating_mul(cols).saturating_mul(total) >= 2 * E::TASK
-            {
-                let halved = |len: usize, multiple| len.div_ceil(2).next_multiple_of(multiple);
-                let fewer = (halved(rows, unit), halved(cols, limits.unit));
-                if fewer.0 < rows && (rows >= cols || fewer.1 >= cols) {
-                    rows = fewer.0;
-                } else if fewer.1 < cols {
-                    cols = fewer.1;
-                } else {
-                    break;
-                }
-            }
-        }
-        let tiles = (parts(p.n, cols), parts(p.m, rows));
-        let packed = depth * evenly(parts(total, depth), limits.blocks, 1);
-        let elements = [(p.m, total), (total, p.n), (p.m, p.n)].map(|(x, y)| x.saturating_mul(y));
-        let each = elements.into_iter().fold(0, usize::saturating_add).saturating_mul(size_of::<E::Number>());
-        let ahead = each.saturating_mul(count(p.outer)) > NEAR;
-        Plan { tile: (rows, cols), tiles, total, depth, packed, reads_a, reads_b, ahead }
-    }
-}
-
 /// Solves a problem by blocks.
 ///
 /// # Errors
@@ -319,10 +232,114 @@ pub(super) unsafe fn multiply<E: Engine>(
     let work = plan.tile.0.saturating_mul(plan.tile.1).saturating_mul(plan.total);
     // As many bytes from memory would take about as long.
     let bytes = work / (E::TASK / GRAIN_BYTES);
+    if plan.shared > 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { multiply_together::<E>(par, problem, &plan, &scalars) };
+    }
     for_ranges(par, tiles, bytes, 1, |tiles| {
+        let (problem, plan, scalars, depth) = (problem, &plan, &scalars, 0..plan.total);
         // SAFETY: the caller's promise; each tile is in one task.
-        unsafe { E::run(Tiles::<E> { problem, plan: &plan, scalars: &scalars, tiles }) }
+        unsafe { E::run(Tiles::<E> { problem, plan, scalars, tiles, depth, ready: None }) }
     })
+}
+
+/// The same in turns: all tasks pack a part of `b`, then all multiply by it.
+///
+/// # Errors
+/// As for [`multiply`].
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(never)]
+unsafe fn multiply_together<E: Engine>(
+    par: &dyn Parallel,
+    problem: &Problem<'_, E::Number>,
+    plan: &Plan,
+    scalars: &Scalars<E::Number>,
+) -> Result<()> {
+    let (p, cols) = (problem, plan.tile.1);
+    let block = E::packed_b(cols, plan.depth);
+    let blocks = parts(plan.packed.min(plan.total), plan.depth);
+    let groups = plan.shared / cols;
+    let sizes = [groups * blocks * block * size_of::<E::Packed>(), 0, 0];
+    let room = Room::take(&OF_CALL, sizes)?;
+    let ready = Shared::new(room.parts(sizes)[0].as_ptr().cast::<E::Packed>());
+    let slices = plan.depth.div_ceil(SLICE);
+    for matrix in 0..count(p.outer) {
+        let b_offset = offsets(p.outer, matrix).1;
+        for first in (0..plan.tiles.0).step_by(groups) {
+            let groups = groups.min(plan.tiles.0 - first);
+            for start in (0..plan.total).step_by(plan.packed) {
+                let end = (start + plan.packed).min(plan.total);
+                let blocks = parts(end - start, plan.depth);
+                let bytes = 2 * SLICE * cols * size_of::<E::Packed>();
+                for_ranges(par, groups * blocks * slices, bytes, 1, |all| {
+                    for at in all {
+                        let (at, slice) = split(at, slices);
+                        let (group, number) = split(at, blocks);
+                        let depth = plan.block(start, end, number);
+                        let (from, whole) = ((slice * SLICE).min(depth.len()), depth.len());
+                        let part = depth.start + from..(depth.start + from + SLICE).min(depth.end);
+                        let col = (first + group) * cols;
+                        let lines = cols.min(p.n - col);
+                        let slab = Slab { from, whole, ..slab(p, true, b_offset, col, lines, part) };
+                        let out = ready.get().wrapping_add((group * blocks + number) * block);
+                        // SAFETY: the slab lies inside the factor; there is room for each block of the group, and each
+                        // slice of one is packed by one task.
+                        unsafe { E::run(Pack::<E> { slab, out }) };
+                    }
+                    Ok(())
+                })?;
+                let tiles = (matrix * plan.tiles.0 + first) * plan.tiles.1;
+                let work = plan.tile.0.saturating_mul(cols).saturating_mul(end - start);
+                for_ranges(par, groups * plan.tiles.1, work / (E::TASK / GRAIN_BYTES), 1, |range| {
+                    let tiles = tiles + range.start..tiles + range.end;
+                    let ready = Some(Ready { at: ready, first });
+                    // SAFETY: the caller's promise; each tile is in one task, and what it is multiplied by was packed.
+                    unsafe { E::run(Tiles::<E> { problem, plan, scalars, tiles, depth: start..end, ready }) }
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lines of a factor.
+fn slab<'a, T>(
+    p: &Problem<'a, T>,
+    of_b: bool,
+    offset: usize,
+    first: usize,
+    lines: usize,
+    depth: Range<usize>,
+) -> Slab<'a, T> {
+    let f = if of_b { &p.b } else { &p.a };
+    let (line, step) = if of_b { (f.cs, f.rs) } else { (f.rs, f.cs) };
+    let at = f.element(offset + first * line, 0, 0);
+    let whole = depth.len();
+    Slab { at, line, step, lines, depth, from: 0, whole, each: p.k, inner: p.inner, of_b }
+}
+
+/// Packs a part of `b`. Made only where that may be done.
+struct Pack<'a, E: Engine> {
+    slab: Slab<'a, E::Number>,
+    out: *mut E::Packed,
+}
+
+impl<E: Engine> Body for Pack<'_, E> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        // SAFETY: what it was made for.
+        unsafe { E::pack_b(&self.slab, self.out) }
+    }
+}
+
+/// Blocks of `b` that all tasks read, and the first of the columns of tiles that they are for.
+struct Ready<P> {
+    at: Shared<P>,
+    first: usize,
 }
 
 /// A task. Made only in [`multiply`], under its promise.
@@ -331,6 +348,9 @@ struct Tiles<'a, E: Engine> {
     plan: &'a Plan,
     scalars: &'a Scalars<E::Number>,
     tiles: Range<usize>,
+    /// As far as the sums go.
+    depth: Range<usize>,
+    ready: Option<Ready<E::Packed>>,
 }
 
 impl<E: Engine> Body for Tiles<'_, E> {
@@ -343,12 +363,16 @@ impl<E: Engine> Body for Tiles<'_, E> {
         let block_b = E::packed_b(cols, plan.depth);
         let kept_rows = if plan.packed < plan.total { rows.next_multiple_of(E::ROWS) } else { E::ROWS };
         let sizes = [
-            if plan.reads_b { 0 } else { parts(plan.packed, plan.depth) * block_b * size_of::<E::Packed>() },
+            if plan.reads_b || self.ready.is_some() {
+                0
+            } else {
+                parts(plan.packed, plan.depth) * block_b * size_of::<E::Packed>()
+            },
             if plan.reads_a { 0 } else { E::packed_a(plan.depth) * size_of::<E::Packed>() },
             if E::IN_PLACE { 0 } else { kept_rows * sums_rows * sums_stride * size_of::<E::Sum>() },
         ];
         // Held by a guard, not lent to a closure: a closure would not be compiled for this level.
-        let room = if sizes == [0; 3] { None } else { Some(Room::take(sizes)?) };
+        let room = if sizes == [0; 3] { None } else { Some(Room::take(&OF_TASK, sizes)?) };
         let parts = room.as_ref().map_or([NonNull::dangling(); 3], |room| room.parts(sizes));
         // SAFETY: the three have the sizes that their uses below need.
         unsafe { self.tiles(parts) };
@@ -364,11 +388,6 @@ impl<E: Engine> Tiles<'_, E> {
         let Self { problem: p, plan, scalars, .. } = *self;
         let (room_a, room_b) = (room_a.as_ptr().cast::<E::Packed>(), room_b.as_ptr().cast::<E::Packed>());
         let room_sums = room_sums.as_ptr().cast::<E::Sum>();
-        let slab = |f: &Factor<E::Number>, of_b: bool, offset, first, lines, depth: &Range<usize>| {
-            let (line, step) = if of_b { (f.cs, f.rs) } else { (f.rs, f.cs) };
-            let at = f.element(offset + first * line, 0, 0);
-            Slab { at, line, step, lines, depth: depth.clone(), each: p.k, inner: p.inner, of_b }
-        };
         let (stride, sums_rows) = E::sums(plan.tile.1);
         let block_b = E::packed_b(plan.tile.1, plan.depth);
         // Which part of `b` is packed: its offset, first column and place along the depth.
@@ -381,26 +400,41 @@ impl<E: Engine> Tiles<'_, E> {
             let (rows, cols) = (plan.tile.0.min(p.m - row), plan.tile.1.min(p.n - col));
             // SAFETY: the tile lies inside the result.
             let c = unsafe { p.c.get().add(c_offset + row * p.c_rs + col) };
-            for start in (0..plan.total).step_by(plan.packed) {
-                let end = (start + plan.packed).min(plan.total);
+            // Counted by hand, as `step_by` divides.
+            let mut next = self.depth.start;
+            while next < self.depth.end {
+                let (start, end) = (next, (next + plan.packed).min(plan.total));
+                next = end;
                 let blocks = parts(end - start, plan.depth);
-                let depth_of = |start: usize, block: usize| {
-                    let first = start + block * plan.depth;
-                    first..(first + plan.depth).min(plan.total)
-                };
                 let wanted = Some((b_offset, col, start));
-                if !plan.reads_b && packed != wanted {
+                let blocks_b = match &self.ready {
+                    Some(ready) => {
+                        let group = (col / plan.tile.1 - ready.first) * blocks;
+                        ready.at.get().wrapping_add(group * block_b)
+                    }
+                    None => room_b,
+                };
+                if !plan.reads_b && self.ready.is_none() && packed != wanted {
                     for block in 0..blocks {
-                        let slab = slab(&p.b, true, b_offset, col, cols, &depth_of(start, block));
+                        let slab = slab(p, true, b_offset, col, cols, plan.block(start, end, block));
+                        // One function for both ways, but what `E::run` sets up is set up once.
                         // SAFETY: the slab lies inside the factor, and there is room for it behind the ones before.
-                        unsafe { E::pack_b(&slab, room_b.add(block * block_b)) };
+                        unsafe {
+                            let out = room_b.add(block * block_b);
+                            match E::SHARES {
+                                true => E::run(Pack::<E> { slab, out }),
+                                false => E::pack_b(&slab, out),
+                            }
+                        }
                     }
                     packed = wanted;
                 }
                 // A factor that is read in place needs no blocks for the sake of its packing.
                 let step = if plan.reads_a && plan.reads_b && E::IN_PLACE { rows } else { E::ROWS };
-                for i in (0..rows).step_by(step) {
-                    let lines = step.min(rows - i);
+                let mut next_row = 0;
+                while next_row < rows {
+                    let (i, lines) = (next_row, step.min(rows - next_row));
+                    next_row += step;
                     // SAFETY: row `i` of the tile.
                     let c = unsafe { c.add(i * p.c_rs) };
                     let kept = if plan.packed < plan.total { i } else { 0 };
@@ -410,18 +444,18 @@ impl<E: Engine> Tiles<'_, E> {
                         Part { sums: sums.cast_const(), stride, c, c_rs, rows: lines, cols, scalars, conj };
                     let at_once = E::FINISHES && plan.depth >= plan.total;
                     for block in 0..blocks {
-                        let depth = depth_of(start, block);
+                        let depth = plan.block(start, end, block);
                         let b = if plan.reads_b {
                             let at = p.b.element(b_offset, depth.start, col);
                             Source::Stored { at, line: p.b.cs, step: p.b.rs }
                         } else {
-                            Source::Packed(room_b.wrapping_add(block * block_b).cast_const())
+                            Source::Packed(blocks_b.wrapping_add(block * block_b).cast_const())
                         };
                         let a = if plan.reads_a {
                             let at = p.a.element(a_offset, row + i, depth.start);
                             Source::Stored { at, line: p.a.rs, step: p.a.cs }
                         } else {
-                            let slab = slab(&p.a, false, a_offset, row + i, lines, &depth);
+                            let slab = slab(p, false, a_offset, row + i, lines, depth.clone());
                             // SAFETY: as for `b`.
                             unsafe { E::pack_a(&slab, room_a) };
                             Source::Packed(room_a.cast_const())
@@ -447,74 +481,5 @@ impl<E: Engine> Tiles<'_, E> {
                 }
             }
         }
-    }
-}
-
-const LINE: usize = 64;
-const PAGE: usize = 4096;
-const HUGE_PAGE: usize = 2 << 20;
-
-/// Memory for packed blocks. A thread keeps it, so that not every task faults it in anew: at most 4 MiB for the block
-/// sizes in use.
-struct Memory {
-    at: NonNull<u8>,
-    layout: Layout,
-}
-
-thread_local! {
-    static KEPT: Cell<Option<Memory>> = const { Cell::new(None) };
-}
-
-impl Memory {
-    fn new(bytes: usize) -> Result<Memory> {
-        let refused = || Error::out_of_memory(format!("matmul needs {bytes} bytes for packed blocks"));
-        let align = if bytes >= HUGE_PAGE / 2 { HUGE_PAGE } else { PAGE };
-        let layout = Layout::from_size_align(bytes.max(LINE), align).map_err(|_| refused())?.pad_to_align();
-        // SAFETY: the size is not 0.
-        let at = NonNull::new(unsafe { std::alloc::alloc(layout) }).ok_or_else(refused)?;
-        #[cfg(target_os = "linux")]
-        if layout.align() == HUGE_PAGE {
-            // SAFETY: advice on memory of our own, which changes nothing of what it holds.
-            unsafe { libc::madvise(at.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
-        }
-        Ok(Memory { at, layout })
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout, and owned.
-        unsafe { std::alloc::dealloc(self.at.as_ptr(), self.layout) };
-    }
-}
-
-/// The thread's memory while a task uses it.
-struct Room(Option<Memory>);
-
-impl Room {
-    /// Room for three blocks of these sizes in bytes.
-    fn take(sizes: [usize; 3]) -> Result<Room> {
-        let bytes = sizes.iter().map(|s| s.next_multiple_of(LINE)).sum();
-        match KEPT.take() {
-            Some(kept) if kept.layout.size() >= bytes => Ok(Room(Some(kept))),
-            smaller => {
-                drop(smaller);
-                Ok(Room(Some(Memory::new(bytes)?)))
-            }
-        }
-    }
-
-    /// The blocks that room was taken for, each aligned to a line.
-    fn parts(&self, sizes: [usize; 3]) -> [NonNull<u8>; 3] {
-        let at = self.0.as_ref().map_or(NonNull::dangling(), |memory| memory.at);
-        let [first, second, _] = sizes.map(|s| s.next_multiple_of(LINE));
-        // SAFETY: within the memory, which holds all three.
-        unsafe { [at, at.add(first), at.add(first + second)] }
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        KEPT.set(self.0.take());
     }
 }

@@ -52,10 +52,10 @@ impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
     /// As for [`Engine::pack_a`](crate::kernels::gemm_block::Engine::pack_a).
     #[inline(always)]
     pub(super) unsafe fn pack_right(slab: &Slab<'_, T>, out: *mut T::Real) {
-        let (depth, reals) = (slab.depth.len(), slab.lines * T::PARTS);
+        let reals = slab.lines * T::PARTS;
         let panels = Panels::new(reals, L::LANES);
         // Rows are read a few at a time and to their ends, as memory gives them fastest; columns to theirs.
-        let most = if slab.line == 1 { SIDE_BY_SIDE } else { depth };
+        let most = if slab.line == 1 { SIDE_BY_SIDE } else { slab.depth.len() };
         for Stretch { at, first, len } in slab.stretches() {
             for row in (0..len).step_by(most) {
                 let len = most.min(len - row);
@@ -64,7 +64,7 @@ impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
                     let start = std::mem::replace(&mut end, panels.first(panel + 1) * L::LANES);
                     let (wide, inside) = (end - start, reals.min(end) - start);
                     // SAFETY: the panel, from the first of the rows on.
-                    let to = unsafe { out.add(start * depth + (first + row) * wide) };
+                    let to = unsafe { out.add(start * slab.whole + (slab.from + first + row) * wide) };
                     let at = at.wrapping_add(start / T::PARTS * slab.line + row * slab.step);
                     // SAFETY: the panel has `inside` reals in each of `len` rows, and is `wide` in the block.
                     unsafe {

@@ -8,11 +8,10 @@
 use crate::isa::{Body, Isa, Level};
 use crate::kernels::elem::{Complex, Storage};
 use crate::kernels::gemm::{Element, Problem};
-use crate::kernels::gemm_block::{
-    self as block, Block, Engine, Limits, NEAR, Out, Part as Finished, Slab, Source,
-};
+use crate::kernels::gemm_block::{self as block, Block, Engine, Out, Part as Finished, Slab, Source};
 use crate::kernels::gemm_lanes::{Lanes, Part, Real};
 use crate::kernels::gemm_micro::{FAR, MANY, Micro};
+use crate::kernels::gemm_plan::{Limits, NEAR};
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use half::{bf16, f16};
@@ -200,6 +199,7 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     const IN_PLACE: bool = T::IN_PLACE;
     const READS_STORED: bool = T::IN_PLACE || T::PARTS == 2;
     const TASK: usize = 1 << 20;
+    const SHARES: bool = true;
     const FINISHES: bool = false;
     const ZERO: T::Real = T::Real::ZERO;
     const ONE: T::Real = T::Real::ONE;
@@ -215,7 +215,7 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
             }
             (_, true) => (2048 / size_of::<T::Real>(), 480),
         };
-        Limits { depth, blocks: 1, cols: cols / T::PARTS, unit, rows: 1024 / T::PARTS }
+        Limits { depth, blocks: 1, cols: cols / T::PARTS, unit, vector: unit / WIDE, rows: 1024 / T::PARTS }
     }
 
     #[inline(always)]
@@ -242,10 +242,14 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     #[inline]
     fn reads_a(m: usize, n: usize, k: usize, rows_contiguous: bool) -> bool {
         let bytes = m.saturating_mul(k).saturating_mul(size_of::<T>());
-        // Columns, of which a group reads a few rows, take their lines several times.
-        let most = if rows_contiguous { 512 << 10 } else { 64 << 10 };
         // Rows that far apart compete for the same lines of second-level cache.
         let apart = k.saturating_mul(size_of::<T>()).is_multiple_of(8192);
+        let most = match (rows_contiguous, apart) {
+            (true, false) => 1 << 20,
+            (true, true) => 512 << 10,
+            // Columns, of which a group reads a few rows, take their lines several times.
+            (false, _) => 64 << 10,
+        };
         let packs = Self::PACKED_FASTER || apart;
         bytes <= most || rows_contiguous && (!packs || n * T::PARTS <= 2 * WIDE * L::LANES)
     }

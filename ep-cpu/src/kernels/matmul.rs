@@ -360,6 +360,19 @@ mod tests {
             (DType::F32, 1, (8, 70, 130), 1),
             (DType::F64, 1, (8, 35, 131), 3),
             (DType::COMPLEX64, 1, (4, 35, 131), 1),
+            // Packed by all tasks together: several blocks along the depth, several columns of tiles, a `b` of columns.
+            (DType::F32, 1, (131, 137, 130), 1),
+            (DType::F32, 1, (131, 45, 530), 3),
+            (DType::F32, 2, (200, 1090, 86), 1),
+            (DType::F64, 1, (131, 137, 130), 3),
+            (DType::F16, 1, (150, 131, 129), 0),
+            (DType::BF16, 1, (130, 41, 1050), 2),
+            (DType::BF16, 2, (140, 131, 133), 1),
+            (DType::COMPLEX64, 1, (133, 75, 270), 1),
+            (DType::COMPLEX128, 1, (129, 67, 260), 2),
+            // Cut in columns, as only `b` is packed.
+            (DType::F32, 1, (75, 261, 133), 0),
+            (DType::F64, 1, (75, 261, 133), 2),
             // Cut in rows, as nothing is packed.
             (DType::F32, 1, (150, 120, 128), 0),
         ] {

@@ -31,6 +31,8 @@ mod gemm_int;
 mod gemm_lanes;
 mod gemm_micro;
 mod gemm_pack;
+mod gemm_plan;
+mod gemm_room;
 mod gemm_simd;
 mod gemv;
 mod grouped;
