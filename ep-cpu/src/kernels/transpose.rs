@@ -440,9 +440,11 @@ unsafe fn lines<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
     let mut stage = Stage([MaybeUninit::uninit(); STAGE]);
     let stage = stage.0.as_mut_ptr().cast::<u8>();
     // Rows whole pages apart share the sets of the first-level cache, and a stage only makes that worse. Of rows that are
-    // nearer, some lines are in that cache as a whole, and more are not.
+    // nearer, some lines are in that cache as a whole, and more are not. But vectors that are parts of lines must follow
+    // each other, else lines leave the core in parts, at several times the cost.
     let stride = m.src_stride.unsigned_abs();
-    let staged = stride > PAGE && !stride.is_multiple_of(PAGE);
+    let whole = V::LANES * LANE == LINE;
+    let staged = !whole || stride > PAGE && !stride.is_multiple_of(PAGE);
     let (line, most) = (4 * N, lines_at_once(SIZE));
     let mut row = 0;
     if m.cols >= N {
@@ -453,7 +455,7 @@ unsafe fn lines<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
             // a multiple of one.
             unsafe {
                 let (from, to) = (src.offset(row as isize * m.src_stride), dst.add(row * SIZE));
-                if staged && lines > 1 {
+                if staged && (lines > 1 || !whole) {
                     staged_bands::<V, SIZE, N>(bands, lines, from, to, stage);
                 } else {
                     direct_bands::<V, SIZE, N>(bands, lines, from, to);
