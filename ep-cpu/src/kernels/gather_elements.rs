@@ -6,7 +6,7 @@
 use crate::isa::{Body, Isa, Level};
 use crate::kernels::gather_rows::Rows;
 use crate::kernels::raw::{Shared, for_ranges, prefetch_l2};
-use crate::kernels::sink::{self, FAR_BYTES, LINE, PIECE, Producer, ROOM, Sink};
+use crate::kernels::sink::{self, FAR_BYTES, LINE, PIECE, Producer, ROOM, Sink, prefetch};
 use crate::kernels::window::{Bad, IndexType, Indices, NONE, Window};
 use ep_core::parallel::{Parallel, Serial};
 use ep_core::{Error, Result};
@@ -248,8 +248,12 @@ impl Producer for Slabs<'_> {
                 if ahead {
                     let share = |i: usize| (step as u128 * i as u128 / list.len() as u128) as usize;
                     let from = share(at);
-                    for line in (from..share(at + len)).step_by(LINE) {
-                        prefetch_l2(base.wrapping_add(step + line));
+                    let (next, end) = (base.wrapping_add(step), share(at + len));
+                    if all.streaming {
+                        // What passes through the first-level cache on its way to memory needs the room there.
+                        (from..end).step_by(LINE).for_each(|line| prefetch_l2(next.wrapping_add(line)));
+                    } else {
+                        prefetch(next.wrapping_add(from), end - from);
                     }
                 }
                 all.take(isa, base, &list[at..at + len], nowhere, sink);
