@@ -5,15 +5,18 @@
 
 use crate::isa::{Body, Isa, Level};
 use crate::kernels::gather_rows::Rows;
-use crate::kernels::raw::{Shared, for_ranges};
+use crate::kernels::raw::{Shared, for_ranges, prefetch_l2};
 use crate::kernels::sink::{self, FAR_BYTES, LINE, PIECE, Producer, ROOM, Sink, prefetch};
 use crate::kernels::window::{Bad, IndexType, Indices, NONE, Window};
 use ep_core::parallel::{Parallel, Serial};
 use ep_core::{Error, Result};
 use std::ops::Range;
 
-/// Positions made at once; a block of 4-byte elements fills a sink's room.
-const BLOCK: usize = 1024;
+/// Positions made at once.
+const LIST: usize = 1024;
+/// Elements taken at once on their way past the cache. Few, as they are then stored while others are taken, and the
+/// stage that they pass through leaves the first-level cache to the slab and the positions.
+const STREAM_BLOCK: usize = 128;
 /// Positions are below this, so that they are not negative as an `i32`.
 const LIMIT: usize = i32::MAX as usize;
 /// The position of what is no element: zero is taken.
@@ -55,8 +58,33 @@ impl<'a> Elements<'a> {
         self.rows.row
     }
 
+    /// Elements taken at once; a sink has room for them.
     fn block(&self) -> usize {
-        BLOCK.min(ROOM / self.size())
+        const { assert!(STREAM_BLOCK * 16 <= ROOM) };
+        if self.streaming { STREAM_BLOCK } else { ROOM / self.size() }
+    }
+
+    /// Takes elements at positions from `base` into a sink.
+    ///
+    /// # Safety
+    /// As for [`Take`]; the sink's output has as many elements left.
+    #[inline(always)]
+    unsafe fn take<S: Sink>(
+        &self,
+        isa: Isa,
+        base: *const u8,
+        positions: &[u32],
+        nowhere: bool,
+        sink: &mut S,
+    ) {
+        for block in positions.chunks(self.block()) {
+            let bytes = block.len() * self.size();
+            // SAFETY: the caller's promise; a sink has room for a block.
+            unsafe {
+                (self.take)(isa, base, block, nowhere, sink.room(bytes));
+                sink.advance(bytes);
+            }
+        }
     }
 }
 
@@ -104,10 +132,10 @@ unsafe fn take_batch(isa: Isa, par: &dyn Parallel, all: &Elements<'_>, b: usize,
     let size = all.size();
     let extent = window.extent();
     // A short list is repeated for several slabs, which become one that is as long.
-    let slabs = (BLOCK / n).min(LIMIT / extent.max(1)).clamp(1, outer);
-    let mut short = [0; BLOCK];
+    let slabs = (LIST / n).min(LIMIT / extent.max(1)).clamp(1, outer);
+    let mut short = [0; LIST];
     let mut long = Vec::new();
-    let list = if n <= BLOCK {
+    let list = if n <= LIST {
         &mut short[..slabs * n]
     } else {
         long.try_reserve_exact(n).map_err(|_| no_memory(n))?;
@@ -157,12 +185,12 @@ impl Producer for Lists<'_> {
         let Lists { isa, all, elements, bad } = self;
         let Rows { window, num_indices: n, indices, .. } = *all.rows;
         let (size, extent) = (all.size(), window.extent());
-        let mut positions = [0; BLOCK];
+        let mut positions = [0; LIST];
         let (mut b, mut i) = (elements.start / n, elements.start % n);
         let mut left = elements.len();
         while left > 0 {
             // A block spans lists as long as the last element of their slabs is within reach of the first.
-            let (base, most) = (b, all.block().min(left));
+            let (base, most) = (b, LIST.min(left));
             let (mut len, mut nowhere) = (0, false);
             while len < most && (b + 1 - base).saturating_mul(extent) < LIMIT {
                 let part = (n - i).min(most - len);
@@ -181,9 +209,7 @@ impl Producer for Lists<'_> {
             // SAFETY: the positions are those of elements in the slabs from `base` on.
             unsafe {
                 let from = all.rows.src.add(base * extent * size);
-                let to = sink.room(len * size);
-                (all.take)(isa, from, &positions[..len], nowhere, to);
-                sink.advance(len * size);
+                all.take(isa, from, &positions[..len], nowhere, sink);
             }
             left -= len;
         }
@@ -222,11 +248,15 @@ impl Producer for Slabs<'_> {
                 if ahead {
                     let share = |i: usize| (step as u128 * i as u128 / list.len() as u128) as usize;
                     let from = share(at);
-                    prefetch(base.wrapping_add(step + from), share(at + len) - from);
+                    let (next, end) = (base.wrapping_add(step), share(at + len));
+                    if all.streaming {
+                        // What passes through the first-level cache on its way to memory needs the room there.
+                        (from..end).step_by(LINE).for_each(|line| prefetch_l2(next.wrapping_add(line)));
+                    } else {
+                        prefetch(next.wrapping_add(from), end - from);
+                    }
                 }
-                let to = sink.room(len * size);
-                (all.take)(isa, base, &list[at..at + len], nowhere, to);
-                sink.advance(len * size);
+                all.take(isa, base, &list[at..at + len], nowhere, sink);
             }
             left -= len;
             at += len;

@@ -368,6 +368,7 @@ mod tests {
                 (IndexMode::Wrap, true, DType::F32),
                 (IndexMode::Zero, false, DType::F32),
                 (IndexMode::Wrap, true, DType::F64),
+                (IndexMode::Wrap, false, DType::COMPLEX128),
             ] {
                 check(&Threads(3), Case { mode, wide, ..plain(dims, n, dtype) }, mode == IndexMode::Zero);
             }

@@ -231,7 +231,8 @@ unsafe fn transpose_all(
     let mode = mode(batches, rows, across, size, dst, batch * across.size * row_bytes);
     let line = LINE / size;
     let (row_step, col_step) = match mode {
-        Mode::Cached | Mode::Lines => (2 * line, 2048),
+        Mode::Cached => (2 * line, 2048),
+        Mode::Lines => (transpose::lines_at_once(size).max(2) * line, 2048),
         Mode::Panels => (8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)),
         Mode::Block => (rows.size, ((64 << 10) / row_bytes).next_multiple_of(LINE)),
     };

@@ -178,6 +178,12 @@ mod tests {
             (8, 512, 1032),
             (16, 516, 512),
             (4, 1025, 1027),
+            // Rows not whole pages apart, which pass through a stage: bands and columns are left over.
+            (2, 1056, 2067),
+            (4, 1072, 1047),
+            (4, 1072, 1042),
+            (8, 520, 1031),
+            (16, 516, 521),
         ] {
             check_lines(&[r, c], &[1, 0], size);
         }

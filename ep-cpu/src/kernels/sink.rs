@@ -315,10 +315,11 @@ mod streaming {
 
     /// Bytes that stay in the stage for a while before they are stored, so that they are in the cache by then:
     /// a line read while parts of it still wait to be written there would have to wait for all stores before.
-    const LAG: usize = 4096;
+    const LAG: usize = 1024;
     /// Bytes stored at once at least.
     const BATCH: usize = 4 * LINE;
-    const CAPACITY: usize = LAG + BATCH + 3 * ROOM;
+    /// Little more than that and the room, as what the stage takes of the first-level cache is missing elsewhere.
+    const CAPACITY: usize = LAG + BATCH + ROOM;
     /// Longer fills are stored directly.
     const LONG_FILL: usize = 1024;
     /// Bytes prefetched ahead in a long copy.
