@@ -10,7 +10,8 @@ struct Args {
 };
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_binary(const __grid_constant__ Args args) {
-    map2<EP_DST, EP_SRC, EP_SRC>(args.nd, [&](EP_SRC x, EP_SRC y) {
+    constexpr bool rolled = is_float<EP_SRC> && is_long<Binary::EP_OP>;
+    map2<EP_DST, EP_SRC, EP_SRC, rolled>(args.nd, [&](EP_SRC x, EP_SRC y) {
         return binary<Binary::EP_OP, EP_DST>(x, y, args.attr0, args.attr1);
     });
 }

@@ -23,6 +23,11 @@ enum class Binary {
     square_relu_backward_with_dy_x,
 };
 
+// Of floats: what loops.
+template <Binary Op>
+constexpr bool is_long = Op == Binary::zeta || Op == Binary::lgamma_backward_with_dy_x ||
+    Op == Binary::digamma_backward_with_dy_x;
+
 constexpr f64 ln_2 = 0.69314718055994530942;
 constexpr f64 ln_10 = 2.30258509299404568402;
 

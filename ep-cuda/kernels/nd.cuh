@@ -131,8 +131,27 @@ EP_DEVICE bool is_plain(const NdArgs<Operands>& args) {
     return args.rank == 1 && args.before == 0 && args.vector == all && end <= args.inner_size;
 }
 
+// Makes the second of some values the first, and so on.
+template <class T, int N>
+EP_DEVICE void advance(T (&list)[N]) {
+#pragma unroll
+    for (int i = 0; i + 1 < N; ++i) list[i] = list[i + 1];
+}
+
+// A pack of results of a function so long that copies of it would take longer to compile than this does to run: the
+// elements take turns in one place of the code.
+template <class Dst, class F, class... Sources>
+EP_DEVICE void compute_rolled(Pack<Dst, pack_size>& dst, F f, Pack<Sources, pack_size>... sources) {
+#pragma unroll 1
+    for (int i = 0; i < pack_size; ++i) {
+        advance(dst.at);
+        dst.at[pack_size - 1] = f(sources.at[0]...);
+        (advance(sources.at), ...);
+    }
+}
+
 // dst = f(src) for each element, all of a thread's loads before its first store.
-template <class Dst, class Src, class F>
+template <class Dst, class Src, bool Rolled = false, class F>
 EP_DEVICE void map1(const NdArgs<2>& args, F f) {
     Pack<Src, pack_size> src[unroll];
     Place<2> places[unroll];
@@ -152,14 +171,17 @@ EP_DEVICE void map1(const NdArgs<2>& args, F f) {
         const u64 pack = first_pack() + u * EP_THREADS;
         if (pack >= args.packs) continue;
         Pack<Dst, pack_size> dst;
+        if constexpr (Rolled) compute_rolled(dst, f, src[u]);
+        else {
 #pragma unroll
-        for (int i = 0; i < pack_size; ++i) dst.at[i] = f(src[u].at[i]);
+            for (int i = 0; i < pack_size; ++i) dst.at[i] = f(src[u].at[i]);
+        }
         if (plain) store(pointer<Dst>(args.address[0]) + pack * pack_size, dst);
         else put(dst, args, places[u]);
     }
 }
 
-template <class Dst, class A, class B, class F>
+template <class Dst, class A, class B, bool Rolled = false, class F>
 EP_DEVICE void map2(const NdArgs<3>& args, F f) {
     Pack<A, pack_size> a[unroll];
     Pack<B, pack_size> b[unroll];
@@ -177,8 +199,11 @@ EP_DEVICE void map2(const NdArgs<3>& args, F f) {
     for (int u = 0; u < unroll; ++u) {
         if (first_pack() + u * EP_THREADS >= args.packs) continue;
         Pack<Dst, pack_size> dst;
+        if constexpr (Rolled) compute_rolled(dst, f, a[u], b[u]);
+        else {
 #pragma unroll
-        for (int i = 0; i < pack_size; ++i) dst.at[i] = f(a[u].at[i], b[u].at[i]);
+            for (int i = 0; i < pack_size; ++i) dst.at[i] = f(a[u].at[i], b[u].at[i]);
+        }
         put(dst, args, places[u]);
     }
 }

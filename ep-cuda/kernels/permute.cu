@@ -137,6 +137,14 @@ EP_DEVICE void collect(
     }
 }
 
+// The same of a whole pack of a long run, along whose elements the innermost dimension ends once at most: after `until_turn`.
+EP_DEVICE void collect_whole(
+    Pack<Element, int(in_pack)>& pack, const Word* shared, u32 place, u32 one, u32 until_turn, u32 turned) {
+#pragma unroll
+    for (u32 i = 0; i < in_pack; ++i)
+        pack.at[i] = element_at(shared, place + i * one + (i < until_turn ? 0 : turned - one));
+}
+
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid_constant__ Args args) {
     __shared__ Word shared[words + words / 32 + 1];
     for (u64 t = blockIdx.x; t < args.blocks; t += gridDim.x) {
@@ -264,6 +272,12 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
                 } else if constexpr (in_pack == 1) to[first] = element_at(shared, place);
                 else {
                     Pack<Element, int(in_pack)> pack;
+                    if (!EP_SHORT && steps.size[0] >= in_pack && begin >= 0 && end - begin == i32(in_pack)) {
+                        const u32 twice = rank > 2 && index[1] + 1 == steps.size[1] ? steps.turned_twice : 0;
+                        collect_whole(pack, shared, place, steps.one, steps.size[0] - index[0], steps.turned + twice);
+                        store(to + begin, pack);
+                        continue;
+                    }
                     if (rank > 2) collect<true>(pack, shared, steps, place, begin, end, index[0], index[1]);
                     else collect<false>(pack, shared, steps, place, begin, end, index[0], index[1]);
                     if (end - begin == i32(in_pack) && begin >= 0) store(to + begin, pack);

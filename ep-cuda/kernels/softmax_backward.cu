@@ -1,7 +1,6 @@
 // Gradients of softmax and log-softmax for rows that fit the registers of the threads that share them.
 //
-// EP_SRC (y and dy), EP_DST  dtypes          EP_LOG  1: of log-softmax
-// and what rows.cuh names.
+// EP_SRC (y and dy), EP_DST  dtypes     and what rows.cuh names. As softmax.cu, one kernel computes both.
 #include "rows.cuh"
 #include "normalizer.cuh"
 
@@ -11,12 +10,18 @@ using A = Between<Src, Dst>;
 
 struct Args {
     u64 rows, cols, y, dy, dx;
+    u64 log;   // 1: of log-softmax; not read where EP_LOG is given
 };
 
 extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::resident) ep_softmax_backward(
     const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
     const Src nothing = convert<Src>(A(0));
+#ifdef EP_LOG
+    constexpr bool log = EP_LOG;
+#else
+    const bool log = args.log;
+#endif
     const u32 zero = u32(args.cols >> 32);
     __shared__ typename Exchange<A>::Shared shared;
     Exchange<A> exchange(shared, zero);
@@ -51,8 +56,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
                     const A dyi = convert<A>(dy[r][j].at[i]);
-                    if constexpr (EP_LOG) sum += dyi;
-                    else sum += convert<A>(y[r][j].at[i]) * dyi;
+                    sum += (log ? A(1) : convert<A>(y[r][j].at[i])) * dyi;
                 }
             }
             sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
@@ -77,8 +81,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
                     const A yi = convert<A>(y[r][j].at[i]), dyi = convert<A>(dy[r][j].at[i]);
-                    if constexpr (EP_LOG) out.at[i] = convert<Dst>(dyi - exp_fast(yi) * total[r]);
-                    else out.at[i] = convert<Dst>((dyi - total[r]) * yi);
+                    out.at[i] = convert<Dst>(log ? dyi - exp_fast(yi) * total[r] : (dyi - total[r]) * yi);
                 }
             });
         }

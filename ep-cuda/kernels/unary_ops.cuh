@@ -11,6 +11,10 @@ enum class Unary {
     conj, real, imag, real_grad, imag_grad,
 };
 
+// What loops: hundreds of instructions for each element.
+template <Unary Op>
+constexpr bool is_long = Op == Unary::digamma || Op == Unary::trigamma || Op == Unary::lgamma;
+
 // Of a real number. T is f32 or f64; half types compute in f32.
 template <Unary Op, class T>
 EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
@@ -18,7 +22,7 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     const T a = T(attr0), b = T(attr1);
     // Scale and alpha of selu (Klambauer and others, 2017).
     constexpr T selu_scale = T(1.0507009873554805), selu_alpha = T(1.6732632423543772);
-    if constexpr (Op == U::elu) return x > 0 ? x : T(attr0 * f64(expm1(x)));
+    if constexpr (Op == U::elu) return x > 0 ? x : T(attr0 * f64(expm1_below(x)));
     else if constexpr (Op == U::celu) {
         if (x > 0) return x;
         return T(attr0 * expm1(f64(x) / attr0));
@@ -40,8 +44,13 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
         }
         const T p = exp_near(-x), square = 2 * p * p;
         return fma(-x, square / (square + (2 * p + 1)), x);
-    } else if constexpr (Op == U::selu) return x > 0 ? selu_scale * x : selu_scale * selu_alpha * expm1(x);
-    else if constexpr (Op == U::silu) return times_sigmoid(x, x);
+    } else if constexpr (Op == U::selu) {
+        // The product of the two as two numbers, for its rounding would show.
+        constexpr f64 product = 1.7580993408473766;
+        constexpr T high = T(product), low = T(product - f64(high));
+        const T below = expm1_below(x);
+        return x > 0 ? selu_scale * x : fma(below, high, below * low);
+    } else if constexpr (Op == U::silu) return times_sigmoid(x, x);
     else if constexpr (Op == U::soft_shrink) return x > a ? x - a : x < -a ? x + a : x != x ? x : T(0);
     else if constexpr (Op == U::soft_sign) return x / (1 + fabs(x));
     else if constexpr (Op == U::soft_plus) {

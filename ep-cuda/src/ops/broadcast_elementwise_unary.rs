@@ -2,7 +2,7 @@
 
 use super::nd::{ByIndex, Loops, Nd, Operand, pack_of};
 use super::strided::{sizes, starts, steps, walk};
-use super::unary::{Args, UNROLL, choices_of, class_kernels, classes, name_of, spec};
+use super::unary::{Args, choices_of, class_kernels, classes, name_of, spec, unroll};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
 use crate::provider::CudaProvider;
@@ -31,9 +31,11 @@ fn build(device: &CudaDevice, desc: &BroadcastElementwiseUnaryDesc) -> Result<St
     let BroadcastElementwiseUnaryDesc { src, dst, attr0, attr1, .. } = *desc;
     let op = name_of(desc.op)?;
     let name = BroadcastElementwiseUnary::NAME;
+    let bytes = [dst, src].map(DType::bytes_for_bounds);
     Ok(Strided {
         kernels: ByIndex::new(&device.loader()?, name, |index| spec(op, src, dst, index)),
-        bytes: [dst, src].map(DType::bytes_for_bounds),
+        bytes,
+        unroll: unroll(op, bytes),
         attr: [attr0, attr1],
     })
 }
@@ -42,6 +44,7 @@ struct Strided {
     kernels: ByIndex,
     /// Of the elements, those of the destination first.
     bytes: [u64; 2],
+    unroll: u32,
     attr: [f64; 2],
 }
 
@@ -68,7 +71,7 @@ impl Kernel<BroadcastElementwiseUnary, CudaDevice> for Strided {
         // checked, and this is the kernel's argument.
         unsafe {
             let function = self.kernels.get(index)?;
-            function.launch(stream, nd.geometry(UNROLL)?, &Args { nd, attr: self.attr })
+            function.launch(stream, nd.geometry(self.unroll)?, &Args { nd, attr: self.attr })
         }
     }
 

@@ -16,7 +16,7 @@ use primitives::pad::Padding;
 
 const THREADS: u32 = 256;
 /// Packs of a thread.
-const UNROLL: u32 = 2;
+const UNROLL: u32 = 1;
 
 fn spec(size: u64, index: Index, loose: bool) -> Spec {
     let spec = Spec::new(&PAD)

@@ -1,24 +1,54 @@
 //! Copies between strided layouts, by the largest pieces that stay together: `copy_nd`, `strided_copy` and `permute`.
 
-use super::nd::{ByIndex, Index, Loops, Nd, Operand, RANK, specialise};
-use super::source::COPY;
+use super::nd::{ByIndex, FastDiv, Index, Loops, Nd, Operand, RANK, specialise};
+use super::source::{COPY, COPY_RUNS};
 use super::{SIZES, with_loose, with_loose_sizes};
 use crate::compiler::Spec;
-use crate::kernel::{Argument, Loader};
+use crate::kernel::{Argument, Geometry, Loader};
 use crate::stream::CudaStream;
 use ep_core::Result;
 
+const THREADS: u32 = 256;
+/// Pieces that copy_runs.cu has kernels for.
+const RUN_PIECES: [u64; 4] = [1, 2, 4, 8];
+
 /// Packs of a thread.
-const UNROLL: u32 = 4;
+fn unroll(piece: u64) -> u32 {
+    if piece == 4 || piece == 8 { 1 } else { 4 }
+}
+
 fn spec(piece: u64, index: Index, loose: bool) -> Spec {
     let spec = Spec::new(&COPY).with("EP_SIZE", piece);
-    with_loose(specialise(spec, 16 / piece, UNROLL, index), loose)
+    with_loose(specialise(spec, 16 / piece, unroll(piece), index), loose)
+}
+
+fn runs_spec(piece: u64, index: Index) -> Spec {
+    let spec = Spec::new(&COPY_RUNS).with("EP_SIZE", piece).with("EP_INDEX", index.name());
+    spec.with("EP_THREADS", THREADS).with("EP_UNROLL", 1)
 }
 
 /// The kernels of every copy with indices of 32 bits; the others are compiled when they are needed.
 pub(super) fn kernels() -> Vec<Spec> {
-    with_loose_sizes(|piece, loose| spec(piece, Index::Narrow, loose))
+    let runs = RUN_PIECES.into_iter().map(|piece| runs_spec(piece, Index::Narrow));
+    with_loose_sizes(|piece, loose| spec(piece, Index::Narrow, loose)).into_iter().chain(runs).collect()
 }
+
+/// `Args` of copy_runs.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Runs {
+    count: u64,
+    rank: u32,
+    before: u32,
+    dims: [FastDiv; RANK],
+    strides: [i64; RANK],
+    src: u64,
+    dst: u64,
+    ends: [u64; 2],
+}
+
+// SAFETY: as `Args` of copy_runs.cu.
+unsafe impl Argument for Runs {}
 
 // SAFETY: as `Args` of copy.cu.
 unsafe impl Argument for Nd<2> {}
@@ -52,6 +82,43 @@ impl Move {
         (self.rank == 1 && self.strides[0] == [size as i64; 2]).then(|| self.sizes[0] * size)
     }
 
+    /// Runs of folded pieces to a destination without gaps, as copy_runs.cu takes them: a pack of it at least is a run.
+    fn runs(&self, piece: u64) -> Option<(Runs, Index)> {
+        let mut step = piece as i64;
+        let dense = (0..self.rank).all(|d| {
+            let expected = step;
+            step = step.saturating_mul(self.sizes[d] as i64);
+            self.strides[d][0] == expected
+        });
+        let long = self.strides[0][1] == piece as i64 && self.sizes[0] * piece >= 16;
+        if !(RUN_PIECES.contains(&piece) && self.rank > 1 && dense && long) {
+            return None;
+        }
+        let [dst, src] = self.addresses;
+        let far = |d: usize| self.strides[d][1].wrapping_mul(self.sizes[d] as i64 - 1);
+        let reach = |wanted: fn(i64) -> bool| {
+            (0..self.rank)
+                .map(far)
+                .filter(|f| wanted(*f))
+                .fold(0u64, |sum, f| sum.saturating_add(f.unsigned_abs()))
+        };
+        let (below, above) = (reach(i64::is_negative), reach(i64::is_positive));
+        let count: u64 = self.sizes[..self.rank].iter().product();
+        let before = dst / piece % (16 / piece);
+        let mut runs = Runs {
+            count,
+            rank: self.rank as u32,
+            before: before as u32,
+            dims: self.sizes.map(FastDiv::new),
+            strides: [0; RANK],
+            src,
+            dst,
+            ends: [src.wrapping_sub(below), src.wrapping_add(above)],
+        };
+        (0..self.rank).for_each(|d| runs.strides[d] = self.strides[d][1] / piece as i64);
+        Some((runs, Index::of((count + before).max(below.saturating_add(above) / piece))))
+    }
+
     /// Puts neighbours together to the largest pieces that all runs and addresses are multiples of, instead of elements
     /// of `size` bytes; their bytes, and whether addresses are multiples of half of that only.
     fn fold(&mut self, size: u64) -> (u64, bool) {
@@ -83,6 +150,7 @@ pub(super) struct Mover {
     size: u64,
     kernels: [ByIndex; SIZES.len()],
     loose: ByIndex,
+    runs: [ByIndex; RUN_PIECES.len()],
 }
 
 impl Mover {
@@ -93,6 +161,7 @@ impl Mover {
             size,
             kernels: SIZES.map(|piece| ByIndex::new(loader, name, |index| spec(piece, index, false))),
             loose: ByIndex::new(loader, name, |index| spec(size, index, true)),
+            runs: RUN_PIECES.map(|piece| ByIndex::new(loader, name, |index| runs_spec(piece, index))),
         }
     }
 
@@ -113,18 +182,26 @@ impl Mover {
             });
         }
         let (piece, loose) = copy.fold(self.size);
+        if let Some((runs, index)) = copy.runs(piece).filter(|_| !loose) {
+            let geometry =
+                Geometry::covering((runs.count + u64::from(runs.before)).div_ceil(16 / piece), THREADS, 1)?;
+            let kernel = &self.runs[piece.trailing_zeros() as usize];
+            // SAFETY: the caller's promise, and the kernel's argument.
+            return unsafe { kernel.get(index)?.launch(stream, geometry, &runs) };
+        }
         let elements = |d: usize| copy.strides[d].map(|stride| stride / piece as i64);
         let loops = Loops::new((0..copy.rank).map(|d| (copy.sizes[d], elements(d))));
         let operands = [Operand::Memory(dst, piece), Operand::Memory(src, piece)];
         let (nd, index) = Nd::new(&loops, operands, 16 / piece);
         let kernels = if loose { &self.loose } else { &self.kernels[piece.trailing_zeros() as usize] };
         // SAFETY: the caller's promise, and the kernel's argument.
-        unsafe { kernels.get(index)?.launch(stream, nd.geometry(UNROLL)?, &nd) }
+        unsafe { kernels.get(index)?.launch(stream, nd.geometry(unroll(piece))?, &nd) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::nd::tests::divide;
     use super::*;
 
     #[test]
@@ -144,5 +221,90 @@ mod tests {
         let mut m = Move::new([(5, [8, 24])], [0x108, 0x200]);
         assert_eq!(m.fold(8), (8, false));
         assert_eq!(Move::new([(5, [8, 8])], [0, 0]).plain(8), Some(40));
+    }
+
+    /// The source's offset of each element of the destination, as the threads of copy_runs.cu find it: within a run one after
+    /// the other, and by a division where a pack begins and where a run does.
+    fn emulate(runs: &Runs, piece: u64) -> Vec<i64> {
+        let offset = |element: u64| {
+            let (mut rest, mut in_run) = divide(runs.dims[0], element);
+            let mut at = in_run as i64;
+            for d in 1..runs.rank as usize {
+                let mut index = rest;
+                if d + 1 < runs.rank as usize {
+                    (rest, index) = divide(runs.dims[d], rest);
+                }
+                at += index as i64 * runs.strides[d];
+            }
+            // Elements of the run from here on.
+            in_run = runs.dims[0].divisor() - in_run;
+            (at, in_run as i64)
+        };
+        let (in_pack, before) = (16 / piece as i64, i64::from(runs.before));
+        let packs = (runs.count + u64::from(runs.before)).div_ceil(in_pack as u64) as i64;
+        let mut found = Vec::new();
+        for begin in (0..packs).map(|pack| pack * in_pack - before) {
+            let whole = begin >= 0 && begin + in_pack <= runs.count as i64;
+            for at in (begin..begin + in_pack).filter(|at| (0..runs.count as i64).contains(at)) {
+                found.push(if whole {
+                    let (first, left) = offset(begin as u64);
+                    match at - begin {
+                        i if i < left => first + i,
+                        i => offset((begin + left) as u64).0 - left + i,
+                    }
+                } else {
+                    offset(at as u64).0
+                });
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn runs_into_a_dense_destination_are_found_from_its_packs() {
+        let cases: [(u64, &[(u64, i64)], u64); 6] = [
+            (1, &[(200, 1), (31, 222), (5, 222 * 40)], 0x1000),
+            (1, &[(16, 1), (7, 19)], 0x1003),
+            (2, &[(9, 2), (11, -24), (3, 600)], 0x1002),
+            (4, &[(5, 4), (8, 32), (3, 0)], 0x100c),
+            (8, &[(3, 8), (5, 40), (4, 208)], 0x1008),
+            (2, &[(100, 2), (100, 202)], 0x100e),
+        ];
+        for (size, dims, dst) in cases {
+            let mut step = size as i64;
+            let moved = Move::new(
+                dims.iter().map(|(n, stride)| {
+                    let to = step;
+                    step *= *n as i64;
+                    (*n, [to, *stride])
+                }),
+                [dst, 0x9001 * size],
+            );
+            let (runs, index) = moved.runs(size).unwrap();
+            let count: u64 = dims.iter().map(|d| d.0).product();
+            let expected = (0..count).map(|mut e| {
+                dims.iter().fold(0, |at, (n, stride)| {
+                    let index = e % n;
+                    e /= n;
+                    at + index as i64 * stride / size as i64
+                })
+            });
+            assert_eq!(
+                (emulate(&runs, size), index),
+                (expected.collect(), Index::Narrow),
+                "{dims:?} of {size}"
+            );
+            let reached: Vec<i64> = emulate(&runs, size);
+            let ends = [reached.iter().min(), reached.iter().max()].map(|e| *e.unwrap() * size as i64);
+            assert_eq!(runs.ends, ends.map(|e| runs.src.wrapping_add_signed(e)));
+        }
+        let runs =
+            |dims: &[(u64, [i64; 2])], size| Move::new(dims.iter().copied(), [0, 0]).runs(size).is_some();
+        assert!(runs(&[(16, [1, 1]), (3, [16, 20])], 1));
+        assert!(!runs(&[(15, [1, 1]), (3, [15, 20])], 1), "shorter than a pack");
+        assert!(!runs(&[(16, [1, 1]), (3, [17, 20])], 1), "gaps in the destination");
+        assert!(!runs(&[(16, [1, 2]), (3, [16, 40])], 1), "gaps in a run");
+        assert!(!runs(&[(3, [16, 16]), (3, [48, 64])], 16), "a piece is a pack");
+        assert_eq!(size_of::<Runs>(), 16 + 8 * 16 + 8 * 8 + 16 + 16);
     }
 }

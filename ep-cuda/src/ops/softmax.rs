@@ -4,7 +4,7 @@ mod limits;
 
 pub use limits::Widest;
 
-use super::dtype_name;
+use super::nd::between;
 use super::rows::{Holding, Sharing, block_for_each};
 use super::source::{SOFTMAX, SOFTMAX_BACKWARD, SOFTMAX_STRIDED, SOFTMAX_WIDE};
 use crate::compiler::{Arch, Source, Spec};
@@ -128,7 +128,11 @@ impl Task {
         let pack = self.holding().pack;
         if let Shape::Held(sharing) = shape {
             let source = if self.backward { &SOFTMAX_BACKWARD } else { &SOFTMAX };
-            return sharing.specialise(self.common(source), pack);
+            // The others compute both, as the launch says: slower of half types and in clusters.
+            let fixed = sharing.blocks > 1 || [DType::F16, DType::BF16].contains(&self.src);
+            let spec = between(Spec::new(source), self.src, self.dst);
+            let spec = if fixed { spec.with("EP_LOG", u32::from(self.log)) } else { spec };
+            return sharing.specialise(spec, pack);
         }
         self.common(&SOFTMAX_WIDE)
             .with("EP_THREADS", threads)
@@ -143,10 +147,7 @@ impl Task {
     }
 
     fn common(self, source: &'static Source) -> Spec {
-        Spec::new(source)
-            .with("EP_SRC", dtype_name(self.src))
-            .with("EP_DST", dtype_name(self.dst))
-            .with("EP_LOG", u32::from(self.log))
+        between(Spec::new(source), self.src, self.dst).with("EP_LOG", u32::from(self.log))
     }
 
     /// Which of [`THREADS`] a row gets that is not held in registers.
@@ -234,6 +235,7 @@ struct Forward {
     cols: u64,
     src: u64,
     dst: u64,
+    log: u64,
 }
 
 #[repr(C)]
@@ -244,6 +246,7 @@ struct Backward {
     y: u64,
     dy: u64,
     dx: u64,
+    log: u64,
 }
 
 #[repr(C)]
@@ -367,10 +370,11 @@ impl Rows {
             match shape {
                 Shape::Held(sharing) => {
                     let (function, geometry) = (self.held[number].get()?, sharing.geometry(rows));
+                    let log = u64::from(self.task.log);
                     if self.task.backward {
-                        function.launch(stream, geometry, &Backward { rows, cols, y: src, dy, dx: dst })
+                        function.launch(stream, geometry, &Backward { rows, cols, y: src, dy, dx: dst, log })
                     } else {
-                        function.launch(stream, geometry, &Forward { rows, cols, src, dst })
+                        function.launch(stream, geometry, &Forward { rows, cols, src, dst, log })
                     }
                 }
                 Shape::Shared => {

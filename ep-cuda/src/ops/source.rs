@@ -25,6 +25,8 @@ pub(super) static ARG_REDUCE: Source =
     source("arg_reduce.cu", "ep_arg_reduce", include_str!("../../kernels/arg_reduce.cu"));
 pub(super) static BINARY: Source = source("binary.cu", "ep_binary", include_str!("../../kernels/binary.cu"));
 pub(super) static COPY: Source = source("copy.cu", "ep_copy", include_str!("../../kernels/copy.cu"));
+pub(super) static COPY_RUNS: Source =
+    source("copy_runs.cu", "ep_copy_runs", include_str!("../../kernels/copy_runs.cu"));
 pub(super) static FILL: Source = source("fill.cu", "ep_fill", include_str!("../../kernels/fill.cu"));
 pub(super) static GATHER: Source = source("gather.cu", "ep_gather", include_str!("../../kernels/gather.cu"));
 pub(super) static INTERLEAVE: Source =

@@ -3,7 +3,7 @@
 use super::copy::{Move, Mover};
 use super::nd::{ByIndex, Loops, Nd, Operand, pack_of};
 use super::strided::{sizes, starts, steps, walk};
-use super::unary::{Args, UNROLL, spec};
+use super::unary::{Args, spec, unroll};
 use super::{copy, pairs, size};
 use crate::compiler::Spec;
 use crate::device::CudaDevice;
@@ -96,7 +96,8 @@ impl Kernel<StridedCopy, CudaDevice> for Copier {
                     let loops = Loops::walk(&walk, self.bytes);
                     let (nd, index) = Nd::new(&loops, operands, pack_of(&self.bytes));
                     let function = kernels.get(index)?;
-                    function.launch(stream, nd.geometry(UNROLL)?, &Args { nd, attr: [0.0; 2] })
+                    let geometry = nd.geometry(unroll("cast", self.bytes))?;
+                    function.launch(stream, geometry, &Args { nd, attr: [0.0; 2] })
                 }
             }
         }

@@ -15,8 +15,13 @@ use ep_core::primitive::{
 use ep_core::provider::{Factory, Kernel, Registrar};
 use ep_core::{DType, Error, Result};
 
+/// What takes longer than memory does with one pack for each thread.
+const LONGER: [&str; 8] = ["sin", "cos", "rsqrt", "log", "log2", "log10", "sigmoid", "silu"];
+
 /// Packs of a thread.
-pub(super) const UNROLL: u32 = 2;
+pub(super) fn unroll(op: &str, [dst, src]: [u64; 2]) -> u32 {
+    if LONGER.contains(&op) || dst.min(src) < 4 { 2 } else { 1 }
+}
 
 /// Ops that are for the same dtypes.
 pub(super) struct Class {
@@ -112,8 +117,9 @@ fn canonical(op: &str, src: DType, dst: DType) -> (&str, DType, DType) {
 
 pub(super) fn spec(op: &str, src: DType, dst: DType, index: Index) -> Spec {
     let (op, src, dst) = canonical(op, src, dst);
-    let pack = pack_of(&[src, dst].map(DType::bytes_for_bounds));
-    specialise(between(Spec::new(&UNARY).with("EP_OP", op), src, dst), pack, UNROLL, index)
+    let bytes = [dst, src].map(DType::bytes_for_bounds);
+    let spec = between(Spec::new(&UNARY).with("EP_OP", op), src, dst);
+    specialise(spec, pack_of(&bytes), unroll(op, bytes), index)
 }
 
 /// The kernels of all classes for fewer than 2^31 elements; those for more are compiled when they are needed.
@@ -161,6 +167,7 @@ struct Map {
     kernels: ByIndex,
     /// Of the elements, those of the destination first.
     bytes: [u64; 2],
+    unroll: u32,
     attr: [f64; 2],
 }
 
@@ -173,7 +180,8 @@ impl Map {
         attr: [f64; 2],
     ) -> Result<Map> {
         let kernels = ByIndex::new(&device.loader()?, name, |index| spec(op, src, dst, index));
-        Ok(Map { kernels, bytes: [dst, src].map(DType::bytes_for_bounds), attr })
+        let bytes = [dst, src].map(DType::bytes_for_bounds);
+        Ok(Map { kernels, bytes, unroll: unroll(op, bytes), attr })
     }
 
     /// # Safety
@@ -187,7 +195,7 @@ impl Map {
         let (nd, index) = Nd::new(&Loops::flat(count), operands, pack_of(&self.bytes));
         let function = self.kernels.get(index)?;
         // SAFETY: the operands are valid as the caller promises, and this is the kernel's argument.
-        unsafe { function.launch(stream, nd.geometry(UNROLL)?, &Args { nd, attr: self.attr }) }
+        unsafe { function.launch(stream, nd.geometry(self.unroll)?, &Args { nd, attr: self.attr }) }
     }
 }
 

@@ -65,7 +65,7 @@ class Spec:
 
 
 ENTRY = {
-    "unary.cu": "ep_unary", "binary.cu": "ep_binary", "copy.cu": "ep_copy", "where.cu": "ep_where",
+    "unary.cu": "ep_unary", "binary.cu": "ep_binary", "copy.cu": "ep_copy", "copy_runs.cu": "ep_copy_runs", "where.cu": "ep_where",
     "add.cu": "ep_add", "fill.cu": "ep_fill", "arange.cu": "ep_arange", "pad.cu": "ep_pad", "gather.cu": "ep_gather",
     "one_hot.cu": "ep_one_hot", "transpose.cu": "ep_transpose", "permute.cu": "ep_permute", "interleave.cu": "ep_interleave",
     "reduce.cu": "ep_reduce",

@@ -122,8 +122,10 @@ def pack_for(*sizes):
     return 16 // max(sizes)
 
 
-def unary(op, src_dtype, dst_dtype, dims, src, dst, src_strides=None, dst_strides=None, attrs=(0, 0), unroll=2):
+def unary(op, src_dtype, dst_dtype, dims, src, dst, src_strides=None, dst_strides=None, attrs=(0, 0), unroll=None):
     sizes = [SIZE[dst_dtype], SIZE[src_dtype]]
+    several = ("sin", "cos", "rsqrt", "log", "log2", "log10", "sigmoid", "silu")
+    unroll = unroll or (2 if op in several or min(sizes) < 4 else 1)
     strides = [dst_strides or contiguous(dims), src_strides or contiguous(dims)]
     nd, defines, grid = plan_nd(dims, strides, sizes, [dst, src], pack_for(*sizes), unroll)
     return Launch(Spec("unary.cu", OP=op, SRC=src_dtype, DST=dst_dtype, **defines), MapArgs2(nd, *attrs), grid)
@@ -151,11 +153,31 @@ def where(cond_dtype, size, shapes, addresses, dst):
     return Launch(Spec("where.cu", COND=cond_dtype, SIZE=size, **defines), nd, grid)
 
 
-def copy(size, dims, src_strides, dst_strides, src, dst, unroll=None):
+class RunsArgs(ctypes.Structure):
+    _fields_ = [("count", u64), ("rank", u32), ("before", u32), ("dims", FastDiv * RANK), ("strides", i64 * RANK),
+                ("src", u64), ("dst", u64), ("ends", u64 * 2)]
+
+
+def copy_runs(size, dims, strides, src, dst, unroll=1):
+    """Runs of src, whose dimensions go outwards here, to a destination without gaps."""
+    args = RunsArgs(math.prod(dims), len(dims), dst // size % (16 // size), src=src, dst=dst)
+    fill(args.dims, map(fast_div, dims))
+    fill(args.strides, strides)
+    far = [(d - 1) * s * size for d, s in zip(dims, strides)]
+    fill(args.ends, [src + sum(min(0, f) for f in far), src + sum(max(0, f) for f in far)])
+    index = "u32" if max(args.count + args.before, sum(map(abs, far)) // size) < 1 << 31 else "u64"
+    spec = Spec("copy_runs.cu", SIZE=size, INDEX=index, THREADS=256, UNROLL=unroll)
+    return Launch(spec, args, ceil_div(ceil_div(args.count + args.before, 16 // size), 256 * unroll))
+
+
+def copy(size, dims, src_strides, dst_strides, src, dst, unroll=None, runs=True):
     """Strides in elements; pieces that stay together become larger elements, up to 16 bytes."""
     dims, (to, source) = merge_dims(dims, [dst_strides, src_strides])
+    dense = to == contiguous(dims) and source[-1] == 1 and len(dims) > 1
+    if runs and size < 16 and not is_loose(size, src, dst) and dense and dims[-1] * size >= 16:
+        return copy_runs(size, dims[::-1], source[::-1], src, dst)
     pack = pack_for(size)
-    nd, defines, grid = plan_nd(dims, [to, source], [size, size], [dst, src], pack, unroll or 4)
+    nd, defines, grid = plan_nd(dims, [to, source], [size, size], [dst, src], pack, unroll or (1 if size in (4, 8) else 4))
     loose = dict(LOOSE=1) if is_loose(size, src, dst) else {}
     return Launch(Spec("copy.cu", SIZE=size, **defines, **loose), nd, grid)
 
@@ -233,7 +255,7 @@ def permute(size, shape, perm, src, dst, force=None):
         dims = out[:-1] + [out[-1] // k]
         s = [src_strides[p] // k for p in perm[:-1]] + [1]
         t = [x // k for x in dst_strides[:-1]] + [1]
-        return copy(piece, dims, s, t, src, dst, unroll=4)
+        return copy(piece, dims, s, t, src, dst)
     a, b = perm[-1], rank - 1
     # Few planes that are interleaved or taken apart by whole packs.
     if size <= 2 and force in (None, "auto") and rank <= 3 and list(perm) == [*range(rank - 2), rank - 1, rank - 2]:
@@ -384,7 +406,7 @@ class PadArgs(ctypes.Structure):
     ]
 
 
-def pad(size, src_dims, before, after, value_bits, src, dst, unroll=2):
+def pad(size, src_dims, before, after, value_bits, src, dst, unroll=1):
     dims, bs, ds = [], [], []
     # Dimensions without padding join the one before them.
     for d, (n, b, a) in enumerate(zip(src_dims, before, after)):
@@ -558,11 +580,11 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True
 
 
 class SoftmaxArgs(ctypes.Structure):
-    _fields_ = [("rows", u64), ("cols", u64), ("src", u64), ("dst", u64)]
+    _fields_ = [("rows", u64), ("cols", u64), ("src", u64), ("dst", u64), ("log", u64)]
 
 
 class SoftmaxBackwardArgs(ctypes.Structure):
-    _fields_ = [("rows", u64), ("cols", u64), ("y", u64), ("dy", u64), ("dx", u64)]
+    _fields_ = [("rows", u64), ("cols", u64), ("y", u64), ("dy", u64), ("dx", u64), ("log", u64)]
 
 
 class SoftmaxWideArgs(ctypes.Structure):
@@ -589,7 +611,9 @@ def softmax(log, src_dtype, dst_dtype, rows, cols, src, dst, held=None, force=No
     dtypes = dict(SRC=src_dtype, DST=dst_dtype, LOG=log)
     config = rows_config(cols, sizes, aligned_rows, held)
     if force is None and config:
-        args = SoftmaxArgs(rows, cols, src, dst)
+        args = SoftmaxArgs(rows, cols, src, dst, log)
+        if SIZE[src_dtype] != 2 and config["BLOCKS"] < 2:
+            del dtypes["LOG"]
         return Launch(Spec("softmax.cu", **dtypes, **config), args, rows_grid(rows, config))
     pack = pack_for(*sizes)
     bytes_kept = (ceil_div(cols, pack) + 1) * pack * SIZE[src_dtype]
@@ -604,7 +628,9 @@ def softmax_backward(log, src_dtype, dst_dtype, rows, cols, y, dy, dx, held=None
     dtypes = dict(SRC=src_dtype, DST=dst_dtype, LOG=log)
     config = rows_config(cols, sizes, aligned_rows, held, sources=2)
     if force is None and config:
-        args = SoftmaxBackwardArgs(rows, cols, y, dy, dx)
+        args = SoftmaxBackwardArgs(rows, cols, y, dy, dx, log)
+        if SIZE[src_dtype] != 2 and config["BLOCKS"] < 2:
+            del dtypes["LOG"]
         return Launch(Spec("softmax_backward.cu", **dtypes, **config), args, rows_grid(rows, config))
     spec = Spec("softmax_wide.cu", BACKWARD=1, SHARED=0, THREADS=wide_threads(cols, pack_for(*sizes)), PACK=pack_for(*sizes), **dtypes)
     return Launch(spec, SoftmaxWideArgs(rows, cols, y, dx, dy), min(rows, 1 << 30))

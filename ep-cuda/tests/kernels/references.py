@@ -98,7 +98,8 @@ def unary_real():
         silu=lambda x, a, b: times(x, x),
         soft_shrink=lambda x, a, b: np.where(x > a, x - a, np.where(x < -a, x + a, np.where(np.isnan(x), x, 0))),
         soft_sign=lambda x, a, b: x / (1 + np.abs(x)),
-        soft_plus=lambda x, a, b: np.where(x * a > b, x, soft_plus(x * a) / a),
+        # In f64 the product's rounding would outweigh the result's.
+        soft_plus=lambda x, a, b: np.where(x * a > b, x, soft_plus(np.longdouble(x) * a) / a),
         tanh=lambda x, a, b: np.tanh(x), threshold=lambda x, a, b: np.where(x <= a, b, x),
         fast_gelu=lambda x, a, b: times(x, 2 * fast(x)), quick_gelu=lambda x, a, b: times(x, 1.702 * x),
         square_relu=lambda x, a, b: np.where(x > 0, x * x, 0), abs=lambda x, a, b: np.abs(x),
