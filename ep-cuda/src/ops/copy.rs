@@ -262,7 +262,9 @@ mod tests {
 
     #[test]
     fn runs_into_a_dense_destination_are_found_from_its_packs() {
-        let cases: [(u64, &[(u64, i64)], u64); 6] = [
+        // Bytes of an element, dimensions as (length, stride of the source), the address of the destination.
+        type Case = (u64, &'static [(u64, i64)], u64);
+        let cases: [Case; 6] = [
             (1, &[(200, 1), (31, 222), (5, 222 * 40)], 0x1000),
             (1, &[(16, 1), (7, 19)], 0x1003),
             (2, &[(9, 2), (11, -24), (3, 600)], 0x1002),
