@@ -11,11 +11,11 @@ use half::f16;
 
 /// Elements of a window.
 const WINDOW: usize = 4096;
-/// A little more than 2^31, and odd.
-const N: usize = (1 << 31) + 4_321;
-/// Rows and columns of a matrix of more than 2^31 elements.
+/// Rows and columns of a matrix of a little more than 2^31 elements.
 const ROWS: usize = 65_537;
 const COLS: usize = 32_771;
+/// As many in a row; odd.
+const N: usize = ROWS * COLS;
 
 /// Anonymous memory on huge pages.
 struct Big {
