@@ -42,21 +42,22 @@ EP_DEVICE T exp_near(T x, T rest = 0) {
 
 // e^x as 2^n (1 + p), for -1000 <= x <= 0, where x is `exact` beside n ln 2: what that leaves out is given back, and has
 // a part of e^x that is left to be added. 2^n is scaled by 2^64, so that it is a normal number where products with it are
-// not; below e^-131 it is 0.
+// not; below e^-131 it is 0. The lowest bits of `number` are n.
 struct Power {
-    f32 scale, p, left_out;
+    f32 scale, p, left_out, number;
 };
 constexpr f32 scaled_back = 5.421010862e-20f;
 EP_DEVICE Power power_of(f32 x) {
     // Adding 1.5 2^23 rounds to a whole number.
     constexpr f32 rounder = 12582912;
-    const f32 n = fmaf(x, 1.442695041f, rounder) - rounder, r = fmaf(n, -0.693145752f, x);
+    Power power;
+    power.number = fmaf(x, 1.442695041f, rounder);
+    const f32 n = power.number - rounder, r = fmaf(n, -0.693145752f, x);
     f32 y = 1.3814515e-3f;
     y = fmaf(y, r, 8.368756e-3f);
     y = fmaf(y, r, 4.1668393e-2f);
     y = fmaf(y, r, 0.1666652f);
     y = fmaf(y, r, 0.49999994f);
-    Power power;
     power.p = fmaf(y, r * r, r);
     power.left_out = n * -1.42860677e-6f;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power.scale) : "f"(n + 64));
@@ -73,7 +74,9 @@ EP_DEVICE f64 expm1_below(f64 x) { return expm1(x); }
 EP_DEVICE f32 expm1_below(f32 x) {
     // Below, the result is -1.
     const Power e = power_of(fmaxf(x, -60));
-    const f32 p = e.p + fmaf(e.p, e.left_out, e.left_out), scale = e.scale * scaled_back;
+    // Put together from bits: what the power's scale were off by would be all that is left where it is near 1.
+    const f32 scale = __uint_as_float((__float_as_uint(e.number) << 23) + 0x3f800000u);
+    const f32 p = e.p + fmaf(e.p, e.left_out, e.left_out);
     return x != x ? x : copysignf(fmaf(scale, p, scale - 1), x);
 }
 
@@ -147,7 +150,7 @@ EP_DEVICE f64 gelu(f64 x) {
     return fma(-x, tail * exp_near(power, rest), x);
 }
 // With |x| times the upper tail, e^(-x^2 / 2) u y: u = |x| / (1 + 0.3 |x|), y a polynomial of u - 1 that is fitted to a
-// relative error of 4e-9. What roundings cut off is carried along, for this is the result below 0.
+// relative error of 4e-9, before its coefficients were rounded. What roundings cut off is carried along, for this is the result below 0.
 EP_DEVICE f32 gelu(f32 x) {
     f32 size;
     asm("min.NaN.f32 %0, %1, %2;" : "=f"(size) : "f"(fabsf(x)), "f"(14.5f));
@@ -163,7 +166,7 @@ EP_DEVICE f32 gelu(f32 x) {
     y = fmaf(y, v, -0.148363635f);
     const f32 whole = fmaf(y, v, 0.303446859f), whole_cut = fmaf(y, v, 0.303446859f - whole);
     const f32 factor = u * whole;
-    // What u lacks, times how much the factor changes with it.
+    // What u lacks, times about how much the factor changes with it.
     const f32 missed = fmaf(-u, over, size) * t;
     const f32 cut = fmaf(missed, fmaf(-0.13785657f, u, 0.34642846f), fmaf(u, whole_cut, fmaf(u, whole, -factor)));
     // e^(-x^2 / 2) as 2^n (1 + p). Adding `rounder` rounds to a whole number, of which the lowest bits are n + 64: so that

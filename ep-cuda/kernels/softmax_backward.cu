@@ -1,6 +1,7 @@
 // Gradients of softmax and log-softmax for rows that fit the registers of the threads that share them.
 //
-// EP_SRC (y and dy), EP_DST  dtypes     and what rows.cuh names. As softmax.cu, one kernel computes both.
+// EP_SRC (y and dy), EP_DST  dtypes     EP_LOG  1: of log-softmax; where it is not given, one kernel computes both
+// and what rows.cuh names.
 #include "rows.cuh"
 #include "normalizer.cuh"
 

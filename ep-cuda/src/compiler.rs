@@ -226,7 +226,8 @@ impl Compiler {
 
 fn compile(nvrtc: &Nvrtc, spec: &Spec, arch: Arch) -> Result<Vec<u8>> {
     let mut options = spec.options();
-    // Without headers that no source here needs: the same code in less time. Not known to all older versions.
+    // Without headers that no source here needs: the same code in less time. Not known to all older versions, and not in
+    // the key of the cache: the version decides, and the cache keeps those apart.
     if nvrtc.version().major >= 13 {
         options.push("--minimal".to_owned());
     }

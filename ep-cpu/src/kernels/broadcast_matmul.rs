@@ -492,6 +492,9 @@ mod tests {
             (DType::BF16, [&[5], &[5], &[1]], (9, 10, 430)),
             (DType::BF16, [&[2, 1], &[2], &[2, 2]], (70, 40, 33)),
             (DType::I16, [&[3], &[3], &[1]], (130, 10, 20)),
+            // Packed by all tasks together.
+            (DType::F32, [&[3], &[3], &[1]], (131, 137, 50)),
+            (DType::F16, [&[3], &[3], &[1]], (131, 137, 50)),
         ] {
             for trans in 0..4 {
                 let mut case = Case::new(dtype, batches, sizes, trans, &mut rng);

@@ -6,7 +6,7 @@
 //! A small `a` is read where it is stored; then the tiles of different tasks are columns, and none packs what another does.
 //! Where both factors are packed, `b` would be packed for each tile: large ones are packed by all tasks together before any
 //! multiplies by them. Small ones are not, as moving what another core has packed takes as long as packing it.
-//! No task waits for another.
+//! No task waits for another within a turn: the caller waits for all of them before the next.
 //!
 //! The depth is cut by the sizes alone, and within a range every element of `c` is added up in the order of the
 //! depth. So neither the tiles nor the threads change the result.
@@ -295,7 +295,8 @@ unsafe fn multiply_together<E: Engine>(
                 for_ranges(par, groups * plan.tiles.1, work / (E::TASK / GRAIN_BYTES), 1, |range| {
                     let tiles = tiles + range.start..tiles + range.end;
                     let ready = Some(Ready { at: ready, first });
-                    // SAFETY: the caller's promise; each tile is in one task, and what it is multiplied by was packed.
+                    // SAFETY: the caller's promise; each tile is in one task. All of what it is multiplied by was packed:
+                    // `for_ranges` returns when its tasks have ended, and so none is packed anew before these have.
                     unsafe { E::run(Tiles::<E> { problem, plan, scalars, tiles, depth: start..end, ready }) }
                 })?;
             }
@@ -350,6 +351,7 @@ struct Tiles<'a, E: Engine> {
     tiles: Range<usize>,
     /// As far as the sums go.
     depth: Range<usize>,
+    /// Nothing where `b` is read as it is stored, or packed by the task.
     ready: Option<Ready<E::Packed>>,
 }
 
@@ -382,7 +384,8 @@ impl<E: Engine> Body for Tiles<'_, E> {
 
 impl<E: Engine> Tiles<'_, E> {
     /// # Safety
-    /// There is room for a block of `b`, one of `a`, and sums, each aligned to a line.
+    /// There is room for the blocks of `b` that are packed here, one of `a`, and sums, each aligned to a line; nobody
+    /// writes to what is [`ready`](Tiles::ready).
     #[inline(always)]
     unsafe fn tiles(&self, [room_b, room_a, room_sums]: [NonNull<u8>; 3]) {
         let Self { problem: p, plan, scalars, .. } = *self;

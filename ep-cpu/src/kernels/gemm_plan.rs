@@ -10,7 +10,8 @@ const DEPTH_UNIT: usize = 32;
 /// What the rows of a tile are a multiple of at least: the rows that are multiplied together, whatever the level.
 const ROW_UNIT: usize = 16;
 
-/// Rows of a tile at least where tasks share what they multiply by, and bytes of that at most.
+/// Rows of a tile at least where tasks share what they multiply by, and bytes of that at most: less than twice as many
+/// once columns are cut into equal tiles.
 const SHARED_ROWS: usize = 64;
 const SHARED_BYTES: usize = 4 << 20;
 
@@ -159,10 +160,12 @@ impl Sharing {
         }
         // Sums in blocks of their own are finished before the rows behind them are begun.
         let packed = if E::IN_PLACE { depth } else { depth.saturating_mul(parts(total, depth)) };
-        let most = (SHARED_BYTES / size_of::<E::Packed>()).checked_div(packed)?;
-        if most < 2 * limits.unit {
+        let unit = E::packed_b(limits.unit, depth).saturating_mul(parts(packed, depth));
+        let units = SHARED_BYTES.checked_div(unit.saturating_mul(size_of::<E::Packed>()))?;
+        if units < 2 {
             return None;
         }
+        let most = units * limits.unit;
         let group = evenly(p.n, limits.cols.min(most), limits.unit);
         let work = p.m.saturating_mul(group).saturating_mul(packed.min(total));
         if work < SHARED_TASKS * E::TASK {

@@ -369,7 +369,9 @@ mod tests {
             (DType::BF16, 1, (130, 41, 1050), 2),
             (DType::BF16, 2, (140, 131, 133), 1),
             (DType::COMPLEX64, 1, (133, 75, 270), 1),
-            (DType::COMPLEX128, 1, (129, 67, 260), 2),
+            (DType::COMPLEX128, 1, (129, 67, 260), 3),
+            // So much that several tasks pack at a time.
+            (DType::F32, 1, (130, 520, 300), 1),
             // Cut in columns, as only `b` is packed.
             (DType::F32, 1, (75, 261, 133), 0),
             (DType::F64, 1, (75, 261, 133), 2),

@@ -186,7 +186,8 @@ impl Mover {
             let geometry =
                 Geometry::covering((runs.count + u64::from(runs.before)).div_ceil(16 / piece), THREADS, 1)?;
             let kernel = &self.runs[piece.trailing_zeros() as usize];
-            // SAFETY: the caller's promise, and the kernel's argument.
+            // SAFETY: the caller's promise, and the kernel's argument. Of what lies between runs, the kernel loads but does
+            // not use bytes of packs that are whole between the lowest and the highest element.
             return unsafe { kernel.get(index)?.launch(stream, geometry, &runs) };
         }
         let elements = |d: usize| copy.strides[d].map(|stride| stride / piece as i64);
