@@ -81,11 +81,8 @@ mod tiles {
     const SIDE: usize = 32;
     /// Elements of two tiles.
     const PIECE: usize = SIDE * SIDE;
-    /// Steps of a panel, and of a group of rows, that stay in first-level cache together: 22 KiB each.
-    const NEAR_STEPS: usize = 11;
-    /// Steps of which the panel alone still stays there: adding sums up in two goes would cost more than reading the rows
-    /// from second-level cache.
-    const MOST_STEPS: usize = 16;
+    /// Columns that take long enough to multiply by for a row of `a` to come from third-level cache meanwhile.
+    const NARROW: usize = 256;
 
     /// What the tiles are: as the instruction that sets them up reads it.
     #[repr(C, align(64))]
@@ -149,7 +146,7 @@ mod tiles {
         type Number = bf16;
         type Packed = u16;
         type Sum = f32;
-        const ROWS: usize = 128;
+        const ROWS: usize = 64;
         const IN_PLACE: bool = false;
         const READS_STORED: bool = true;
         const TASK: usize = 1 << 22;
@@ -166,7 +163,7 @@ mod tiles {
             };
             // A block takes half of a second-level cache.
             let cols = ((1 << 19) / depth.min(total).max(1)).clamp(SIDE, 2048);
-            Limits { depth, blocks: 1, cols, unit: SIDE, vector: SIDE, rows: 1024 }
+            Limits { depth, blocks: 1, cols, unit: SIDE, vector: SIDE, narrow: NARROW, rows: 1024 }
         }
 
         #[inline(always)]
@@ -371,8 +368,8 @@ mod tiles {
         }
     }
 
-    /// Multiplies groups of up to [`SIDE`] rows, panel by panel. Of a panel, so many steps at a time that they and the same
-    /// steps of a group stay in first-level cache: then the next group finds them there.
+    /// Multiplies groups of up to [`SIDE`] rows, panel by panel, each to the whole depth: adding sums up in several goes, so
+    /// that a panel stays in first-level cache, costs as much as reading it from second-level cache.
     ///
     /// # Safety
     /// As for [`Engine::multiply`]; tiles are set up for the rows of every group.
@@ -381,8 +378,6 @@ mod tiles {
         let Source::Packed(b) = block.b else { unreachable!("tiles need a packed b") };
         let steps = block.depth.div_ceil(SIDE);
         let (panels, groups) = (block.cols.div_ceil(SIDE), rows.len().div_ceil(SIDE));
-        let passes = if steps <= MOST_STEPS { 1 } else { steps.div_ceil(NEAR_STEPS) };
-        let each = steps.div_ceil(passes);
         let mut rest = MaybeUninit::<[u16; Tiles::ROWS * SIDE]>::uninit();
         if let Source::Stored { at, line, .. } = block.a {
             // SAFETY: the rows exist, and there is room for the rest of each.
@@ -393,67 +388,57 @@ mod tiles {
         // Finished one piece late, as what tiles have stored cannot be read at once.
         let mut late: Option<Part<'_, bf16, f32>> = None;
         for panel in 0..panels {
-            for first in (0..steps).step_by(each) {
-                let last = first + each >= steps;
-                for group in 0..groups {
-                    let row = rows.start + group * SIDE;
-                    let lines = SIDE.min(rows.end - row);
-                    // SAFETY: the rows from `row` on, the panel, and the steps from `first` on.
-                    unsafe {
-                        let mut piece = Piece {
-                            a: std::ptr::null(),
-                            row_bytes: 64,
-                            step_bytes: 2 * PIECE,
-                            steps: each.min(steps - first),
-                            rest: None,
-                            // Where there are no lower rows, the lower tiles take the first upper one.
-                            lower: if lines > 16 { 16 } else { 0 },
-                            b: b.add((panel * steps + first) * PIECE),
-                            out: block.out.at.add(row * block.out.stride + panel * SIDE),
-                            out_bytes: block.out.stride * size_of::<f32>(),
-                            adds: first > 0 || block.out.beta != 0.0,
-                        };
-                        match block.a {
-                            Source::Packed(at) => piece.a = at.add((row / SIDE * steps + first) * PIECE),
-                            Source::Stored { at, line, .. } => {
-                                piece.a = at.cast::<u16>().add(row * line + first * SIDE);
-                                piece.row_bytes = 2 * line;
-                                piece.step_bytes = 2 * SIDE;
-                                if last && !block.depth.is_multiple_of(SIDE) {
-                                    piece.steps -= 1;
-                                    let at = rest.as_ptr().cast::<u16>().add(group * PIECE);
-                                    piece.rest = Some([at, at.add(piece.lower * SIDE)]);
-                                }
+            for group in 0..groups {
+                let row = rows.start + group * SIDE;
+                let lines = SIDE.min(rows.end - row);
+                // SAFETY: the rows from `row` on, and the panel.
+                unsafe {
+                    let mut piece = Piece {
+                        a: std::ptr::null(),
+                        row_bytes: 64,
+                        step_bytes: 2 * PIECE,
+                        steps,
+                        rest: None,
+                        // Where there are no lower rows, the lower tiles take the first upper one.
+                        lower: if lines > 16 { 16 } else { 0 },
+                        b: b.add(panel * steps * PIECE),
+                        out: block.out.at.add(row * block.out.stride + panel * SIDE),
+                        out_bytes: block.out.stride * size_of::<f32>(),
+                        adds: block.out.beta != 0.0,
+                    };
+                    match block.a {
+                        Source::Packed(at) => piece.a = at.add(row / SIDE * steps * PIECE),
+                        Source::Stored { at, line, .. } => {
+                            piece.a = at.cast::<u16>().add(row * line);
+                            piece.row_bytes = 2 * line;
+                            piece.step_bytes = 2 * SIDE;
+                            if !block.depth.is_multiple_of(SIDE) {
+                                piece.steps -= 1;
+                                let at = rest.as_ptr().cast::<u16>().add(group * PIECE);
+                                piece.rest = Some([at, at.add(piece.lower * SIDE)]);
                             }
                         }
-                        let Some(part) = &block.part else {
-                            piece.multiply();
-                            continue;
-                        };
-                        // The sums of a panel's groups, or of two pieces, stay in first-level cache. There is room for
-                        // [`Engine::ROWS`] rows of one panel at least.
-                        let place = match (passes, groups) {
-                            (1, _) => (panel * groups + group) % 2,
-                            (_, 1) => panel % 2,
-                            _ => group,
-                        };
-                        piece.out = block.out.at.add(place * PIECE);
-                        piece.out_bytes = SIDE * size_of::<f32>();
-                        let c = part.c.add(row * part.c_rs + panel * SIDE);
-                        for i in 0..if last { lines } else { 0 } {
-                            prefetch(c.wrapping_add(i * part.c_rs));
-                        }
-                        piece.multiply();
-                        // Before a piece of the next panel takes the place of these sums.
-                        if let Some(part) = late.take() {
-                            Tiles::finish(&part);
-                        }
-                        if last {
-                            let cols = SIDE.min(block.cols - panel * SIDE);
-                            let sums = piece.out.cast_const();
-                            late = Some(Part { sums, stride: SIDE, c, rows: lines, cols, ..*part });
-                        }
                     }
+                    let Some(part) = &block.part else {
+                        piece.multiply();
+                        continue;
+                    };
+                    // The sums of two pieces stay in first-level cache. There is room for [`Engine::ROWS`] rows of one panel
+                    // at least.
+                    let place = (panel * groups + group) % 2;
+                    piece.out = block.out.at.add(place * PIECE);
+                    piece.out_bytes = SIDE * size_of::<f32>();
+                    let c = part.c.add(row * part.c_rs + panel * SIDE);
+                    for i in 0..if block.ahead { lines } else { 0 } {
+                        prefetch(c.wrapping_add(i * part.c_rs));
+                    }
+                    piece.multiply();
+                    if let Some(part) = late.take() {
+                        Tiles::finish(&part);
+                    }
+                    let cols = SIDE.min(block.cols - panel * SIDE);
+                    let sums = piece.out.cast_const();
+                    late = Some(Part { sums, stride: SIDE, c, rows: lines, cols, ..*part });
                 }
             }
         }

@@ -33,6 +33,9 @@ pub(super) struct Limits {
     pub(super) unit: usize,
     /// Columns of which they have a multiple at least.
     pub(super) vector: usize,
+    /// Columns of a tile at least, if it may be made narrower rather than lower: `a`, where it is not packed, is read once
+    /// more for each tile, but `b` is packed for one only.
+    pub(super) narrow: usize,
     /// Rows of a tile: as few as make packing `b` for each tile cheap.
     pub(super) rows: usize,
 }
@@ -117,7 +120,8 @@ impl Plan {
             {
                 let halved = |len: usize, multiple| len.div_ceil(2).next_multiple_of(multiple);
                 let fewer = (halved(rows, unit), halved(cols, limits.vector));
-                if fewer.0 < rows && (rows >= cols || fewer.1 >= cols) {
+                let narrower = reads_a && fewer.1 >= limits.narrow;
+                if fewer.0 < rows && !narrower && (rows >= cols || fewer.1 >= cols) {
                     rows = fewer.0;
                 } else if fewer.1 < cols {
                     cols = fewer.1;

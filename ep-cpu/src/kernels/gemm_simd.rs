@@ -215,7 +215,8 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
             }
             (_, true) => (2048 / size_of::<T::Real>(), 480),
         };
-        Limits { depth, blocks: 1, cols: cols / T::PARTS, unit, vector: unit / WIDE, rows: 1024 / T::PARTS }
+        let (cols, rows, narrow) = (cols / T::PARTS, 1024 / T::PARTS, usize::MAX);
+        Limits { depth, blocks: 1, cols, unit, vector: unit / WIDE, narrow, rows }
     }
 
     #[inline(always)]
