@@ -15,6 +15,7 @@ use crate::isa::Body;
 use crate::kernels::gemm::{Element, Loop, Problem, count, offsets};
 use crate::kernels::gemm_plan::{Limits, Plan, parts, split};
 use crate::kernels::gemm_room::{OF_CALL, OF_TASK, Room};
+use crate::kernels::gemm_small::Small;
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
 use ep_core::Result;
 use ep_core::parallel::Parallel;
@@ -226,6 +227,11 @@ pub(super) unsafe fn multiply<E: Engine>(
     alpha: <E::Number as Element>::Scalar,
     beta: <E::Number as Element>::Scalar,
 ) -> Result<()> {
+    if let Some(small) = Small::<E>::new(problem, alpha, beta) {
+        // SAFETY: the caller's promise.
+        unsafe { E::run(small) };
+        return Ok(());
+    }
     let plan = Plan::new::<E>(problem, par.threads());
     let scalars = Scalars { alpha, beta };
     let tiles = count(problem.outer) * plan.tiles.0 * plan.tiles.1;

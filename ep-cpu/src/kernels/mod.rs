@@ -34,6 +34,7 @@ mod gemm_pack;
 mod gemm_plan;
 mod gemm_room;
 mod gemm_simd;
+mod gemm_small;
 mod gemv;
 mod grouped;
 mod groups;
