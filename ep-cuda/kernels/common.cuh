@@ -231,7 +231,30 @@ struct Pack {
     __device__ __forceinline__ Pack() {}
 };
 
-// Whether memory is worth keeping in the caches; `constant` also promises that the kernel never writes it.
+// Results of a pack; those of half types are rounded in pairs, by one instruction for two.
+template <class T, int N, class A>
+EP_DEVICE void narrow(Pack<T, N>& pack, const A (&values)[N]) {
+    if constexpr (is_half<T> && same<A, f32> && N % 2 == 0) {
+#pragma unroll
+        for (int i = 0; i < N; i += 2) {
+            union {
+                u32 word;
+                T at[2];
+            } both;
+            if constexpr (same<T, f16>)
+                asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both.word) : "f"(values[i + 1]), "f"(values[i]));
+            else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both.word) : "f"(values[i + 1]), "f"(values[i]));
+            pack.at[i] = both.at[0];
+            pack.at[i + 1] = both.at[1];
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i) pack.at[i] = convert<T>(values[i]);
+    }
+}
+
+// Whether memory is worth keeping in the caches; `constant` also promises that the kernel never writes it. Loads of what is
+// read once have no hint: it gained nothing where operands exceed the caches, and cost what an earlier launch left there.
 enum class Reuse { once, again, constant };
 
 template <Reuse R = Reuse::once, class T, int N>
@@ -240,8 +263,7 @@ EP_DEVICE void load(Pack<T, N>& pack, const T* from) {
     auto source = reinterpret_cast<const typename P::Chunk*>(from);
 #pragma unroll
     for (int i = 0; i < P::chunks; ++i) {
-        if constexpr (R == Reuse::once) pack.raw[i] = __ldcs(source + i);
-        else if constexpr (R == Reuse::constant) pack.raw[i] = __ldg(source + i);
+        if constexpr (R == Reuse::constant) pack.raw[i] = __ldg(source + i);
         else pack.raw[i] = source[i];
     }
 }

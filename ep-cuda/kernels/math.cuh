@@ -68,6 +68,7 @@ EP_DEVICE f32 near_reciprocal(f32 x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+EP_DEVICE f64 near_reciprocal(f64 x) { return 1 / x; }
 
 // e^x - 1 for x <= 0, with little more than one rounding.
 EP_DEVICE f64 expm1_below(f64 x) { return expm1(x); }

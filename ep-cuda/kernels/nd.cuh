@@ -19,19 +19,20 @@ template <int Operands>
 struct NdArgs {
     // Packs in all: ceil((before + inner_size) / EP_PACK) times the sizes of the other dimensions.
     u64 packs;
-    // Elements of the innermost dimension.
-    u64 inner_size;
+    // Elements of the innermost dimension, and in all.
+    u64 inner_size, count;
     u32 rank;
-    // Elements by which the first pack begins before the innermost dimension, so that packs are aligned; 0 unless
-    // the rank is 1.
+    // Elements by which the first pack begins before the first element, so that packs are aligned; 0 unless the rank is 1 or
+    // packs go on.
     u32 before;
     // Bit k: all packs of operand k are aligned to their size (up to 16 bytes) and contiguous.
     u32 vector;
-    // Bit k: operand k is the value in `scalars`.
+    // Bit k: operand k is the value in `scalars`. Bit 31: packs go on, of a destination without gaps, whose innermost
+    // dimension is not of whole packs: one may hold the end of it and the begin of the next.
     u32 scalar;
-    // Sizes, the innermost one counted in packs. The outermost is not read.
+    // Sizes, the innermost one counted in packs, or in elements where packs go on. The outermost is not read.
     FastDiv dims[max_rank];
-    // Elements from one index to the next, the innermost one from one pack to the next.
+    // Elements from one index to the next, the innermost one from one pack to the next, or from one element.
     i64 strides[Operands][max_rank];
     // Elements between neighbours within a pack; 0 repeats one.
     i64 inner[Operands];
@@ -40,37 +41,63 @@ struct NdArgs {
     u64 scalars[Operands][2];
 };
 
-// Where a pack is in each operand, and which of its elements are inside.
+// Where a pack is in each operand, and which of its elements are inside. From element `turn` on they are `jump` further
+// than neighbours are: there the innermost dimension begins anew.
 template <int Operands>
 struct Place {
-    Offset at[Operands];
-    i32 from, to;
+    Offset at[Operands], jump[Operands];
+    i32 from, to, turn;
 
     __device__ __forceinline__ bool whole() const { return from <= 0 && to >= pack_size; }
     __device__ __forceinline__ bool holds(int i) const { return i >= from && i < to; }
 };
+// Rows of pairs take nearly as long by elements.
+template <int Operands>
+EP_DEVICE bool goes_on(const NdArgs<Operands>& args) {
+    return pack_size > 2 && args.scalar >> 31;
+}
 
 template <int Operands>
 EP_DEVICE Place<Operands> place_of(const NdArgs<Operands>& args, Index pack) {
     Place<Operands> place;
+    const bool on = goes_on(args);
+    // Of the first pack, which may begin before the first element, as if it did not.
+    const Index unit = on && pack > 0 ? pack * pack_size - args.before : pack;
+    Index rest = unit, innermost = unit, lines = 0;
 #pragma unroll
-    for (int k = 0; k < Operands; ++k) place.at[k] = 0;
-    Index rest = pack, innermost = pack;
+    for (int k = 0; k < Operands; ++k) place.at[k] = place.jump[k] = 0;
 #pragma unroll
     for (int d = 0; d < max_rank; ++d) {
         if (d >= args.rank) break;
         Index index = rest;
         if (d + 1 < args.rank) rest = divide(args.dims[d], rest, index);
-        if (d == 0) innermost = index;
+        if (d == 0) innermost = index, lines = rest;
 #pragma unroll
         for (int k = 0; k < Operands; ++k) place.at[k] += Offset(index) * Offset(args.strides[k][d]);
     }
-    const i64 first = i64(innermost) * pack_size - i64(args.before);
+    const bool begins = pack == 0 || !on;
+    const i64 first = i64(innermost) * (on ? 1 : pack_size) - (begins ? i64(args.before) : 0);
     const i64 left = i64(args.inner_size) - first;
     place.from = first < 0 ? i32(-first) : 0;
-    place.to = left < pack_size ? i32(left) : pack_size;
+    place.to = place.turn = left < pack_size ? i32(left) : pack_size;
 #pragma unroll
-    for (int k = 0; k < Operands; ++k) place.at[k] -= Offset(args.before) * Offset(args.inner[k]);
+    for (int k = 0; k < Operands; ++k)
+        if (begins) place.at[k] -= Offset(args.before) * Offset(args.inner[k]);
+    if (on && left < pack_size) {
+        const i64 after = i64(args.count + args.before) - i64(pack) * pack_size;
+        place.to = after < pack_size ? i32(after) : pack_size;
+        // Where the next line begins, and where this one would go on.
+        rest = lines + 1;
+#pragma unroll 1
+        for (int d = 1; d < args.rank; ++d) {
+            Index index = rest;
+            if (d + 1 < args.rank) rest = divide(args.dims[d], rest, index);
+#pragma unroll
+            for (int k = 0; k < Operands; ++k) place.jump[k] += Offset(index) * Offset(args.strides[k][d]);
+        }
+#pragma unroll
+        for (int k = 0; k < Operands; ++k) place.jump[k] -= place.at[k] + place.turn * Offset(args.inner[k]);
+    }
     return place;
 }
 
@@ -89,7 +116,7 @@ EP_DEVICE void get(Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const
     if constexpr (sizeof(T) <= 2 && Pack<T, pack_size>::bytes == 16) {
         // Out of the two aligned packs that have it, where both are the operand's.
         const u64 begin = reinterpret_cast<u64>(from) / 16 * 16;
-        if (step == 1 && place.whole() && begin >= args.scalars[K][0] && begin + 32 - sizeof(T) <= args.scalars[K][1]) {
+        if (step == 1 && place.whole() && place.turn >= pack_size && begin >= args.scalars[K][0] && begin + 32 - sizeof(T) <= args.scalars[K][1]) {
             const uint4 lower = __ldg(pointer<const uint4>(begin)), upper = __ldg(pointer<const uint4>(begin) + 1);
             u32 words[8] = {lower.x, lower.y, lower.z, lower.w, upper.x, upper.y, upper.z, upper.w};
             shift_words(words, i32(reinterpret_cast<u64>(from) - begin));
@@ -98,7 +125,7 @@ EP_DEVICE void get(Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const
         }
     }
 #endif
-    if (step == 0) {
+    if (step == 0 && place.turn >= place.to) {
         const T value = *from;
 #pragma unroll
         for (int i = 0; i < pack_size; ++i) pack.at[i] = value;
@@ -106,7 +133,7 @@ EP_DEVICE void get(Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const
     }
 #pragma unroll
     for (int i = 0; i < pack_size; ++i)
-        if (place.holds(i)) pack.at[i] = from[i * step];
+        if (place.holds(i)) pack.at[i] = from[i * step + (i < place.turn ? 0 : place.jump[K])];
 }
 
 template <class T, int Operands>

@@ -1,7 +1,8 @@
 // layer_norm and rms_norm of rows that fit the registers of the threads that share them.
 //
 // EP_DATA  dtype     EP_RMS  1: rms_norm, which uses gamma as its weight, and rstd as its inv_rms     and what
-// rows.cuh names.
+// rows.cuh names. With EP_KEPT (any value; rows are aligned, and shared by blocks) blocks take several rows, and keep
+// gamma and beta of their columns in dynamic shared memory.
 #define EP_ENDS_APART   // gamma and beta would have to be loaded for both ends of a joined pack
 #include "rows.cuh"
 
@@ -113,6 +114,34 @@ EP_DEVICE void load_weights(
     }
 }
 
+#ifdef EP_KEPT
+// Wide gamma and beta would come from the second-level cache for each row: two more reads for each of the row. The next
+// row is loaded before blocks wait for each other.
+constexpr bool keeps = true;
+static_assert(Rows::is_aligned && !Rows::in_warp && !EP_RMS, "a thread reads what it wrote, and nobody else's");
+#else
+constexpr bool keeps = false;
+#endif
+EP_DEVICE Pack<Data, Rows::pack>* kept_weights() {
+    extern __shared__ uint4 memory[];
+    return reinterpret_cast<Pack<Data, Rows::pack>*>(memory) + threadIdx.x;
+}
+// Where pack j of this thread's gamma is, and of its beta.
+EP_DEVICE i32 kept_at(i32 j, i32 of_beta) { return (2 * j + of_beta) * i32(Rows::threads); }
+EP_DEVICE void keep_weights(const Args& args, const Ends& none, i32 first, i32 step, i32 cols) {
+#pragma unroll
+    for (int j = 0; j < Rows::packs; j += together) {
+        Pack<Data, Rows::pack> gamma[together], beta[together];
+        load_weights(gamma, args.gamma, none, first + j * step, step, cols, A(1));
+        load_weights(beta, args.beta, none, first + j * step, step, cols, A(0));
+#pragma unroll
+        for (int k = 0; k < together; ++k) {
+            kept_weights()[kept_at(j + k, 0)].raw[0] = gamma[k].raw[0];
+            kept_weights()[kept_at(j + k, 1)].raw[0] = beta[k].raw[0];
+        }
+    }
+}
+
 extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, resident) ep_norm(
     const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
@@ -129,11 +158,26 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
     // A warp goes on until none of its groups has a row: all of its lanes take part in shuffles.
     const Walk walk = walk_over_rows();
     static_assert(Rows::rows == 1, "a group takes one row at a time");
+    Pack<Data, Rows::pack> next[Rows::packs];
+    auto begin = [&](u64 row) {
+        const Data* const src = pointer<const Data>(args.src) + row * args.cols;
+        return RowLoad<Data>(next, src, cut_of(src, cols), span_of(row, args.rows, args.cols), convert<Data>(A(0)));
+    };
+    if constexpr (keeps) {
+        begin(least(walk.row, args.rows - 1));
+        const Part part = part_of_row();
+        keep_weights(args, ends[0], i32(part.first) * Rows::pack, i32(part.step) * Rows::pack, cols);
+    }
     for (u64 skipped = 0; walk.of_warp + skipped < args.rows; skipped += walk.step) {
         const u64 own = walk.row + skipped, row = least(own, args.rows - 1);
         const Data* const src = pointer<const Data>(args.src) + row * args.cols;
         Pack<Data, Rows::pack> x[Rows::packs];
-        RowLoad<Data> loads(x, src, cut_of(src, cols), span_of(row, args.rows, args.cols), convert<Data>(A(0)));
+        RowLoad<Data> loads(
+            x, src, cut_of(src, cols), span_of(row, args.rows, args.cols), convert<Data>(A(0)), !keeps);
+        if constexpr (keeps) {
+#pragma unroll
+            for (int j = 0; j < Rows::packs; ++j) x[j] = next[j];
+        }
         if constexpr (shifts) {
             if (skipped == 0) reinterpret_cast<Data*>(ends)[threadIdx.x % warp_size] = of_ends;
             __syncwarp();
@@ -176,6 +220,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
             squares += sum;
         }
         squares = over_lanes<Rows::lanes>(squares, sum_of);
+        if (keeps && row + walk.step < args.rows) begin(row + walk.step);
         if constexpr (!Rows::in_warp) {
             if (!cluster_is_here) cluster_wait();
             cluster_is_here = true;
@@ -205,22 +250,30 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
 #pragma unroll
         for (int j = 0; j < Rows::packs; j += together) {
             Pack<Data, Rows::pack> gamma[together], beta[together];
-            load_weights(gamma, args.gamma, ends[0], first + j * step, step, cols, A(1));
-            if constexpr (!EP_RMS) load_weights(beta, args.beta, ends[1], first + j * step, step, cols, A(0));
+            if constexpr (!keeps) {
+                load_weights(gamma, args.gamma, ends[0], first + j * step, step, cols, A(1));
+                if constexpr (!EP_RMS) load_weights(beta, args.beta, ends[1], first + j * step, step, cols, A(0));
+            }
 #pragma unroll
             for (int k = 0; k < together; ++k) {
                 const i32 start = first + (j + k) * step;
                 if (start >= cols) continue;
-                Pack<Data, Rows::pack> out;
+                if constexpr (keeps) {
+                    gamma[k] = kept_weights()[kept_at(j + k, 0)];
+                    beta[k] = kept_weights()[kept_at(j + k, 1)];
+                }
+                A results[Rows::pack];
                 forget(x[j + k], late_zero);
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
                     // Of half types the difference may be rounded relative to the mean.
                     const A value = widen(x[j + k].at[i]);
                     const A scaled = (is_half<Data> ? value * rstd + shift : (value - mean) * rstd) * widen(gamma[k].at[i]);
-                    if constexpr (EP_RMS) out.at[i] = convert<Data>(scaled);
-                    else out.at[i] = convert<Data>(scaled + widen(beta[k].at[i]));
+                    if constexpr (EP_RMS) results[i] = scaled;
+                    else results[i] = scaled + widen(beta[k].at[i]);
                 }
+                Pack<Data, Rows::pack> out;
+                narrow(out, results);
                 store_pack(dst, j + k, start, cut, alike, out);
             }
         }

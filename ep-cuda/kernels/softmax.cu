@@ -100,12 +100,13 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
             const Src* like = pointer<const Src>(args.src) + row * args.cols;
             store_row(pointer<Dst>(args.dst) + row * args.cols, like, cols, [&](Pack<Dst, Rows::pack>& out, int j) {
                 forget(x[r][j], late_zero);
+                A results[Rows::pack];
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
                     const A past = convert<A>(x[r][j].at[i]) - shift[r];
-                    if (holds_powers || log) out.at[i] = convert<Dst>(past * factor[r] - rest[r]);
-                    else out.at[i] = convert<Dst>(exp_fast(past) * factor[r]);
+                    results[i] = holds_powers || log ? past * factor[r] - rest[r] : exp_fast(past) * factor[r];
                 }
+                narrow(out, results);
             });
         }
     }

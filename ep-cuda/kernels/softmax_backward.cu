@@ -79,11 +79,13 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
             store_row(pointer<Dst>(args.dx) + row * args.cols, like, cols, [&](Pack<Dst, Rows::pack>& out, int j) {
                 forget(y[r][j], late_zero);
                 forget(dy[r][j], late_zero);
+                A results[Rows::pack];
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) {
                     const A yi = convert<A>(y[r][j].at[i]), dyi = convert<A>(dy[r][j].at[i]);
-                    out.at[i] = convert<Dst>(log ? dyi - exp_fast(yi) * total[r] : (dyi - total[r]) * yi);
+                    results[i] = log ? dyi - exp_fast(yi) * total[r] : (dyi - total[r]) * yi;
                 }
+                narrow(out, results);
             });
         }
     }

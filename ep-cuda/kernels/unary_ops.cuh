@@ -34,16 +34,20 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     else if constexpr (Op == U::hard_tanh) return x >= b ? b : x <= a ? a : x;
     else if constexpr (Op == U::leaky_relu) return x > 0 ? x : x * a;
     else if constexpr (Op == U::mish) {
-        // x tanh(ln(1 + e^x)) is a product less a smaller one, whose errors weigh less: below 0 of x e^x, above of x. With
-        // p = e^x the tangent is (p^2 + 2p) / (p^2 + 2p + 2), and with p = e^-x it is (1 + 2p) / (1 + 2p + 2p^2).
+        // x tanh(ln(1 + e^x)) is x (p^2 + 2p) / (p^2 + 2p + 2), p = e^x. Far below 0 nearly x p, and a smaller product is
+        // taken off; else x (1 - ratio), in two numbers with what roundings cut off, for little of x may be left.
         if (x > 20) return x;
         if (x < low_bound<T>) return low_power(x, T(0), x);
-        if (x < T(-0.25)) {
-            const T p = exp_near(x), y = times_exp(x, x, T(0));
-            return fma(-y, p * (p + 1) / (p * (p + 2) + 2), y);
+        const T p = exp_near(x), k = p + 2, over = fma(p, k, T(2));
+        if (x < T(-8)) {
+            const T y = times_exp(x, x, T(0));
+            return fma(-y, p * (p + 1) / over, y);
         }
-        const T p = exp_near(-x), square = 2 * p * p;
-        return fma(-x, square / (square + (2 * p + 1)), x);
+        const T over_cut = fma(p, k, 2 - over) + p * ((2 - k) + p);
+        const T inverse = near_reciprocal(over), ratio = 2 * inverse;
+        const T ratio_cut = fma(-ratio, over_cut, fma(-ratio, over, T(2))) * inverse;
+        const T kept = 1 - ratio;
+        return fma(x, kept, x * (((1 - kept) - ratio) - ratio_cut));
     } else if constexpr (Op == U::selu) {
         // The product of the two as two numbers, for its rounding would show.
         constexpr f64 product = 1.7580993408473766;

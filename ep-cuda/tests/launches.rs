@@ -188,7 +188,7 @@ fn movers_and_maps_launch_what_their_shapes_need() {
         assert_eq!(go(&|b| b.add(3)), "ep_add, [[1, 1, 1], [256, 1, 1");
         assert_eq!(go(&|b| b.add(9)), "ep_add, [[1, 1, 1], [256, 1, 1");
         assert_eq!(go(&|b| b.add(1)), "", "a copy of the driver");
-        assert_eq!(go(&|b| b.binary(BinaryOp::ADD, &[64, 128], &[128])), "ep_binary, [[4, 1, 1], [256, 1, 1");
+        assert_eq!(go(&|b| b.binary(BinaryOp::ADD, &[64, 128], &[128])), "ep_binary, [[8, 1, 1], [256, 1, 1");
         assert_eq!(go(&|b| b.choose()), "ep_where, [[1, 1, 1], [256, 1, 1");
         assert_eq!(go(&|b| b.permute(&[64, 65], &[1, 0])), "ep_transpose, [[2, 1, 1], [256, 1, 1");
         assert_eq!(go(&|b| b.permute(&[3, 5, 20], &[2, 1, 0])), "ep_permute, [[1, 1, 1], [256, 1, 1");

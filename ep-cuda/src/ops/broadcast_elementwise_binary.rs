@@ -18,7 +18,7 @@ use ep_core::{DType, Error, Result, Scalar};
 use primitives::broadcast::Plan;
 
 /// Packs of a thread.
-const UNROLL: u32 = 2;
+const UNROLL: u32 = 1;
 
 const ARITHMETIC: [&str; 4] = ["add", "sub", "mul", "div"];
 const ORDERED: [&str; 7] = ["max", "min", "pow", "fmod", "floor_div", "trunc_div", "floor_mod"];

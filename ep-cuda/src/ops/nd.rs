@@ -119,6 +119,7 @@ pub(super) enum Operand {
 pub(super) struct Nd<const N: usize> {
     packs: u64,
     inner_size: u64,
+    count: u64,
     rank: u32,
     before: u32,
     vector: u32,
@@ -135,37 +136,51 @@ impl<const N: usize> Nd<N> {
     pub(super) fn new(loops: &Loops<N>, operands: [Operand; N], pack: u64) -> (Nd<N>, Index) {
         let Loops { rank, sizes, strides } = loops;
         let (inner, outer) = (sizes[0], 1..*rank);
-        // Packs of the destination are aligned; an element that is not at a multiple of its size has none.
-        let before = match operands[0] {
-            Operand::Memory(address, bytes)
-                if *rank == 1 && strides[0][0] == 1 && address.is_multiple_of(bytes) =>
-            {
-                address / bytes % pack
-            }
-            _ => 0,
+        let count: u64 = sizes[..*rank].iter().product();
+        let is_dense = |k: usize| {
+            let mut step = 1;
+            (0..*rank).all(|d| (strides[d][k] == step, step *= sizes[d] as i64).0)
         };
+        // Packs of the destination are aligned; an element that is not at a multiple of its size has none. Where its rows are
+        // not whole packs, but have no gaps between them, packs go on from one to the next.
+        let (mut before, mut goes_on) = (0, false);
+        if let Operand::Memory(address, bytes) = operands[0]
+            && address.is_multiple_of(bytes)
+        {
+            let unit = (pack * bytes).min(16);
+            let whole = address.is_multiple_of(unit) && (inner * bytes).is_multiple_of(unit);
+            goes_on = pack > 2 && *rank > 1 && inner >= pack && !whole && is_dense(0);
+            if goes_on || (*rank == 1 && strides[0][0] == 1) {
+                before = address / bytes % pack;
+            }
+        }
         let row = (inner + before).div_ceil(pack);
-        let packs = row * sizes[outer.clone()].iter().product::<u64>();
+        let packs = if goes_on {
+            (count + before).div_ceil(pack)
+        } else {
+            row * sizes[outer.clone()].iter().product::<u64>()
+        };
         let mut nd = Nd {
             packs,
             inner_size: inner,
+            count,
             rank: *rank as u32,
             before: before as u32,
             vector: 0,
-            scalar: 0,
+            scalar: u32::from(goes_on) << 31,
             dims: [FastDiv::default(); RANK],
             strides: [[0; RANK]; N],
             inner: strides[0],
             address: [0; N],
             scalars: [[0; 2]; N],
         };
-        nd.dims[0] = FastDiv::new(row);
+        nd.dims[0] = FastDiv::new(if goes_on { inner } else { row });
         outer.clone().for_each(|d| nd.dims[d] = FastDiv::new(sizes[d]));
         let mut reach = 0;
         for (k, operand) in operands.iter().enumerate() {
             let far = |d: usize| (sizes[d] - 1).saturating_mul(strides[d][k].unsigned_abs());
             reach = reach.max((0..*rank).fold(0u64, |sum, d| sum.saturating_add(far(d))));
-            nd.strides[k][0] = strides[0][k] * pack as i64;
+            nd.strides[k][0] = strides[0][k] * if goes_on { 1 } else { pack as i64 };
             outer.clone().for_each(|d| nd.strides[k][d] = strides[d][k]);
             match *operand {
                 Operand::Value(bits) => {
@@ -183,14 +198,18 @@ impl<const N: usize> Nd<N> {
                     nd.scalars[k] = [address.wrapping_sub(below), address.wrapping_add(above)];
                     let unit = (pack * bytes).min(16);
                     let begins = address.wrapping_sub(before * bytes);
-                    let steps =
-                        outer.clone().all(|d| (strides[d][k].unsigned_abs() * bytes).is_multiple_of(unit));
+                    let steps = if goes_on {
+                        is_dense(k)
+                    } else {
+                        outer.clone().all(|d| (strides[d][k].unsigned_abs() * bytes).is_multiple_of(unit))
+                    };
                     let whole = strides[0][k] == 1 && begins.is_multiple_of(unit) && steps;
                     nd.vector |= u32::from(whole) << k;
                 }
             }
         }
-        (nd, Index::of(packs.max(reach.saturating_add(before))))
+        let counted = if goes_on { count } else { 0 };
+        (nd, Index::of(packs.max(reach.max(counted).saturating_add(before))))
     }
 
     /// Enough threads for all packs, of which each takes `unroll`.
@@ -257,23 +276,43 @@ pub(super) mod tests {
     /// The offset in each operand of each element, as a thread of nd.cuh finds it.
     fn emulate<const N: usize>(nd: &Nd<N>, pack: u64) -> Vec<[i64; N]> {
         let mut found = Vec::new();
-        for p in 0..nd.packs {
-            let (mut rest, mut at, mut innermost) = (p, [0i64; N], 0);
-            for d in 0..nd.rank as usize {
+        let goes_on = nd.scalar >> 31 == 1;
+        let pack = pack as i64;
+        // The offsets at an index of the innermost dimension and at a number of all others.
+        let at = |innermost: u64, mut rest: u64| {
+            let mut at: [i64; N] = std::array::from_fn(|k| innermost as i64 * nd.strides[k][0]);
+            for d in 1..nd.rank as usize {
                 let mut index = rest;
                 if d + 1 < nd.rank as usize {
                     (rest, index) = divide(nd.dims[d], rest);
                 }
-                if d == 0 {
-                    innermost = index;
-                }
                 (0..N).for_each(|k| at[k] += index as i64 * nd.strides[k][d]);
             }
-            let first = (innermost * pack) as i64 - i64::from(nd.before);
-            for i in 0..pack as i64 {
-                if first + i >= 0 && first + i < nd.inner_size as i64 {
-                    found.push(std::array::from_fn(|k| at[k] + (i - i64::from(nd.before)) * nd.inner[k]));
+            at
+        };
+        for p in 0..nd.packs as i64 {
+            let begins = p == 0 || !goes_on;
+            let unit = if goes_on && p > 0 { p * pack - i64::from(nd.before) } else { p } as u64;
+            let (lines, innermost) = if nd.rank > 1 { divide(nd.dims[0], unit) } else { (0, unit) };
+            let shift = if begins { i64::from(nd.before) } else { 0 };
+            let first = innermost as i64 * if goes_on { 1 } else { pack } - shift;
+            let here: [i64; N] = {
+                let at = at(innermost, lines);
+                std::array::from_fn(|k| at[k] - shift * nd.inner[k])
+            };
+            let turn = (nd.inner_size as i64 - first).min(pack);
+            let mut to = turn;
+            let mut next = here;
+            if goes_on && turn < pack {
+                to = ((nd.count as i64 + i64::from(nd.before)) - p * pack).min(pack);
+                if to > turn {
+                    next = at(0, lines + 1);
                 }
+            }
+            for i in (0..to).filter(|i| first + i >= 0) {
+                found.push(std::array::from_fn(|k| {
+                    if i < turn { here[k] + i * nd.inner[k] } else { next[k] + (i - turn) * nd.inner[k] }
+                }));
             }
         }
         found
@@ -282,7 +321,7 @@ pub(super) mod tests {
     #[test]
     fn layouts_are_those_of_the_header() {
         assert_eq!(size_of::<FastDiv>(), 16);
-        assert_eq!(size_of::<Nd<2>>(), 32 + 8 * 16 + 2 * 64 + 2 * 8 + 2 * 8 + 2 * 16);
+        assert_eq!(size_of::<Nd<2>>(), 40 + 8 * 16 + 2 * 64 + 2 * 8 + 2 * 8 + 2 * 16);
     }
 
     #[test]
@@ -316,18 +355,26 @@ pub(super) mod tests {
 
     #[test]
     fn threads_reach_every_element_of_a_broadcast_once() {
-        let shapes: [[&[i64]; 2]; 5] = [
+        let shapes: [[&[i64]; 2]; 9] = [
             [&[3, 5, 7], &[7]],
             [&[3, 5, 7], &[5, 1]],
             [&[2, 1, 3, 1, 5], &[4, 1, 6, 1]],
             [&[64], &[]],
             [&[2, 1, 2, 1, 2, 1, 2, 1], &[1, 2, 1, 2, 1, 2, 1, 3]],
+            [&[3, 41], &[41]],
+            [&[5, 3, 17], &[3, 1]],
+            [&[2, 3, 1, 19], &[5, 1]],
+            [&[2, 1, 3, 1, 16], &[1, 4, 1, 2, 16]],
         ];
         for [a, b] in shapes {
             let plan = Plan::new([a, b]).unwrap();
             for pack in [1, 4, 16] {
                 let dst = Operand::Memory(0x1000 + pack * 4 - 4, 4);
                 let (nd, index) = Nd::<3>::new(&Loops::broadcast(&plan), [dst, dst, dst], pack);
+                let inner = *plan.dims().last().unwrap() as u64;
+                // The destination begins within a pack.
+                let odd_rows = plan.dims().len() > 1 && inner >= pack && pack > 1;
+                assert_eq!(nd.scalar >> 31 == 1, odd_rows, "{a:?} {b:?} by {pack}");
                 let mut found = emulate(&nd, pack);
                 found.sort_unstable();
                 // Rows of the plan, by its own walk.

@@ -5,7 +5,7 @@ use super::source::{NORM, NORM_WIDE};
 use super::{dtype_name, size};
 use crate::compiler::{Arch, Spec};
 use crate::device::CudaDevice;
-use crate::kernel::{Argument, Lazy};
+use crate::kernel::{Argument, Geometry, Lazy};
 use crate::provider::CudaProvider;
 use crate::stream::CudaStream;
 use ep_core::op::Op;
@@ -14,6 +14,8 @@ use ep_core::provider::{Factory, Kernel, Registrar};
 use ep_core::{DType, Result};
 
 const WIDE_THREADS: u32 = 512;
+/// Shared memory of a kernel for what warps tell each other, at most.
+const STATIC_BYTES: u32 = 16 << 10;
 
 /// Data and statistics.
 const ROWS: [[DType; 2]; 4] =
@@ -23,6 +25,39 @@ fn holding(data: DType) -> Holding {
     let bytes = data.bytes_for_bounds();
     Holding { pack: 16 / bytes, bytes, sources: 1, single: true }
 }
+
+/// Ways for wide aligned rows of layer_norm that clusters take several of, with gamma and beta in shared memory; by their
+/// width, of which the least number of packs comes first. Where one row at a time is as fast there are none.
+fn kept_sharings(rms: bool, data: DType, arch: Arch) -> (u64, Vec<Sharing>) {
+    let (least, shapes): (u64, &[(u32, u32)]) = match data {
+        _ if rms || arch < Arch::new(9, 0) => (0, &[]),
+        DType::F32 => (4097, &[(512, 4), (512, 8), (1024, 8)]),
+        DType::F16 | DType::BF16 => (8193, &[(512, 8)]),
+        _ => (0, &[]),
+    };
+    let of_shape = |(threads, blocks): (u32, u32)| {
+        [3, 4].map(|packs| Sharing { threads, lanes: 32, blocks, rows: 1, packs, aligned: true })
+    };
+    (least, shapes.iter().copied().flat_map(of_shape).collect())
+}
+
+fn kept_spec(data: DType, sharing: Sharing) -> Spec {
+    spec(false, data, Some(sharing)).with("EP_KEPT", 1)
+}
+
+/// Bytes of gamma and beta that a block keeps.
+fn kept_bytes(sharing: &Sharing) -> u32 {
+    sharing.threads * sharing.packs * 32
+}
+
+/// How many rows a cluster takes one after the other, for six turns of all clusters that are there at once, so that they end
+/// at about the same time.
+fn rows_of_cluster(sharing: &Sharing, rows: u64, sm_count: u32) -> u64 {
+    let at_once = u64::from(6 * sm_count * (1024 / sharing.threads));
+    (rows.saturating_mul(u64::from(sharing.blocks)) / at_once).min(32)
+}
+/// Fewer are not worth filling shared memory for.
+const FEWEST_ROWS: u64 = 3;
 
 fn spec(rms: bool, data: DType, sharing: Option<Sharing>) -> Spec {
     let pack = holding(data).pack;
@@ -48,7 +83,8 @@ pub(super) fn kernels(arch: Arch) -> [(&'static str, Vec<Spec>); 2] {
     [(LayerNorm::NAME, false), (RmsNorm::NAME, true)].map(|(name, rms)| {
         let of_row = |[data, _]: [DType; 2]| {
             let held = sharings(data, arch).into_iter().flatten().map(Some);
-            held.chain([None]).map(move |sharing| spec(rms, data, sharing))
+            let kept = kept_sharings(rms, data, arch).1.into_iter().map(move |s| kept_spec(data, s));
+            held.chain([None]).map(move |sharing| spec(rms, data, sharing)).chain(kept)
         };
         (name, ROWS.into_iter().flat_map(of_row).collect())
     })
@@ -84,16 +120,32 @@ struct Norm {
     epsilon: f64,
     /// For aligned rows and others.
     held: [Vec<(Sharing, Lazy)>; 2],
+    /// For aligned rows of at least so many packs, where clusters take several.
+    kept: (u64, Vec<(Sharing, Lazy)>),
     wide: Lazy,
+    sm_count: u32,
 }
 
 impl Norm {
     fn new(device: &CudaDevice, name: &'static str, data: DType, epsilon: f64) -> Result<Norm> {
         let loader = device.loader()?;
-        let lazy = |sharing| Lazy::new(&loader, name, spec(name == RmsNorm::NAME, data, sharing));
-        let held = sharings(data, device.properties().arch)
+        let (rms, properties) = (name == RmsNorm::NAME, device.properties());
+        let lazy = |sharing| Lazy::new(&loader, name, spec(rms, data, sharing));
+        let held = sharings(data, properties.arch)
             .map(|list| list.into_iter().map(|sharing| (sharing, lazy(Some(sharing)))).collect());
-        Ok(Norm { data, epsilon, held, wide: lazy(None) })
+        let (least, kept) = kept_sharings(rms, data, properties.arch);
+        let has_room = |s: &Sharing| kept_bytes(s) + STATIC_BYTES <= properties.shared_bytes;
+        let of_kept = |s| (s, Lazy::new(&loader, name, kept_spec(data, s)));
+        let kept = (least, kept.into_iter().filter(has_room).map(of_kept).collect());
+        Ok(Norm { data, epsilon, held, kept, wide: lazy(None), sm_count: properties.sm_count })
+    }
+
+    /// The kernel for several rows at a time, and how many, where that is faster.
+    fn kept(&self, rows: u64, packs: u64) -> Option<(&Sharing, &Lazy, u64)> {
+        let (least, kept) = &self.kept;
+        let (sharing, lazy) = kept.iter().find(|(s, _)| packs >= *least && s.capacity() >= packs)?;
+        let each = rows_of_cluster(sharing, rows, self.sm_count);
+        (each >= FEWEST_ROWS).then_some((sharing, lazy, each))
     }
 
     /// # Safety
@@ -108,6 +160,14 @@ impl Norm {
         let packs = holding.packs(cols, aligned && self.data != DType::F64);
         // Over no columns the statistics are not numbers, which the general kernel finds by itself.
         let mut held = self.held[usize::from(!aligned)].iter().filter(|_| cols > 0);
+        if aligned && let Some((sharing, lazy, each)) = self.kept(rows, packs) {
+            let function = lazy.get()?;
+            let shared_bytes = kept_bytes(sharing);
+            function.allow_shared(shared_bytes)?;
+            let geometry = Geometry { shared_bytes, ..sharing.geometry(rows.div_ceil(each)) };
+            // SAFETY: the caller's promise, and the kernel's argument.
+            return unsafe { function.launch(stream, geometry, &args) };
+        }
         // SAFETY: the caller's promise, and the argument of both kernels.
         unsafe {
             match held.find(|(sharing, _)| sharing.capacity() >= packs) {
@@ -118,7 +178,8 @@ impl Norm {
     }
 }
 
-const ABOUT: &str = "rows in registers of a warp, a block or a cluster, or read three times, by width";
+const ABOUT: &str =
+    "rows in registers of a warp, a block or a cluster, one or several each, or read three times, by width";
 
 impl Kernel<LayerNorm, CudaDevice> for Norm {
     unsafe fn launch(&self, stream: &CudaStream, a: &LayerNormArgs) -> Result<()> {
@@ -161,5 +222,39 @@ impl Kernel<RmsNorm, CudaDevice> for Norm {
 
     fn describe(&self) -> &str {
         ABOUT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOPPER: Arch = Arch::new(9, 0);
+
+    #[test]
+    fn clusters_that_take_several_rows_have_room_for_gamma_and_beta() {
+        for data in [DType::F32, DType::F16, DType::BF16] {
+            let (least, kept) = kept_sharings(false, data, HOPPER);
+            assert!(kept.is_sorted_by_key(Sharing::capacity) && kept[0].capacity() >= least, "{data:?}");
+            for sharing in &kept {
+                let blocks_at_once = 1024 / sharing.threads;
+                // What an H200 has for a block, which blocks share.
+                assert!((kept_bytes(sharing) + STATIC_BYTES) * blocks_at_once <= 232_448, "{sharing:?}");
+                assert_eq!(sharing.capacity() * 32 / u64::from(sharing.blocks), kept_bytes(sharing).into());
+            }
+            assert_eq!(kept.last().map(Sharing::capacity), Some(131_072 / (16 / data.bytes_for_bounds())));
+        }
+        let none = |rms, data, arch| kept_sharings(rms, data, arch).1.is_empty();
+        assert!(none(true, DType::F32, HOPPER) && none(false, DType::F64, HOPPER));
+        assert!(none(false, DType::F32, Arch::new(8, 0)), "no clusters before sm_90");
+    }
+
+    #[test]
+    fn a_cluster_takes_more_rows_the_more_there_are() {
+        let kept = kept_sharings(false, DType::F32, HOPPER).1;
+        let taken = |n: usize, rows| rows_of_cluster(&kept[n], rows, 132);
+        // 512 threads in four blocks: 66 clusters at once; 1024 in eight: 16.
+        assert_eq!([100, 1188, 8192, 1 << 40].map(|rows| taken(1, rows)), [0, 3, 20, 32]);
+        assert_eq!([64, 512, 4096, u64::MAX].map(|rows| taken(5, rows)), [0, 5, 32, 32]);
     }
 }

@@ -18,9 +18,13 @@ use ep_core::{DType, Error, Result};
 /// What takes longer than memory does with one pack for each thread.
 const LONGER: [&str; 8] = ["sin", "cos", "rsqrt", "log", "log2", "log10", "sigmoid", "silu"];
 
+/// The same of elements with 2 bytes.
+const LONGER_OF_HALVES: [&str; 4] = ["tanh", "gelu", "fast_gelu", "quick_gelu"];
+
 /// Packs of a thread.
 pub(super) fn unroll(op: &str, [dst, src]: [u64; 2]) -> u32 {
-    if LONGER.contains(&op) || dst.min(src) < 4 { 2 } else { 1 }
+    let small = dst.min(src) < 4 && (dst != src || LONGER_OF_HALVES.contains(&op));
+    if small || LONGER.contains(&op) { 2 } else { 1 }
 }
 
 /// Ops that are for the same dtypes.

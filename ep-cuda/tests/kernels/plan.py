@@ -38,7 +38,7 @@ def fill(array, values):
 def nd_type(n):
     class Nd(ctypes.Structure):
         _fields_ = [
-            ("packs", u64), ("inner_size", u64), ("rank", u32), ("before", u32), ("vector", u32), ("scalar", u32),
+            ("packs", u64), ("inner_size", u64), ("count", u64), ("rank", u32), ("before", u32), ("vector", u32), ("scalar", u32),
             ("dims", FastDiv * RANK), ("strides", (i64 * RANK) * n), ("inner", i64 * n), ("address", u64 * n),
             ("scalars", (u64 * 2) * n),
         ]
@@ -93,13 +93,18 @@ def plan_nd(dims, strides, sizes, addresses, pack, unroll, threads=256, scalars=
     dims, strides = merge_dims(dims, [[0] * len(dims) if k in scalars else s for k, s in enumerate(strides)])
     inner, rest = dims[-1], dims[:-1]
     unit = [min(16, pack * size) for size in sizes]
-    if not rest and strides[0][0] == 1:
-        nd.before = addresses[0] // sizes[0] % pack if addresses[0] % sizes[0] == 0 else 0
-    packs = ceil_div(inner + nd.before, pack)
-    nd.packs, nd.inner_size, nd.rank = math.prod(rest) * packs, inner, len(dims)
-    fill(nd.dims, [fast_div(packs)] + [fast_div(d) for d in reversed(rest)])
+    # A destination without gaps, whose rows are not whole packs: packs go on from one row to the next.
+    whole_rows = inner * sizes[0] % unit[0] == 0 and addresses[0] % unit[0] == 0
+    goes_on = pack > 2 and bool(rest) and strides[0] == contiguous(dims) and inner >= pack and not whole_rows and addresses[0] % sizes[0] == 0
+    if (goes_on or not rest and strides[0][0] == 1) and addresses[0] % sizes[0] == 0:
+        nd.before = addresses[0] // sizes[0] % pack
+    count = math.prod(dims)
+    row = ceil_div(inner + nd.before, pack)
+    nd.packs = ceil_div(count + nd.before, pack) if goes_on else math.prod(rest) * row
+    nd.inner_size, nd.count, nd.rank, nd.scalar = inner, count, len(dims), goes_on << 31
+    fill(nd.dims, [fast_div(inner if goes_on else row)] + [fast_div(d) for d in reversed(rest)])
     for k in range(n):
-        fill(nd.strides[k], [strides[k][-1] * pack] + list(reversed(strides[k][:-1])))
+        fill(nd.strides[k], [strides[k][-1] * (1 if goes_on else pack)] + list(reversed(strides[k][:-1])))
         nd.inner[k], nd.address[k] = strides[k][-1], addresses[k]
         if k in scalars:
             nd.scalar |= 1 << k
@@ -109,11 +114,12 @@ def plan_nd(dims, strides, sizes, addresses, pack, unroll, threads=256, scalars=
         far = [(d - 1) * s * sizes[k] for d, s in zip(dims, strides[k])]
         fill(nd.scalars[k], [addresses[k] + sum(min(0, f) for f in far), addresses[k] + sum(max(0, f) for f in far)])
         begins = addresses[k] - nd.before * sizes[k]
-        steps = [s * sizes[k] for s in strides[k][:-1]]
-        if strides[k][-1] == 1 and all(b % unit[k] == 0 for b in [begins] + steps):
+        steps = [] if goes_on else [s * sizes[k] for s in strides[k][:-1]]
+        dense = not goes_on or strides[k] == contiguous(dims)
+        if dense and strides[k][-1] == 1 and all(b % unit[k] == 0 for b in [begins] + steps):
             nd.vector |= 1 << k
     reach = max(sum((d - 1) * abs(s) for d, s in zip(dims, st)) for st in strides)
-    index = "u32" if max(nd.packs, reach + nd.before) < 1 << 31 else "u64"
+    index = "u32" if max(nd.packs, max(reach, count if goes_on else 0) + nd.before) < 1 << 31 else "u64"
     defines = dict(THREADS=threads, PACK=pack, UNROLL=unroll, INDEX=index)
     return nd, defines, ceil_div(nd.packs, threads * unroll)
 
@@ -125,13 +131,14 @@ def pack_for(*sizes):
 def unary(op, src_dtype, dst_dtype, dims, src, dst, src_strides=None, dst_strides=None, attrs=(0, 0), unroll=None):
     sizes = [SIZE[dst_dtype], SIZE[src_dtype]]
     several = ("sin", "cos", "rsqrt", "log", "log2", "log10", "sigmoid", "silu")
-    unroll = unroll or (2 if op in several or min(sizes) < 4 else 1)
+    small = min(sizes) < 4 and (sizes[0] != sizes[1] or op in ("tanh", "gelu", "fast_gelu", "quick_gelu"))
+    unroll = unroll or (2 if op in several or small else 1)
     strides = [dst_strides or contiguous(dims), src_strides or contiguous(dims)]
     nd, defines, grid = plan_nd(dims, strides, sizes, [dst, src], pack_for(*sizes), unroll)
     return Launch(Spec("unary.cu", OP=op, SRC=src_dtype, DST=dst_dtype, **defines), MapArgs2(nd, *attrs), grid)
 
 
-def binary(op, src_dtype, dst_dtype, shapes, addresses, dst, attrs=(0, 0), scalars={}, unroll=2):
+def binary(op, src_dtype, dst_dtype, shapes, addresses, dst, attrs=(0, 0), scalars={}, unroll=1):
     rank = max(map(len, shapes))
     padded = [[1] * (rank - len(s)) + list(s) for s in shapes]
     dims = [max(a, b) if 0 not in (a, b) else 0 for a, b in zip(*padded)]
@@ -647,12 +654,31 @@ class NormArgs(ctypes.Structure):
                 ("beta", u64), ("mean", u64), ("rstd", u64)]
 
 
-def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rstd=0, held=None, force=None):
+def kept_config(rms, dtype, rows, cols, aligned_rows, each):
+    """Wide rows of which a cluster takes several: their configuration, and how many each takes."""
+    shapes = dict(f32=((512, 4), (512, 8), (1024, 8)), f16=((512, 8),), bf16=((512, 8),)).get(dtype, ())
+    pack = pack_for(SIZE[dtype])
+    if rms or not aligned_rows or cols % pack or cols // pack <= (8192 if SIZE[dtype] == 2 else 4096):
+        return None, 1
+    for threads, blocks in shapes:
+        for packs in (3, 4):
+            if threads * blocks * packs >= cols // pack:
+                several = each or min(32, rows * blocks // (6 * SMS * (1024 // threads)))
+                config = dict(THREADS=threads, LANES=32, BLOCKS=blocks, PACK=pack, PACKS=packs, ALIGNED=1, KEPT=1)
+                return (config, several) if several > 2 else (None, 1)
+    return None, 1
+
+
+def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rstd=0, held=None, force=None, each=None):
     args = NormArgs(rows, cols, epsilon, src, dst, gamma, beta, mean, rstd)
-    config = rows_config(cols, [SIZE[dtype]], src % 16 == dst % 16 == 0, held, joins_ends=False)
+    aligned_rows = src % 16 == dst % 16 == 0
+    config, several = kept_config(rms, dtype, rows, cols, aligned_rows, each) if not held and not force else (None, 1)
+    shared = config["THREADS"] * config["PACKS"] * 32 if config else 0
+    config = config or rows_config(cols, [SIZE[dtype]], aligned_rows, held, joins_ends=False)
     if force is None and config:
         config["ROWS"] = 1
-        return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, rows_grid(rows, config))
+        grid = rows_grid(ceil_div(rows, several), config)
+        return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, grid, shared)
     spec = Spec("norm_wide.cu", DATA=dtype, RMS=rms, THREADS=512, PACK=pack_for(SIZE[dtype]))
     return Launch(spec, args, min(rows, 1 << 30))
 

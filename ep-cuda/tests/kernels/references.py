@@ -163,6 +163,15 @@ def gradients():
     )
 
 
+def odd_f32(x):
+    """f64 as f32, cut off, with the lowest bit set where that lost something: ml_dtypes rounds to f32 on the way to bf16, and
+    rounding twice may miss the nearest."""
+    y = x.astype(np.float32)
+    y = np.where(np.abs(y.astype(np.float64)) > np.abs(x), np.nextafter(y, np.float32(0)), y)
+    inexact = np.isfinite(x) & (y.astype(np.float64) != x)
+    return (y.view(np.uint32) | inexact.astype(np.uint32)).view(np.float32)
+
+
 def cast(x, src, dst, dtype):
     """By the rules of `cast`. Integers beyond 2^53 are not given to half types here."""
     with np.errstate(all="ignore"):
@@ -181,5 +190,5 @@ def cast(x, src, dst, dtype):
             out[x <= float(info.min)] = info.min
             return out
         if dst == "bf16" and (src[0] in "iu" or src in ("f64", "c128")):
-            return x.astype(np.float64).astype(dtype)
+            return odd_f32(x.astype(np.float64)).astype(dtype)
         return x.astype(dtype)

@@ -81,10 +81,10 @@ def softmax_strided(mem, log, backward, dtype, shape):
     near(y.read(), expected, 2 * EPS[dtype], 400 * largest * min(EPS[dtype], 1.2e-7) + (6e-8 if dtype == "f16" else 0))
 
 
-@case("norm", [0, 1], ["f32", "f16", "bf16", "f64"], WIDTHS, ["auto", "shifted", "wide", "bare"])
+@case("norm", [0, 1], ["f32", "f16", "bf16", "f64"], WIDTHS, ["auto", "shifted", "wide", "bare", "several", "several bare"])
 def norm(mem, rms, dtype, cols, how):
     rng, rows = rng_of(rms, dtype, cols), 7
-    offset = 1 if how == "shifted" else 0
+    offset = 1 if "shifted" in how else 0
 
     def data():
         x = rng.normal(size=(rows, cols)) + 3
@@ -98,8 +98,8 @@ def norm(mem, rms, dtype, cols, how):
     stats = "f64" if dtype == "f64" else "f32"
     y = mem.block(dtype, SIZE[dtype], rows * cols, offset)
     mean, rstd = mem.block(stats, SIZE[stats], rows, 0, lambda: np.zeros(rows, stats.replace("f", "float"))), mem.block(stats, SIZE[stats], rows)
-    bare = how == "bare"
-    yield plan.norm(rms, dtype, rows, cols, 1e-5, x.address, y.address, 0 if bare else g.address, 0 if bare or rms else b.address, 0 if rms else mean.address, rstd.address, force="wide" if how == "wide" else None)
+    bare, each = "bare" in how, 3 if "several" in how else None
+    yield plan.norm(rms, dtype, rows, cols, 1e-5, x.address, y.address, 0 if bare else g.address, 0 if bare or rms else b.address, 0 if rms else mean.address, rstd.address, force="wide" if how == "wide" else None, each=each)
     v = x.read().reshape(rows, cols).astype(np.float64)
     m = 0 if rms else v.mean(1, keepdims=True)
     r = 1 / np.sqrt(((v - m) ** 2).mean(1, keepdims=True) + 1e-5)
