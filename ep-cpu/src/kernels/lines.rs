@@ -124,7 +124,10 @@ pub(super) unsafe fn flush_by<V: Vector>(
         if last {
             to.copy_from_nonoverlapping(from, left);
         } else {
-            from.copy_to(slot.add(LINE - left), left);
+            // A whole line of which that is the end, as copying a number of bytes takes a call.
+            for part in (0..LINE).step_by(V::LANES * LANE) {
+                V::load(slot.add(bytes + part)).store(slot.add(part));
+            }
         }
     }
 }

@@ -66,6 +66,8 @@ mod sink;
 pub mod softmax;
 pub mod softmax_backward;
 mod special;
+#[cfg(target_arch = "x86_64")]
+mod squares;
 mod stream;
 mod strided;
 pub mod strided_copy;

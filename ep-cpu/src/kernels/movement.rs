@@ -11,6 +11,8 @@ use super::lines::LINE;
 use super::memcpy::{MemcpyArgs, memcpy};
 use super::raw::{GRAIN_BYTES, Shared, for_ranges};
 use super::runs;
+#[cfg(target_arch = "x86_64")]
+use super::squares;
 use super::strided;
 use super::transpose::{self, BLOCK_ROW, Matrix, Mode};
 use crate::isa::Isa;
@@ -230,18 +232,31 @@ unsafe fn transpose_all(
     let row_bytes = rows.size * size;
     let mode = mode(batches, rows, across, size, dst, batch * across.size * row_bytes);
     let line = LINE / size;
-    let (row_step, col_step) = match mode {
+    let (mut row_step, mut col_step) = match mode {
         Mode::Cached => (2 * line, 2048),
         Mode::Lines => (transpose::lines_at_once(size).max(2) * line, 2048),
         Mode::Panels => (8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)),
         Mode::Block => (rows.size, ((64 << 10) / row_bytes).next_multiple_of(LINE)),
     };
+    let mut kernel = transpose::lookup(isa, size, mode);
+    #[cfg(target_arch = "x86_64")]
+    if matches!(mode, Mode::Lines | Mode::Panels) {
+        let (rows, cols, src_stride, dst_stride) = (rows.size, across.size, rows.src, across.dst);
+        let whole = Matrix { rows, cols, src_stride, dst_stride };
+        if let Some(faster) = squares::lookup(isa, size, whole, mode == Mode::Lines) {
+            kernel = faster;
+            // The last piece may be almost two.
+            (row_step, col_step) = match mode {
+                Mode::Lines => (2 * line, col_step),
+                _ => (row_step, squares::MOST_COLS / 2),
+            };
+        }
+    }
     // Neighbouring pieces of one band are done in one go, where that lengthens the streams.
     let merges = mode != Mode::Panels;
     let (row_pieces, col_pieces) = (Pieces::new(rows.size, row_step), Pieces::new(across.size, col_step));
     let per_batch = row_pieces.count * col_pieces.count;
     let unit_bytes = 2 * size * rows.size.min(row_step) * across.size.min(col_step);
-    let kernel = transpose::lookup(isa, size, mode);
     let (src, dst) = (Shared::new(src.cast_mut()), Shared::new(dst));
     for_ranges(par, batch * per_batch, unit_bytes, 1, |units: Range<usize>| {
         let mut at = Odometer::at(batches, units.start / per_batch);
@@ -437,7 +452,9 @@ mod tests {
     #[test]
     fn panels_follow_each_other() {
         // Several pieces in both directions, of rows of an odd length.
-        for (rows, cols, size) in [(5001, 300, 4), (9001, 77, 2), (601, 1300, 8), (17_000, 40, 1)] {
+        for (rows, cols, size) in
+            [(5001, 300, 4), (9001, 77, 2), (601, 1300, 8), (17_000, 40, 1), (4300, 2100, 2), (70, 3001, 4)]
+        {
             turn(rows, cols, 1, size, size);
         }
     }

@@ -43,35 +43,52 @@ pub(super) unsafe fn tile<V: Vector, const SIZE: usize, const N: usize, const ST
     dst_stride: isize,
 ) {
     let lane = N as isize * src_stride;
-    macro_rules! row {
-        ($i:expr) => {
-            V::gather(src.offset(($i) as isize * src_stride), lane)
-        };
+    // SAFETY: rows below `N` in each lane, and columns below `N`: the caller's promise.
+    unsafe {
+        let mut rows = [V::gather(src, lane); N];
+        let mut i = 1;
+        while i < N {
+            rows[i] = V::gather(src.offset(i as isize * src_stride), lane);
+            i += 1;
+        }
+        weave::<V, SIZE, N, STREAM>(rows, dst, dst_stride);
     }
+}
+
+/// Writes the columns of the tiles whose rows are given, row `i` of each in `rows[i]`.
+///
+/// # Safety
+/// As for [`tile`], for the destination.
+#[inline(always)]
+pub(super) unsafe fn weave<V: Vector, const SIZE: usize, const N: usize, const STREAM: bool>(
+    rows: [V; N],
+    dst: *mut u8,
+    dst_stride: isize,
+) {
     macro_rules! put {
         ($i:expr, $v:expr) => {
             put::<V, STREAM>($v, dst.offset(($i) as isize * dst_stride))
         };
     }
-    // SAFETY: rows below `N` in each lane, and columns below `N`: the caller's promise.
+    // SAFETY: columns below `N`: the caller's promise.
     unsafe {
         match N {
-            1 => put!(0, row!(0)),
+            1 => put!(0, rows[0]),
             2 => {
-                let (first, second) = row!(0).zip::<SIZE>(row!(1));
+                let (first, second) = rows[0].zip::<SIZE>(rows[1]);
                 put!(0, first);
                 put!(1, second);
             }
             4 => {
-                let t = zip4::<V, SIZE>(row!(0), row!(1), row!(2), row!(3));
+                let t = zip4::<V, SIZE>(rows[0], rows[1], rows[2], rows[3]);
                 put!(0, t[0]);
                 put!(1, t[1]);
                 put!(2, t[2]);
                 put!(3, t[3]);
             }
             8 => {
-                let even = zip4::<V, SIZE>(row!(0), row!(2), row!(4), row!(6));
-                let odd = zip4::<V, SIZE>(row!(1), row!(3), row!(5), row!(7));
+                let even = zip4::<V, SIZE>(rows[0], rows[2], rows[4], rows[6]);
+                let odd = zip4::<V, SIZE>(rows[1], rows[3], rows[5], rows[7]);
                 let mut i = 0;
                 while i < 4 {
                     let (first, second) = even[i].zip::<SIZE>(odd[i]);
@@ -81,10 +98,10 @@ pub(super) unsafe fn tile<V: Vector, const SIZE: usize, const N: usize, const ST
                 }
             }
             _ => {
-                let a = zip4::<V, SIZE>(row!(0), row!(4), row!(8), row!(12));
-                let b = zip4::<V, SIZE>(row!(1), row!(5), row!(9), row!(13));
-                let c = zip4::<V, SIZE>(row!(2), row!(6), row!(10), row!(14));
-                let d = zip4::<V, SIZE>(row!(3), row!(7), row!(11), row!(15));
+                let a = zip4::<V, SIZE>(rows[0], rows[4], rows[8], rows[12]);
+                let b = zip4::<V, SIZE>(rows[1], rows[5], rows[9], rows[13]);
+                let c = zip4::<V, SIZE>(rows[2], rows[6], rows[10], rows[14]);
+                let d = zip4::<V, SIZE>(rows[3], rows[7], rows[11], rows[15]);
                 let mut i = 0;
                 while i < 4 {
                     let t = zip4::<V, SIZE>(a[i], b[i], c[i], d[i]);

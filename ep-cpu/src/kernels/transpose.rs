@@ -215,6 +215,29 @@ unsafe fn rest<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
     }
 }
 
+/// What [`squares`](super::squares) leaves, at AVX-512: by whole lines where there may be some.
+///
+/// # Safety
+/// As for [`Transpose`], with [`Mode::Lines`] if `whole_lines`.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn left_avx512<const SIZE: usize, const N: usize>(
+    m: Matrix,
+    whole_lines: bool,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if whole_lines {
+            x86::avx512::<SIZE, N, LINES>(m, src, dst);
+        } else {
+            x86::avx512::<SIZE, N, CACHED>(m, src, dst);
+        }
+    }
+}
+
 /// # Safety
 /// As for [`Transpose`].
 #[inline(always)]
