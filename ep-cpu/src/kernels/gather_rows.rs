@@ -7,7 +7,7 @@
 use crate::isa::Isa;
 use crate::kernels::gather_elements::{self, Elements};
 use crate::kernels::raw::{Shared, for_ranges};
-use crate::kernels::sink::{self, FAR_BYTES, LINE, PIECE, Pattern, Producer, Sink, prefetch};
+use crate::kernels::sink::{self, FAR_BYTES, LINE, PIECE, Pattern, Producer, Sink, prefetch, prefetch_l2};
 use crate::kernels::window::{Bad, Index, IndexType, Indices, NONE, Window};
 use ep_core::parallel::Parallel;
 use ep_core::{Error, Result};
@@ -18,8 +18,11 @@ use std::ops::Range;
 const AHEAD: usize = 2048;
 /// The most rows ahead, where rows are small.
 const MAX_ROWS_AHEAD: usize = 24;
+/// The same for tables that no cache holds, whose rows take longer.
+const FAR_AHEAD: usize = 4096;
+const MAX_FAR_ROWS_AHEAD: usize = 64;
 /// The most bytes of a row that are prefetched before its turn; the rest is while it is copied.
-const MAX_PREFETCH: usize = AHEAD;
+const MAX_PREFETCH: usize = 2048;
 
 /// A gather of rows of bytes.
 #[derive(Clone, Copy)]
@@ -105,7 +108,11 @@ unsafe fn copy_rows(
     bad: &Bad,
 ) -> Result<()> {
     let streaming = sink::streams(written, written.min(table));
-    let ahead = if table < FAR_BYTES { 0 } else { (AHEAD / rows.row).clamp(1, MAX_ROWS_AHEAD) };
+    let ahead = match (table < FAR_BYTES, streaming) {
+        (true, _) => 0,
+        (_, true) => (FAR_AHEAD / rows.row).clamp(1, MAX_FAR_ROWS_AHEAD),
+        _ => (AHEAD / rows.row).clamp(1, MAX_ROWS_AHEAD),
+    };
     let zeros = Pattern::new(&[0; 16], 16);
     let dst = Shared::new(rows.dst);
     for_ranges(par, written, 2, PIECE, |bytes| {
@@ -212,7 +219,13 @@ impl RowsOf<'_> {
             if self.ahead > 0 && i + self.ahead < num_indices {
                 // Whether there is such a row is checked when its turn comes.
                 let next = window.guess(indices.get_as::<I>(at.list + i + self.ahead));
-                prefetch(at.src.wrapping_add(next.wrapping_mul(at.row)), at.row.min(MAX_PREFETCH));
+                let (next, bytes) =
+                    (at.src.wrapping_add(next.wrapping_mul(at.row)), at.row.min(MAX_PREFETCH));
+                if S::STREAMS {
+                    prefetch_l2(next, bytes);
+                } else {
+                    prefetch(next, bytes);
+                }
             }
             let found = window.row(indices.get_as::<I>(at.list + i), at.list + i, self.bad);
             if found == NONE {

@@ -6,6 +6,7 @@
 //! narrow or misaligned the pieces are.
 
 use crate::isa::{Body, Isa};
+use crate::kernels::raw;
 use crate::kernels::stream::STREAM_BYTES;
 use std::mem::MaybeUninit;
 
@@ -19,7 +20,7 @@ pub(super) const PIECE: usize = 4096;
 /// Bytes of what is read from which it does not stay in a core's own cache, so that prefetching pays.
 pub(super) const FAR_BYTES: usize = 1 << 20;
 /// Longer pieces are copied by the library.
-const SHORT: usize = 512;
+const SHORT: usize = 2048;
 
 /// Whether an output of `written` bytes, of which `read` bytes are made, is streamed.
 pub(super) fn streams(written: usize, read: usize) -> bool {
@@ -41,6 +42,14 @@ pub(super) fn prefetch(at: *const u8, bytes: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (at, bytes);
+}
+
+/// The same, but only into second-level cache: streaming stores compete for what waits between it and the first.
+#[inline(always)]
+pub(super) fn prefetch_l2(at: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(LINE) {
+        raw::prefetch_l2(at.wrapping_add(line));
+    }
 }
 
 /// Copies `bytes` bytes without a call where they are few.
@@ -131,6 +140,9 @@ impl Pattern {
 
 /// Takes an output in order.
 pub(super) trait Sink {
+    /// Whether the output goes past the cache.
+    const STREAMS: bool;
+
     /// An address for the next bytes of the output, at most [`ROOM`], which [`Sink::advance`] then takes.
     ///
     /// # Safety
@@ -200,6 +212,8 @@ impl<P: Producer> Body for Plain<P> {
 struct Direct(*mut u8);
 
 impl Sink for Direct {
+    const STREAMS: bool = false;
+
     #[inline(always)]
     unsafe fn room(&mut self, _: usize) -> *mut u8 {
         self.0
@@ -416,6 +430,8 @@ mod streaming {
     }
 
     impl<L: Store> Sink for Streaming<L> {
+        const STREAMS: bool = true;
+
         #[inline(always)]
         unsafe fn room(&mut self, bytes: usize) -> *mut u8 {
             // SAFETY: the output is as long as what was taken; there is room for `bytes` after a restart, as less than
