@@ -122,7 +122,7 @@ unsafe fn sum<T: Term, const PARTS: usize>(isa: Isa, par: &dyn Parallel, args: &
         // SAFETY: the range is within the `n` numbers, and other tasks have other ranges.
         unsafe {
             if streaming {
-                stream::blocks(&sum, to.get(), size, range, ahead);
+                stream::blocks(isa, &sum, to.get(), size, range, ahead);
             } else {
                 let mut at = range.start;
                 sum.compute(&mut at, Run::cached(range.len()), to.get().add(range.start * size));

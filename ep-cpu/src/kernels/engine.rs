@@ -6,7 +6,7 @@
 
 use super::elem::Storage;
 use super::operands::{Buffers, Compute, Operands, STAGE_BYTES, Stage, splat};
-use super::raw::{GRAIN_BYTES, Shared, for_ranges};
+use super::raw::{SPLIT_BYTES, Shared, for_elements};
 use super::stream::{self, Ahead, Blocks};
 use crate::isa::{Isa, Level};
 use ep_core::parallel::Parallel;
@@ -387,7 +387,7 @@ impl Compute<2> for BinaryCompute {
 /// Whether so much is neither worth a second thread nor past any cache.
 #[inline]
 fn is_small(count: usize, cost: Cost, element_bytes: usize) -> bool {
-    count.saturating_mul(element_bytes * cost.weight()) < 2 * GRAIN_BYTES
+    count.saturating_mul(element_bytes * cost.weight()) < SPLIT_BYTES
 }
 
 /// Computes `count` elements of what is not small.
@@ -417,15 +417,16 @@ unsafe fn run<C: Compute<N>, const N: usize>(
     // What is written in place is in the cache by then.
     let streaming = !operands.in_place() && stream::pays(output, footprint);
     let shared = Shared::new(dst);
+    let isa = compute.isa();
     let bytes = (N * operands.size() + dst_size) * cost.weight();
-    for_ranges(par, count, bytes, MULTIPLE, |range| {
+    for_elements(par, count, bytes, MULTIPLE, |range| {
         let mut buffers = Buffers::new();
         let dst = shared.get();
         // SAFETY: the range is within `count`, for which the caller vouches, and no other task has it.
         unsafe {
             let reader = operands.reader(compute, &mut buffers, streaming, range.len());
             if streaming {
-                stream::blocks(&reader, dst, dst_size, range, &ahead[..dense]);
+                stream::blocks(isa, &reader, dst, dst_size, range, &ahead[..dense]);
             } else {
                 let mut cursor = reader.cursor(range.start, 0);
                 reader.compute(&mut cursor, Run::cached(range.len()), dst.add(range.start * dst_size));

@@ -6,6 +6,9 @@ use crate::kernels::stream;
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Error, Result};
 
+/// Bytes of traffic that one written stands for: its line is fetched before it leaves.
+const WRITE_COST: usize = 2;
+
 /// Arguments of a [`FillFn`].
 #[derive(Clone, Copy, Debug)]
 pub struct FillArgs {
@@ -70,12 +73,12 @@ pub(super) unsafe fn fill_pattern(
     bytes: usize,
 ) -> Result<()> {
     let to = Shared::new(dst);
-    for_ranges(par, bytes, 1, Repeat::BLOCK, |range| {
+    for_ranges(par, bytes, WRITE_COST, Repeat::BLOCK, |range| {
         // SAFETY: the range is within `bytes` and no other task has it.
         let dst = unsafe { to.get().add(range.start) };
         if bytes >= stream::STREAM_BYTES {
             // SAFETY: as above; ranges start at multiples of the pattern's length.
-            unsafe { stream::fill(dst, pattern, range.len()) };
+            unsafe { stream::fill(isa, dst, pattern, range.len()) };
         } else if pattern == [pattern[0]; 16] {
             // The library knows how to set bytes without reading the lines first.
             // SAFETY: as above.

@@ -27,7 +27,7 @@ pub struct MemcpyArgs {
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `bytes` bytes, with no other access to either until this returns.
-pub unsafe fn memcpy(_isa: Isa, par: &dyn Parallel, args: &MemcpyArgs) -> Result<()> {
+pub unsafe fn memcpy(isa: Isa, par: &dyn Parallel, args: &MemcpyArgs) -> Result<()> {
     let &MemcpyArgs { dst, src, bytes } = args;
     if bytes == 0 || dst.cast_const() == src {
         return Ok(());
@@ -44,7 +44,7 @@ pub unsafe fn memcpy(_isa: Isa, par: &dyn Parallel, args: &MemcpyArgs) -> Result
         unsafe {
             let (to, from) = (to.get().add(range.start), from.get().add(range.start));
             if bytes >= stream::STREAM_BYTES {
-                stream::copy(to, from, range.len());
+                stream::copy(isa, to, from, range.len());
             } else {
                 to.copy_from_nonoverlapping(from, range.len());
             }

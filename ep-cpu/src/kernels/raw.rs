@@ -8,6 +8,10 @@ use std::ops::Range;
 /// microseconds, in which a core moves about this much.
 pub(crate) const GRAIN_BYTES: usize = 256 << 10;
 
+/// Bytes of traffic from which elements that are computed one by one are split: between launches in a row workers
+/// still poll, and one that does joins in about a microsecond.
+pub(crate) const SPLIT_BYTES: usize = 3 * GRAIN_BYTES / 2;
+
 /// An address that tasks on several threads share.
 pub(crate) struct Shared<T>(*mut T);
 
@@ -47,13 +51,36 @@ pub(crate) fn for_ranges(
     multiple: usize,
     task: impl Fn(Range<usize>) -> Result<()> + Sync,
 ) -> Result<()> {
+    split(par, n, item_bytes, multiple, 2 * GRAIN_BYTES, task)
+}
+
+/// [`for_ranges`] for elements that are computed one by one, from [`SPLIT_BYTES`].
+pub(crate) fn for_elements(
+    par: &dyn Parallel,
+    n: usize,
+    item_bytes: usize,
+    multiple: usize,
+    task: impl Fn(Range<usize>) -> Result<()> + Sync,
+) -> Result<()> {
+    split(par, n, item_bytes, multiple, SPLIT_BYTES, task)
+}
+
+/// [`for_ranges`] in at least two ranges from `least` bytes of traffic.
+fn split(
+    par: &dyn Parallel,
+    n: usize,
+    item_bytes: usize,
+    multiple: usize,
+    least: usize,
+    task: impl Fn(Range<usize>) -> Result<()> + Sync,
+) -> Result<()> {
     if n == 0 {
         return Ok(());
     }
-    if n.saturating_mul(item_bytes) < 2 * GRAIN_BYTES || par.threads() == 1 {
+    if n.saturating_mul(item_bytes) < least || par.threads() == 1 {
         return task(0..n);
     }
-    let grain = GRAIN_BYTES.div_ceil(item_bytes.max(1).saturating_mul(multiple));
+    let grain = (least / 2).div_ceil(item_bytes.max(1).saturating_mul(multiple));
     par.parallel_for(n.div_ceil(multiple), grain, 0, &|blocks| {
         task(blocks.start * multiple..(blocks.end * multiple).min(n))
     })

@@ -248,47 +248,14 @@ impl Sink for Direct {
 mod streaming {
     use super::*;
     use crate::isa::Level;
-    use crate::kernels::stream::{self, fence};
-    use std::arch::x86_64::*;
+    use crate::kernels::stream::{Parts, Store, Whole, fence};
     use std::marker::PhantomData;
-
-    /// A way to store a line past the cache.
-    trait Store {
-        /// # Safety
-        /// `src` is readable and `dst` writable for a line; `dst` is a multiple of one. The CPU has what it takes.
-        unsafe fn line(dst: *mut u8, src: *const u8);
-    }
-
-    struct Quarters;
-    struct Whole;
-
-    impl Store for Quarters {
-        #[inline(always)]
-        unsafe fn line(dst: *mut u8, src: *const u8) {
-            let (to, from) = (dst.cast::<__m128i>(), src.cast::<__m128i>());
-            // SAFETY: four vectors are a line; SSE2 is part of x86-64.
-            unsafe {
-                let quarters = [0, 1, 2, 3].map(|i| _mm_loadu_si128(from.add(i)));
-                for (i, quarter) in quarters.into_iter().enumerate() {
-                    _mm_stream_si128(to.add(i), quarter);
-                }
-            }
-        }
-    }
-
-    impl Store for Whole {
-        #[inline(always)]
-        unsafe fn line(dst: *mut u8, src: *const u8) {
-            // SAFETY: the caller's promise.
-            unsafe { _mm512_stream_si512(dst.cast(), _mm512_loadu_si512(src.cast())) };
-        }
-    }
 
     pub(super) unsafe fn write<P: Producer>(isa: Isa, dst: *mut u8, producer: P) {
         // SAFETY: the caller's promises; an `Isa` of a level exists only if the CPU has its features.
         unsafe {
             match isa.level() {
-                Level::Baseline => run::<P, Quarters>(dst, producer),
+                Level::Baseline => run::<P, Parts>(dst, producer),
                 Level::Avx2 => run_avx2(dst, producer),
                 Level::Avx512 | Level::Amx => run_avx512(dst, producer),
             }
@@ -298,7 +265,7 @@ mod streaming {
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
     unsafe fn run_avx2<P: Producer>(dst: *mut u8, producer: P) {
         // SAFETY: the caller's promises.
-        unsafe { run::<P, Quarters>(dst, producer) }
+        unsafe { run::<P, Parts>(dst, producer) }
     }
 
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
@@ -466,7 +433,7 @@ mod streaming {
                 let (src, lines) = (src.add(head), (bytes - head) / LINE * LINE);
                 let mut done = 0;
                 if lines >= MANY_PAGES {
-                    stream::copy(self.base, src, lines);
+                    L::copy(self.base, src, lines);
                     done = lines;
                 }
                 while done + AHEAD < lines {

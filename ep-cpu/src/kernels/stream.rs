@@ -4,6 +4,7 @@
 //! once the data no longer fits. Streaming stores skip that, but lose while the data would have stayed cached.
 
 use super::engine::Run;
+use crate::isa::{Isa, Level};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
@@ -44,11 +45,120 @@ pub(crate) fn fence() {
     }
 }
 
+/// A way to store a line past the cache.
+pub(crate) trait Store {
+    /// Stores a line; [`fence`] comes later.
+    ///
+    /// # Safety
+    /// `from` is readable and `to` writable for a line; `to` is at one. The CPU has what it takes.
+    unsafe fn line(to: *mut u8, from: *const u8);
+
+    /// [`copy`] by such stores.
+    ///
+    /// # Safety
+    /// As for [`copy`]; the CPU has what it takes.
+    unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize);
+}
+
+/// By vectors that any CPU has.
+pub(crate) struct Parts;
+
+impl Store for Parts {
+    #[inline(always)]
+    unsafe fn line(to: *mut u8, from: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise; SSE2 is part of x86-64.
+        unsafe {
+            use std::arch::x86_64::*;
+            let (from, to) = (from.cast::<__m128i>(), to.cast::<__m128i>());
+            let (a, b) = (_mm_loadu_si128(from), _mm_loadu_si128(from.add(1)));
+            let (c, d) = (_mm_loadu_si128(from.add(2)), _mm_loadu_si128(from.add(3)));
+            _mm_stream_si128(to, a);
+            _mm_stream_si128(to.add(1), b);
+            _mm_stream_si128(to.add(2), c);
+            _mm_stream_si128(to.add(3), d);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the caller's promise.
+        unsafe {
+            to.copy_from_nonoverlapping(from, LINE);
+        }
+    }
+
+    unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { copy_by::<Parts>(dst, src, bytes) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::Whole;
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Store, copy_by, fill_by, lines_by};
+    use std::arch::x86_64::{_mm512_loadu_si512, _mm512_stream_si512};
+
+    /// By one vector of AVX-512, which leaves the core sooner than its parts would.
+    pub(crate) struct Whole;
+
+    impl Store for Whole {
+        #[inline(always)]
+        unsafe fn line(to: *mut u8, from: *const u8) {
+            // SAFETY: the caller's promise.
+            unsafe { _mm512_stream_si512(to.cast(), _mm512_loadu_si512(from.cast())) };
+        }
+
+        unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
+            // SAFETY: the caller's promise.
+            unsafe { copy(dst, src, bytes) }
+        }
+    }
+
+    /// # Safety
+    /// As for [`super::copy`].
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { copy_by::<Whole>(dst, src, bytes) }
+    }
+
+    /// # Safety
+    /// As for [`super::fill`].
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn fill(dst: *mut u8, pattern: [u8; 16], bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { fill_by::<Whole>(dst, pattern, bytes) }
+    }
+
+    /// # Safety
+    /// As for [`super::copy_lines`].
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn lines(to: *mut u8, from: *const u8, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { lines_by::<Whole>(to, from, bytes) }
+    }
+}
+
 /// Copies `bytes` bytes with streaming stores; ends with [`fence`].
 ///
 /// # Safety
 /// `src` is readable and `dst` writable for `bytes` bytes, and the two do not overlap.
-pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
+pub(crate) unsafe fn copy(isa: Isa, dst: *mut u8, src: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise; an `Isa` of a level exists only where the CPU has its features.
+    unsafe {
+        match isa.level() {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => x86::copy(dst, src, bytes),
+            _ => copy_by::<Parts>(dst, src, bytes),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`copy`]; the CPU has what `L` takes.
+#[inline(always)]
+unsafe fn copy_by<L: Store>(dst: *mut u8, src: *const u8, bytes: usize) {
     let head = to_line(dst).min(bytes);
     // SAFETY: `head` is at most `bytes`; the caller vouches for both sides.
     unsafe { dst.copy_from_nonoverlapping(src, head) };
@@ -59,7 +169,7 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
                 let at = done + page * PAGE + piece;
                 prefetch(src.wrapping_add(at + LANES * PAGE), PIECE);
                 // SAFETY: `at + PIECE` is at most `done + LANES * PAGE`, within `bytes`; `dst + at` is at a line.
-                unsafe { copy_lines(dst.add(at), src.add(at), PIECE) };
+                unsafe { lines_by::<L>(dst.add(at), src.add(at), PIECE) };
             }
         }
         done += LANES * PAGE;
@@ -67,7 +177,7 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
     let lines = (bytes - done) / LINE * LINE;
     // SAFETY: what is left, from `done` to `bytes`; `dst + done` is at a line.
     unsafe {
-        copy_lines(dst.add(done), src.add(done), lines);
+        lines_by::<L>(dst.add(done), src.add(done), lines);
         done += lines;
         dst.add(done).copy_from_nonoverlapping(src.add(done), bytes - done);
     }
@@ -78,7 +188,21 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
 ///
 /// # Safety
 /// `dst` is writable for `bytes` bytes.
-pub(crate) unsafe fn fill(dst: *mut u8, mut pattern: [u8; 16], bytes: usize) {
+pub(crate) unsafe fn fill(isa: Isa, dst: *mut u8, pattern: [u8; 16], bytes: usize) {
+    // SAFETY: the caller's promise; an `Isa` of a level exists only where the CPU has its features.
+    unsafe {
+        match isa.level() {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => x86::fill(dst, pattern, bytes),
+            _ => fill_by::<Parts>(dst, pattern, bytes),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`fill`]; the CPU has what `L` takes.
+#[inline(always)]
+unsafe fn fill_by<L: Store>(dst: *mut u8, mut pattern: [u8; 16], bytes: usize) {
     let head = to_line(dst).min(bytes);
     for i in 0..head {
         // SAFETY: `i < bytes`.
@@ -92,7 +216,7 @@ pub(crate) unsafe fn fill(dst: *mut u8, mut pattern: [u8; 16], bytes: usize) {
     let mut done = head;
     while bytes - done >= LINE {
         // SAFETY: a whole line is left, and `dst + done` is at one.
-        unsafe { copy_lines(dst.add(done), line.0.as_ptr(), LINE) };
+        unsafe { L::line(dst.add(done), line.0.as_ptr()) };
         done += LINE;
     }
     // SAFETY: less than a line is left; what was written in between is a multiple of the pattern's length.
@@ -129,7 +253,7 @@ impl NewLine {
     #[inline(always)]
     pub(crate) unsafe fn store(&self, to: *mut u8) {
         // SAFETY: the caller's promise.
-        unsafe { copy_lines(to, self.0.as_ptr().cast(), LINE) };
+        unsafe { Parts::line(to, self.0.as_ptr().cast()) };
     }
 }
 
@@ -175,6 +299,7 @@ struct Staged([u8; MOST_STEP_BYTES]);
 /// # Safety
 /// `dst` is writable for the elements of `range` and overlaps no source; sizes are powers of two, at most 16.
 pub(crate) unsafe fn blocks<B: Blocks>(
+    isa: Isa,
     work: &B,
     dst: *mut u8,
     size: usize,
@@ -210,7 +335,7 @@ pub(crate) unsafe fn blocks<B: Blocks>(
             for a in ahead {
                 prefetch(a.start.wrapping_add((at + LANES * lane) * a.size), step * a.size);
             }
-            copy_lines(dst.add(at * size), stage, step * size);
+            copy_lines(isa, dst.add(at * size), stage, step * size);
         }
     };
     while end - at >= LANES * lane {
@@ -251,24 +376,23 @@ fn prefetch(start: *const u8, bytes: usize) {
 /// # Safety
 /// `from` is readable and `to`, at a line, writable for `bytes` bytes, a multiple of a line.
 #[inline(always)]
-unsafe fn copy_lines(to: *mut u8, from: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for line in (0..bytes).step_by(LINE) {
-        use std::arch::x86_64::*;
-        // SAFETY: the caller's promise; SSE2 is part of x86-64.
-        unsafe {
-            let (from, to) = (from.add(line).cast::<__m128i>(), to.add(line).cast::<__m128i>());
-            let (a, b) = (_mm_loadu_si128(from), _mm_loadu_si128(from.add(1)));
-            let (c, d) = (_mm_loadu_si128(from.add(2)), _mm_loadu_si128(from.add(3)));
-            _mm_stream_si128(to, a);
-            _mm_stream_si128(to.add(1), b);
-            _mm_stream_si128(to.add(2), c);
-            _mm_stream_si128(to.add(3), d);
+unsafe fn copy_lines(isa: Isa, to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise; an `Isa` of a level exists only where the CPU has its features.
+    unsafe {
+        match isa.level() {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => x86::lines(to, from, bytes),
+            _ => lines_by::<Parts>(to, from, bytes),
         }
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller's promise.
-    unsafe {
-        to.copy_from_nonoverlapping(from, bytes);
+}
+
+/// # Safety
+/// As for [`copy_lines`]; the CPU has what `L` takes.
+#[inline(always)]
+unsafe fn lines_by<L: Store>(to: *mut u8, from: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(LINE) {
+        // SAFETY: a line within `bytes`.
+        unsafe { L::line(to.add(line), from.add(line)) };
     }
 }

@@ -60,11 +60,12 @@ fn check(case: &Case, rng: &mut Rng) {
     // SAFETY: the operands have their shapes' elements, and the output `count`.
     unsafe {
         let levels = Isa::available();
-        let pairs = Pairs(size, levels[rng.next() as usize % levels.len()]);
+        let isa = levels[rng.next() as usize % levels.len()];
+        let pairs = Pairs(size, isa);
         let reader = operands.reader(pairs, &mut room, *streaming, range.len());
         if *streaming {
             let ahead: Vec<Ahead> = operands.dense_sources().map(|start| Ahead { start, size }).collect();
-            stream::blocks(&reader, out, dst_size, range.clone(), &ahead);
+            stream::blocks(isa, &reader, out, dst_size, range.clone(), &ahead);
         } else {
             let mut cursor = reader.cursor(range.start, 0);
             // In pieces, so that cursors have to continue.
