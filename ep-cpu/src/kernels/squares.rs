@@ -310,6 +310,51 @@ mod tests {
         of_size::<8, 2>();
     }
 
+    /// Bytes between two inaccessible pages, at either of them. Never unmapped, as tests are few.
+    fn between_pages(bytes: usize, at_end: bool) -> *mut u8 {
+        let room = bytes.next_multiple_of(PAGE);
+        let (flags, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: a new mapping, of which only the pages between the first and the last become accessible.
+        unsafe {
+            let map = libc::mmap(ptr::null_mut(), room + 2 * PAGE, libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(map, libc::MAP_FAILED);
+            let start = map.cast::<u8>().add(PAGE);
+            assert_eq!(libc::mprotect(start.cast(), room, access), 0);
+            start.add(if at_end { room - bytes } else { 0 })
+        }
+    }
+
+    #[test]
+    fn nothing_is_touched_around_the_operands() {
+        if Isa::available().into_iter().all(|isa| isa.level() < Level::Avx512) {
+            return;
+        }
+        fn of_size<const SIZE: usize, const N: usize>() {
+            let band = BAND / SIZE;
+            for (rows, cols) in [(3 * band, 260), (2 * band + 1, 257), (3 * band + band / 2, 301), (band, N)]
+            {
+                for at_end in [false, true] {
+                    let bytes = rows * cols * SIZE;
+                    let (src, dst) = (between_pages(bytes, at_end), between_pages(bytes, at_end));
+                    let (src_stride, dst_stride) = ((cols * SIZE) as isize, (rows * SIZE) as isize);
+                    let from = Rng::new().bytes(bytes);
+                    // SAFETY: both sides have all elements, and the CPU has AVX-512.
+                    let written = unsafe {
+                        src.copy_from_nonoverlapping(from.as_ptr(), bytes);
+                        transpose::<SIZE, N>(Matrix { rows, cols, src_stride, dst_stride }, src, dst);
+                        _mm_sfence();
+                        std::slice::from_raw_parts(dst, bytes)
+                    };
+                    let want = primitives::reference::permute(&[rows, cols], &[1, 0], SIZE, &from);
+                    assert!(written == want, "{rows}x{cols} of {SIZE} bytes, at the end: {at_end}");
+                }
+            }
+        }
+        of_size::<2, 8>();
+        of_size::<4, 4>();
+        of_size::<8, 2>();
+    }
+
     #[test]
     fn lookup_takes_large_matrices_only() {
         for isa in Isa::available() {
