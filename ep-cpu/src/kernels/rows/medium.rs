@@ -9,7 +9,9 @@
 
 use super::exp::{Last, Shift};
 use super::vector::{MAX_LANES, Vector};
-use super::{LINE, Matrix, Room, UNROLL, join, maximum, prefetch_line, prefetch_to_write};
+use super::{
+    LINE, Matrix, Room, UNROLL, join, maximum, prefetch, prefetch_far, prefetch_line, prefetch_to_write,
+};
 use crate::kernels::real::{Cell, Real};
 
 /// Bytes of a row, in the type computed in, up to which rows are done here.
@@ -19,6 +21,9 @@ pub(super) const MEDIUM_BYTES: usize = 32 << 10;
 /// every unrolled vector.
 const BLOCK: usize = 512;
 
+/// Bytes from an element to what is fetched into the second-level cache meanwhile.
+const FAR_BYTES: usize = 16 << 10;
+
 /// Rows of which one that is not near decides for those after it. Tasks begin at multiples of it, so that these are the
 /// same rows whatever the number of threads.
 const GROUP: usize = MAX_LANES;
@@ -27,6 +32,8 @@ const GROUP: usize = MAX_LANES;
 struct Pending<V: Vector, D> {
     log: bool,
     stream: bool,
+    /// As in [`Vector::store_two`]: only where no result is subnormal, as of rows that are near.
+    narrow: bool,
     cols: usize,
     /// Its exponentials, or for a logarithm its elements less anything.
     kept: *const V::Lane,
@@ -37,6 +44,14 @@ struct Pending<V: Vector, D> {
 }
 
 impl<V: Vector, D: Cell<V::Lane>> Pending<V, D> {
+    /// A row of which nothing is known yet.
+    #[inline(always)]
+    fn idle(log: bool, kept: *const V::Lane, cols: usize, dst: *mut D) -> Self {
+        let none = V::splat(V::Lane::ZERO);
+        let last = Last { factor: none, addend: none };
+        Self { log, stream: false, narrow: false, cols, kept, dst, base: none, last }
+    }
+
     #[inline(always)]
     fn finish(&self, x: V) -> V {
         if self.log { self.last.apply_log(x, self.base) } else { self.last.apply(x) }
@@ -48,16 +63,21 @@ impl<V: Vector, D: Cell<V::Lane>> Pending<V, D> {
         if self.stream { (self.dst.addr().wrapping_neg() % LINE / size_of::<D>()).min(self.cols) } else { 0 }
     }
 
-    /// Finishes a vector of elements, in the destination at a line if they go past the cache.
+    /// Finishes two vectors of elements: of a logarithm with `LOG`, and to `STREAM` in the destination at a line.
     ///
     /// # Safety
     /// The row has these elements.
     #[inline(always)]
-    unsafe fn vector(&self, at: usize) {
+    unsafe fn two<const HOW: u8, const LOG: bool>(&self, at: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            let y = self.finish(V::load(self.kept.add(at)));
-            if self.stream { y.stream(self.dst.add(at)) } else { y.store(self.dst.add(at)) }
+            let (x, next) = (V::load(self.kept.add(at)), V::load(self.kept.add(at + V::LANES)));
+            let [y, next] = if LOG {
+                [self.last.apply_log(x, self.base), self.last.apply_log(next, self.base)]
+            } else {
+                [self.last.apply(x), self.last.apply(next)]
+            };
+            y.store_two(next, self.dst.add(at), HOW == STREAM, self.narrow);
         }
     }
 
@@ -96,10 +116,8 @@ where
     let &Matrix { cols, stream, log, .. } = m;
     let mut room = Room::<MEDIUM_BYTES>::new();
     let room = room.start::<V::Lane>();
-    let none = V::splat(V::Lane::ZERO);
-    let idle = Last { factor: none, addend: none };
     let mut pending: Option<Pending<V, D>> = None;
-    let mut near = V::NEAR;
+    let (mut near, narrows) = (V::NEAR, V::narrows::<D>());
     // SAFETY: each row is inside the matrix, and what is kept of one fits the room. A row is stored after it has
     // been read for the last time, so that it may be stored where it was.
     unsafe {
@@ -108,13 +126,12 @@ where
                 near = V::NEAR;
             }
             let (src, dst) = (m.src.add(row * cols), m.dst.add(row * cols));
-            let mut next =
-                Pending { log, stream, cols, kept: room.cast_const(), dst, base: none, last: idle };
+            let mut next = Pending { stream, ..Pending::idle(log, room.cast_const(), cols, dst) };
             if let Some(bound) = near {
                 let (sum, largest) = near_exponentials::<V, S, D>(log, src, room, cols, &pending, dst);
                 if largest.within(bound) {
                     let (base, last) = Last::of_near(log, sum);
-                    (next.base, next.last) = (V::splat(base), last.splat());
+                    (next.base, next.last, next.narrow) = (V::splat(base), last.splat(), narrows);
                     pending = Some(next);
                     continue;
                 }
@@ -156,62 +173,154 @@ where
     S: Cell<V::Lane>,
     D: Cell<V::Lane>,
 {
-    let zero = V::splat(V::Lane::ZERO);
     let step = UNROLL * V::LANES;
-    let (mut total, mut largest) = (zero, [zero; UNROLL]);
-    let (head, stream) = pending.as_ref().map_or((0, false), |p| (p.head(), p.stream));
-    let both = (cols - head) / step * step;
     let whole = cols / step * step;
+    let row = Near { src, kept, cols, dst };
+    let mut sums = Sums::new();
     // SAFETY: all is within the rows: `head + both` is at most `cols`. What is pending of an element is read before
     // what is kept of another replaces it, as it is `head` elements ahead.
     unsafe {
-        if let Some(pending) = pending {
-            pending.part(0, head);
-        }
-        for block in (0..whole).step_by(BLOCK) {
-            let mut sum = [zero; UNROLL];
-            for first in (block..whole.min(block + BLOCK)).step_by(step) {
-                if first == both
-                    && let Some(pending) = pending
-                {
-                    pending.part(head + both, cols);
-                }
-                for i in 0..UNROLL {
-                    let at = first + i * V::LANES;
-                    prefetch_line(src.wrapping_add(cols + at));
-                    if !stream {
-                        prefetch_to_write(dst.wrapping_add(at), V::LANES);
-                    }
-                    if first < both
-                        && let Some(pending) = pending
-                    {
-                        pending.vector(head + at);
-                    }
-                    let x = V::load(src.add(at));
-                    largest[i] = x.magnitude(largest[i]);
-                    let e = x.exp_near();
-                    sum[i] = sum[i].add(e);
-                    if log { x } else { e }.store(kept.add(at));
-                }
+        let both = match pending {
+            None => 0,
+            Some(pending) => {
+                let head = pending.head();
+                let both = (cols - head) / step * step;
+                pending.part(0, head);
+                // What does not change within a row is not asked within the loop.
+                sums = match (log, pending.stream) {
+                    (false, false) => row.steps::<V, D, STORE, false>(0, both, pending, head, sums),
+                    (false, true) => row.steps::<V, D, STREAM, false>(0, both, pending, head, sums),
+                    (true, false) => row.steps::<V, D, STORE, true>(0, both, pending, head, sums),
+                    (true, true) => row.steps::<V, D, STREAM, true>(0, both, pending, head, sums),
+                };
+                pending.part(head + both, cols);
+                both
             }
-            total = total.add(join(sum, V::add));
-        }
-        if both == whole
-            && let Some(pending) = pending
-        {
-            pending.part(head + both, cols);
-        }
+        };
+        let nothing = Pending::idle(log, kept, cols, dst);
+        sums = if log {
+            row.steps::<V, D, NOTHING, true>(both, whole, &nothing, 0, sums)
+        } else {
+            row.steps::<V, D, NOTHING, false>(both, whole, &nothing, 0, sums)
+        };
+        let Sums { mut total, sum, mut largest } = sums;
+        total = total.add(join(sum, V::add));
         for at in (whole..cols).step_by(V::LANES) {
             prefetch_line(src.wrapping_add(cols + at));
             let len = V::LANES.min(cols - at);
             let x = V::load_part(src.add(at), len, V::Lane::ZERO);
-            largest[0] = x.magnitude(largest[0]);
+            largest[0] = x.magnitude_in_row(largest[0]);
             let e = x.exp_near();
             total = total.add(e.first_lanes(len));
             if log { x } else { e }.store(kept.add(at));
         }
+        (total.fold(V::add).first(), join(largest, V::magnitude))
     }
-    (total.fold(V::add).first(), join(largest, V::magnitude))
+}
+
+/// What is done of the pending row beside the exponentials of the next: nothing, or results stored, or past the cache.
+const NOTHING: u8 = 0;
+const STORE: u8 = 1;
+const STREAM: u8 = 2;
+
+/// What is added up of a row.
+struct Sums<V> {
+    total: V,
+    /// Of a block that is not complete.
+    sum: [V; UNROLL],
+    largest: [V; UNROLL],
+}
+
+impl<V: Vector> Sums<V> {
+    #[inline(always)]
+    fn new() -> Self {
+        let zero = V::splat(V::Lane::ZERO);
+        Self { total: zero, sum: [zero; UNROLL], largest: [zero; UNROLL] }
+    }
+}
+
+/// A row that is taken to be near: `src` is readable for `cols` elements and `kept` writable for as many, and `dst` will
+/// be.
+struct Near<S, D, A> {
+    src: *const S,
+    kept: *mut A,
+    cols: usize,
+    dst: *mut D,
+}
+
+impl<S: Cell<A>, D, A: Real + Cell<A>> Near<S, D, A> {
+    /// Adds the elements `from..to` to `sums`, whole steps, and does what `HOW` says of as many of the pending row, which
+    /// are `head` ahead.
+    ///
+    /// # Safety
+    /// The rows have these elements.
+    #[inline(always)]
+    unsafe fn steps<V, P, const HOW: u8, const LOG: bool>(
+        &self,
+        from: usize,
+        to: usize,
+        pending: &Pending<V, P>,
+        head: usize,
+        mut sums: Sums<V>,
+    ) -> Sums<V>
+    where
+        V: Vector<Lane = A>,
+        P: Cell<A>,
+    {
+        let step = UNROLL * V::LANES;
+        for first in (from..to).step_by(step) {
+            for i in [0, 2] {
+                let at = first + i * V::LANES;
+                // SAFETY: the caller's promise.
+                unsafe {
+                    if HOW != NOTHING {
+                        pending.two::<HOW, LOG>(head + at);
+                    }
+                    self.two::<V, HOW, LOG>(at, i, &mut sums);
+                }
+            }
+            if (first + step).is_multiple_of(BLOCK) {
+                sums.total = sums.total.add(join(sums.sum, V::add));
+                sums.sum = [V::splat(A::ZERO); UNROLL];
+            }
+        }
+        sums
+    }
+
+    /// Adds two vectors of elements, to the sums from the `i`th on.
+    ///
+    /// # Safety
+    /// The row has these elements.
+    #[inline(always)]
+    unsafe fn two<V: Vector<Lane = A>, const HOW: u8, const LOG: bool>(
+        &self,
+        at: usize,
+        i: usize,
+        sums: &mut Sums<V>,
+    ) {
+        prefetch(self.src.wrapping_add(self.cols + at), 2 * V::LANES);
+        if HOW == STREAM {
+            // What comes from memory is on its way early, and few lines wait at the first-level cache.
+            let far = self.src.wrapping_add(at).cast::<u8>().wrapping_add(FAR_BYTES);
+            for byte in (0..2 * V::LANES * size_of::<S>()).step_by(LINE) {
+                prefetch_far(far.wrapping_add(byte));
+            }
+        } else {
+            prefetch_to_write(self.dst.wrapping_add(at), 2 * V::LANES);
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = [V::load(self.src.add(at)), V::load(self.src.add(at + V::LANES))];
+            let e = [x[0].exp_near(), x[1].exp_near()];
+            sums.largest[i] = x[0].magnitude_in_row(sums.largest[i]);
+            sums.largest[i + 1] = x[1].magnitude_in_row(sums.largest[i + 1]);
+            sums.sum[i] = sums.sum[i].add(e[0]);
+            sums.sum[i + 1] = sums.sum[i + 1].add(e[1]);
+            let kept = if LOG { x } else { e };
+            kept[0].store(self.kept.add(at));
+            kept[1].store(self.kept.add(at + V::LANES));
+        }
+    }
 }
 
 /// Finishes the pending row, and returns the maximum of the next row, lane by lane.
@@ -236,9 +345,15 @@ where
         pending.part(0, head);
         for at in (0..whole).step_by(step) {
             for (i, max) in max.iter_mut().enumerate() {
-                let at = at + i * V::LANES;
-                *max = V::load(src.add(at)).max(*max);
-                pending.vector(head + at);
+                *max = V::load(src.add(at + i * V::LANES)).max(*max);
+            }
+            for at in [head + at, head + at + 2 * V::LANES] {
+                match (pending.log, pending.stream) {
+                    (false, false) => pending.two::<STORE, false>(at),
+                    (false, true) => pending.two::<STREAM, false>(at),
+                    (true, false) => pending.two::<STORE, true>(at),
+                    (true, true) => pending.two::<STREAM, true>(at),
+                }
             }
         }
         pending.part(head + whole, cols);

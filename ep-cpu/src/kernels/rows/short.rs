@@ -267,26 +267,36 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
             let (base, last) = Last::of_near(log, sums[i]);
             (bases[i], factors[i], addends[i]) = (base, last.factor, last.addend);
         }
+        let narrow = V::narrows::<D>();
         for (row, &base) in bases[..rows].iter().enumerate() {
             let (src, dst) = (src.wrapping_add(row * cols), dst.wrapping_add(row * cols));
             let exps = exps.wrapping_add(row * W * V::LANES);
             let last = Last { factor: factors[row], addend: addends[row] };
             let (base, last) = (V::splat(base), last.splat::<V>());
-            for k in 0..W {
-                let (at, whole) = (k * V::LANES, k + PARTS < W);
+            let mut results = [zero; W];
+            for (k, y) in results.iter_mut().enumerate() {
+                let at = k * V::LANES;
                 // SAFETY: as above.
-                unsafe {
-                    let y = if !log {
+                *y = unsafe {
+                    if !log {
                         V::load(exps.wrapping_add(at)).mul(last.factor)
-                    } else if whole {
+                    } else if k + PARTS < W {
                         last.apply_log(V::load(src.wrapping_add(at)), base)
                     } else {
                         last.apply_log(V::load_part(src.wrapping_add(at), part(k), A::ZERO), base)
-                    };
-                    if whole {
-                        y.store(dst.wrapping_add(at));
-                    } else {
-                        y.store_part(dst.wrapping_add(at), part(k));
+                    }
+                };
+            }
+            for k in 0..W {
+                let at = dst.wrapping_add(k * V::LANES);
+                // SAFETY: as above.
+                unsafe {
+                    if k + PARTS >= W {
+                        results[k].store_part(at, part(k));
+                    } else if k % 2 == 0 && k + 1 + PARTS < W {
+                        results[k].store_two(results[k + 1], at, false, narrow);
+                    } else if k % 2 == 0 {
+                        results[k].store(at);
                     }
                 }
             }
@@ -297,7 +307,7 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
     /// As [`Self::each`] for one row of softmax, if all its elements are near: it needs no maximum. Whether they are.
     ///
     /// # Safety
-    /// As for [`Self::each`], which has that row.
+    /// As for [`Self::each`], which has that row; `W` is even.
     #[inline(always)]
     unsafe fn near<V, const W: usize>(&self, row: usize, bound: A) -> bool
     where
@@ -314,7 +324,7 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
             let at = src.wrapping_add(k * V::LANES);
             // SAFETY: the row's elements; all but the last two vectors are whole.
             let x = unsafe { if k + 2 < W { V::load(at) } else { V::load_part(at, part(k), A::ZERO) } };
-            largest[k % 2] = x.magnitude(largest[k % 2]);
+            largest[k % 2] = x.magnitude_in_row(largest[k % 2]);
             let e = x.exp_near();
             sum[k % 2] = sum[k % 2].add(if k + 2 < W { e } else { e.first_lanes(part(k)) });
             *exp = e;
@@ -323,11 +333,19 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
             return false;
         }
         let sum = sum[0].add(sum[1]).fold(V::add).first();
-        let factor = V::splat(sum.reciprocal());
-        for (k, e) in exps.into_iter().enumerate() {
-            let (at, y) = (dst.wrapping_add(k * V::LANES), e.mul(factor));
+        let (factor, narrow) = (V::splat(sum.reciprocal()), V::narrows::<D>());
+        for k in (0..W).step_by(2) {
+            let at = dst.wrapping_add(k * V::LANES);
+            let (y, next) = (exps[k].mul(factor), exps[k + 1].mul(factor));
             // SAFETY: as for the loads.
-            unsafe { if k + 2 < W { y.store(at) } else { y.store_part(at, part(k)) } }
+            unsafe {
+                if k + 2 < W {
+                    y.store_two(next, at, false, narrow);
+                } else {
+                    y.store_part(at, part(k));
+                    next.store_part(at.wrapping_add(V::LANES), part(k + 1));
+                }
+            }
         }
         true
     }

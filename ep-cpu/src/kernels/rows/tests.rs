@@ -295,6 +295,13 @@ fn rows_near_zero_lie_beside_others() {
 /// Any NaN is its own row's alone: a signalling one between rows that are far and near hides neither.
 #[test]
 fn a_nan_of_any_kind_spoils_its_row_only() {
+    for nan in [0x7f81u16, 0x7fff, 0xffff] {
+        for log in [false, true] {
+            let mut case = Case::new(log, [DType::BF16; 2], [4, 700, 1], &vec![0.5; 4 * 700]);
+            case.x[2 * (2 * 700 + 3)..][..2].copy_from_slice(&nan.to_ne_bytes());
+            case.check(&case.quick_reference());
+        }
+    }
     for nan in [0x7fa0_0000, 0xffa0_0000, 0x7fc0_0000, 0x7f80_0001] {
         for [rows, cols, inner] in [[3, 16, 1], [3, 40, 1], [3, 100, 1], [3, 700, 1], [1, 16, 3]] {
             for log in [false, true] {
@@ -431,11 +438,13 @@ type Forward = unsafe fn(Isa, &dyn Parallel, &RowsArgs, bool, usize, bool) -> Re
 /// Streaming stores are for sizes that tests have no time for: here they are asked for.
 #[test]
 fn streaming_gives_the_same_bits() {
-    let forwards: [(bool, [DType; 2], Forward); 6] = [
+    let forwards: [(bool, [DType; 2], Forward); 8] = [
         (false, F32, forward::<f32, f32, f32>),
         (true, F32, forward::<f32, f32, f32>),
         (false, [DType::F16, DType::F16], forward::<f16, f16, f32>),
         (true, [DType::F32, DType::BF16], forward::<f32, bf16, f32>),
+        (false, [DType::BF16, DType::BF16], forward::<bf16, bf16, f32>),
+        (true, [DType::BF16, DType::BF16], forward::<bf16, bf16, f32>),
         (false, [DType::F64, DType::F64], forward::<f64, f64, f64>),
         (true, [DType::F64, DType::F64], forward::<f64, f64, f64>),
     ];
@@ -469,6 +478,60 @@ fn streaming_gives_the_same_bits() {
                     assert!(plain.get() == streamed.get(), "{}", case.name(isa));
                 }
             }
+        }
+    }
+}
+
+/// Numbers of f32 as bf16, two vectors at a time, and bf16 as f32.
+struct Converted<'a> {
+    x: &'a [f32],
+    narrow: &'a mut [u16],
+    wide: &'a mut [u32],
+}
+
+impl Body<f32> for Converted<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = f32>>(self) {
+        let two = 2 * V::LANES;
+        for at in (0..self.x.len()).step_by(two) {
+            let (x, narrow) = (&self.x[at..at + two], &mut self.narrow[at..at + two]);
+            let wide = &mut self.wide[at..at + two];
+            // SAFETY: the slices have two vectors of elements.
+            unsafe {
+                let [x, next] = [V::load(x.as_ptr()), V::load(x[V::LANES..].as_ptr())];
+                x.store_two(next, narrow.as_mut_ptr().cast::<bf16>(), false, V::narrows::<bf16>());
+                V::load(narrow.as_ptr().cast::<bf16>()).store(wide.as_mut_ptr().cast::<f32>());
+                let (from, to) = (&narrow[V::LANES..], &mut wide[V::LANES..]);
+                V::load(from.as_ptr().cast::<bf16>()).store(to.as_mut_ptr().cast::<f32>());
+            }
+        }
+    }
+}
+
+/// Where an instruction rounds, it rounds as everything else does, but for subnormal numbers.
+#[test]
+fn bf16_is_rounded_to_nearest_even() {
+    let mut rng = Rng::new();
+    let mut x: Vec<f32> = (0..1 << 16).map(|_| f32::from_bits(rng.next() as u32)).collect();
+    // All bf16, what is half-way to the next, and what is beside that.
+    x.extend(
+        (0..1 << 18).map(|i: u32| f32::from_bits(i >> 2 << 16 | [0, 0x7fff, 0x8000, 0x8001][i as usize % 4])),
+    );
+    for x in &mut x {
+        if x.is_subnormal() {
+            *x = 0.0;
+        }
+    }
+    let (mut narrow, mut wide) = (vec![0; x.len()], vec![0; x.len()]);
+    for isa in Isa::available() {
+        dispatch::<f32, _>(isa, Converted { x: &x, narrow: &mut narrow, wide: &mut wide });
+        for ((x, &narrow), &wide) in x.iter().zip(&narrow).zip(&wide) {
+            let (got, want) = (bf16::from_bits(narrow), bf16::from_f32(*x));
+            let same = narrow == want.to_bits() || got.is_nan() && want.is_nan();
+            assert!(same, "{x:e} at {isa}: {got:e}, not {want:e}");
+            assert_eq!(wide, u32::from(narrow) << 16, "{got:e} at {isa}");
         }
     }
 }

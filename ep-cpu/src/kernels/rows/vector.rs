@@ -56,6 +56,12 @@ pub(super) trait Vector: Arithmetic {
         self.max(Self::splat(Self::Lane::ZERO).sub(self)).max(least)
     }
 
+    /// As [`Self::magnitude`], but any number where a NaN signals: only for what such a NaN spoils as a whole.
+    #[inline(always)]
+    fn magnitude_in_row(self, least: Self) -> Self {
+        self.magnitude(least)
+    }
+
     /// The first `len` lanes, and zeros.
     #[inline(always)]
     fn first_lanes(self, len: usize) -> Self {
@@ -93,6 +99,34 @@ pub(super) trait Vector: Arithmetic {
     unsafe fn stream<D: Cell<Self::Lane>>(self, at: *mut D) {
         // SAFETY: the caller's promise.
         unsafe { self.store(at) };
+    }
+
+    /// Whether this CPU has an instruction for [`Self::store_two`] to elements `D` that takes subnormal numbers for 0.
+    #[inline(always)]
+    fn narrows<D: Cell<Self::Lane>>() -> bool {
+        false
+    }
+
+    /// Stores this vector and the next one, past the cache if they are to `stream`. To `narrow` is as
+    /// [`Self::narrows`] says.
+    ///
+    /// # Safety
+    /// `at` is writable for two vectors of elements; to stream, it is aligned to their size or to 64 bytes if that is
+    /// less. Only what `narrows` may be narrowed.
+    #[inline(always)]
+    unsafe fn store_two<D: Cell<Self::Lane>>(self, next: Self, at: *mut D, stream: bool, narrow: bool) {
+        let _ = narrow;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let second = at.add(Self::LANES);
+            if stream {
+                self.stream(at);
+                next.stream(second);
+            } else {
+                self.store(at);
+                next.store(second);
+            }
+        }
     }
 
     /// The first `len` lanes from memory, the others `fill`.

@@ -13,6 +13,60 @@ fn mask(len: usize) -> u16 {
     ((1u32 << len) - 1) as u16
 }
 
+/// The lanes of two vectors as bf16, subnormal ones as 0. Spelled out because code of this level cannot inline what is
+/// compiled for bf16.
+///
+/// # Safety
+/// The CPU has the instruction of bf16.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn narrow_two(low: __m512, high: __m512) -> __m512i {
+    let both;
+    // SAFETY: this changes one register, and the caller vouches for the instruction.
+    unsafe {
+        std::arch::asm!(
+            "vcvtne2ps2bf16 {both}, {high}, {low}",
+            both = lateout(zmm_reg) both,
+            high = in(zmm_reg) high,
+            low = in(zmm_reg) low,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    both
+}
+
+#[repr(align(64))]
+struct Words([u16; 32]);
+
+/// For each word of the lanes, the number of an element for the upper half, and of a word that is 0 for the lower.
+static UPPER: Words = {
+    let mut words = [31; 32];
+    let mut i = 1;
+    while i < 32 {
+        words[i] = i as u16 / 2;
+        i += 2;
+    }
+    Words(words)
+};
+
+/// Lanes with these upper halves: one instruction, which the compiler makes two of.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn upper_halves(halves: __m256i) -> __m512i {
+    let lanes;
+    // SAFETY: this changes one register; the table is a vector in size and alignment.
+    unsafe {
+        std::arch::asm!(
+            "vpermw {lanes}, {words}, {halves}",
+            lanes = lateout(zmm_reg) lanes,
+            words = in(zmm_reg) _mm512_load_si512(UPPER.0.as_ptr().cast()),
+            halves = in(zmm_reg) _mm512_zextsi256_si512(halves),
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    lanes
+}
+
 impl F32x16 {
     /// As 16-bit elements `D`, rounded to nearest even.
     #[inline(always)]
@@ -105,6 +159,13 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
+    fn magnitude_in_row(self, least: Self) -> Self {
+        // The larger of two magnitudes.
+        // SAFETY: the level has the instruction.
+        Self(unsafe { _mm512_range_ps::<0b1011>(self.0, least.0) })
+    }
+
+    #[inline(always)]
     fn first_lanes(self, len: usize) -> Self {
         // SAFETY: the level has the instruction.
         Self(unsafe { _mm512_maskz_mov_ps(mask(len), self.0) })
@@ -141,6 +202,7 @@ impl Vector for F32x16 {
         unsafe {
             match S::DTYPE {
                 DType::F32 => Self(_mm512_loadu_ps(at.cast())),
+                DType::BF16 => Self(_mm512_castsi512_ps(upper_halves(_mm256_loadu_si256(at.cast())))),
                 _ => Self::widen::<S>(_mm256_loadu_si256(at.cast())),
             }
         }
@@ -164,6 +226,35 @@ impl Vector for F32x16 {
             match D::DTYPE {
                 DType::F32 => _mm512_stream_ps(at.cast(), self.0),
                 _ => _mm256_stream_si256(at.cast(), self.halves::<D>()),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn narrows<D: Cell<f32>>() -> bool {
+        D::DTYPE == DType::BF16 && std::arch::is_x86_feature_detected!("avx512bf16")
+    }
+
+    #[inline(always)]
+    unsafe fn store_two<D: Cell<f32>>(self, next: Self, at: *mut D, stream: bool, narrow: bool) {
+        // SAFETY: the caller's promise, and the level has the instructions; that of bf16 was found by `narrows`.
+        unsafe {
+            if D::DTYPE == DType::BF16 && narrow {
+                let both = narrow_two(self.0, next.0);
+                if stream {
+                    _mm512_stream_si512(at.cast(), both)
+                } else {
+                    _mm512_storeu_si512(at.cast(), both)
+                }
+                return;
+            }
+            let second = at.add(Self::LANES);
+            if stream {
+                self.stream(at);
+                next.stream(second);
+            } else {
+                self.store(at);
+                next.store(second);
             }
         }
     }
