@@ -253,28 +253,27 @@ EP_DEVICE void narrow(Pack<T, N>& pack, const A (&values)[N]) {
     }
 }
 
-// Whether memory is worth keeping in the caches; `constant` also promises that the kernel never writes it. Loads of what is
-// read once have no hint: it gained nothing where operands exceed the caches, and cost what an earlier launch left there.
-enum class Reuse { once, again, constant };
+// What is read: `constant` promises that the kernel never writes it. Others have no hint for the caches: it gained nothing
+// where operands exceed them, and cost what an earlier launch left there.
+enum class Source { ordinary, constant };
 
-template <Reuse R = Reuse::once, class T, int N>
+template <Source S = Source::ordinary, class T, int N>
 EP_DEVICE void load(Pack<T, N>& pack, const T* from) {
     using P = Pack<T, N>;
     auto source = reinterpret_cast<const typename P::Chunk*>(from);
 #pragma unroll
     for (int i = 0; i < P::chunks; ++i) {
-        if constexpr (R == Reuse::constant) pack.raw[i] = __ldg(source + i);
+        if constexpr (S == Source::constant) pack.raw[i] = __ldg(source + i);
         else pack.raw[i] = source[i];
     }
 }
-template <Reuse R = Reuse::once, class T, int N>
+template <class T, int N>
 EP_DEVICE void store(T* to, const Pack<T, N>& pack) {
     using P = Pack<T, N>;
     auto target = reinterpret_cast<typename P::Chunk*>(to);
 #pragma unroll
     for (int i = 0; i < P::chunks; ++i) {
-        if constexpr (R == Reuse::once) __stcs(target + i, pack.raw[i]);
-        else target[i] = pack.raw[i];
+        __stcs(target + i, pack.raw[i]);
     }
 }
 
@@ -316,7 +315,7 @@ EP_DEVICE void load_anywhere(Pack<T, N>& pack, const T* array, i32 at, i32 low, 
     constexpr i32 bytes = Pack<T, N>::bytes;
     const u64 address = reinterpret_cast<u64>(array + at);
     const i32 offset = i32(address % 16), first = at - offset / i32(sizeof(T));
-    if (bytes == 16 && offset == 0 && first >= low && first + N <= high) load<Reuse::constant>(pack, array + at);
+    if (bytes == 16 && offset == 0 && first >= low && first + N <= high) load<Source::constant>(pack, array + at);
     else if constexpr (sizeof(T) >= 4) {
 #pragma unroll
         for (int i = 0; i < N; ++i)

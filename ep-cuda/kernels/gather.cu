@@ -68,7 +68,7 @@ EP_DEVICE void gather_short_rows(const Args& args) {
             const u32 row = divide(args.per_row, first + k * warp_size, at);
             const u64 from = first + k * warp_size < pieces ? begin[row] : 0;
             data[k].at[0] = Piece{};
-            if (from) load<Reuse::constant>(data[k], pointer<const Piece>(from) + at);
+            if (from) load<Source::constant>(data[k], pointer<const Piece>(from) + at);
         }
 #pragma unroll
         for (u32 k = 0; k < together; ++k)
@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_gather(const __grid_
         const i64 place = resolve(args, position[u], given[u], reports[u]);
         const u64 row = u64(lead[u]) * u64(args.window.length) + u64(place);
         const Piece* from = pointer<const Piece>(args.src) + row * args.per_row.divisor + piece[u];
-        if (place >= 0) load<Reuse::constant>(data[u], from);
+        if (place >= 0) load<Source::constant>(data[u], from);
         else data[u].at[0] = Piece{};
     }
 #pragma unroll

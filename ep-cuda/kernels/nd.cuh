@@ -28,7 +28,7 @@ struct NdArgs {
     // Bit k: all packs of operand k are aligned to their size (up to 16 bytes) and contiguous.
     u32 vector;
     // Bit k: operand k is the value in `scalars`. Bit 31: packs go on, of a destination without gaps, whose innermost
-    // dimension is not of whole packs: one may hold the end of it and the begin of the next.
+    // dimension is not of whole packs, or not at an aligned address: one may hold the end of it and the begin of the next.
     u32 scalar;
     // Sizes, the innermost one counted in packs, or in elements where packs go on. The outermost is not read.
     FastDiv dims[max_rank];
@@ -101,7 +101,7 @@ EP_DEVICE Place<Operands> place_of(const NdArgs<Operands>& args, Index pack) {
     return place;
 }
 
-template <int K, Reuse R = Reuse::once, class T, int Operands>
+template <int K, class T, int Operands>
 EP_DEVICE void get(Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const Place<Operands>& place) {
     if (args.scalar >> K & 1) {
         const T value = from_bits<T>(args.scalars[K][0], args.scalars[K][1]);
@@ -110,7 +110,7 @@ EP_DEVICE void get(Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const
         return;
     }
     const T* from = pointer<const T>(args.address[K]) + place.at[K];
-    if ((args.vector >> K & 1) && place.whole()) return load<R>(pack, from);
+    if ((args.vector >> K & 1) && place.whole()) return load(pack, from);
     const Offset step = Offset(args.inner[K]);
 #ifdef EP_SHIFTED_LOADS
     if constexpr (sizeof(T) <= 2 && Pack<T, pack_size>::bytes == 16) {

@@ -107,7 +107,7 @@ EP_DEVICE void load_weights(
         } else if (at < cols) {
             if constexpr (shifts) load_shifted(packs[k], weights, ends, at, cols);
             else if (Rows::is_aligned && aligned(weights, Pack<Data, Rows::pack>::chunk))
-                load<Reuse::constant>(packs[k], from + start + k * step);
+                load<Source::constant>(packs[k], from + start + k * step);
             else if constexpr (seldom_apart) load_some(packs[k], from + at, 0, Rows::pack);
             else load_anywhere(packs[k], from, at, 0, cols, cols);
         }

@@ -33,7 +33,7 @@ EP_DEVICE void for_each_pack(const Data* row, i64 cols, F f) {
         const bool whole = at >= 0 && at + Rows::pack <= cols;
         Pack<Data, Rows::pack> pack;
         if (whole) {
-            load<Reuse::again>(pack, row + at);
+            load(pack, row + at);
         } else {
 #pragma unroll
             for (int i = 0; i < Rows::pack; ++i)

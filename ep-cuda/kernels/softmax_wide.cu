@@ -37,7 +37,7 @@ struct Row {
 
     // The elements of a pack that is the row's, from this row or another that begins the same way or not.
     __device__ __forceinline__ void get(SrcPack& pack, const Src* from, i64 at, bool alike, Src outside) const {
-        if (alike && whole(at)) return load<Reuse::again>(pack, from + at);
+        if (alike && whole(at)) return load(pack, from + at);
 #pragma unroll
         for (int i = 0; i < Rows::pack; ++i)
             pack.at[i] = at + i >= 0 && at + i < cols ? from[at + i] : outside;

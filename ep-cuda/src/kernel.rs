@@ -28,8 +28,9 @@ impl Modules {
     }
 }
 
-/// Dynamic shared memory that every block can have without asking for it.
-const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+/// Dynamic shared memory that every block can have without asking for it: 48 KiB are for it and what a kernel declares
+/// together, which is 8 KiB at most where both are used.
+const SHARED_WITHOUT_ASKING: u32 = 40 << 10;
 
 /// A kernel, ready to be launched on its device.
 #[derive(Clone)]
@@ -129,7 +130,7 @@ impl Function {
         Ok(Function { context, raw, name })
     }
 
-    /// Lets a block have as much dynamic shared memory as `bytes`, which needs asking above 48 KiB.
+    /// Lets a block have as much dynamic shared memory as `bytes`, which needs asking above 48 KiB in all.
     ///
     /// # Errors
     /// The driver's, where the device has less.

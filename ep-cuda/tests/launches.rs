@@ -4,11 +4,12 @@ mod rig;
 
 use ep_core::primitive::{
     BinaryOp, Cast, CastCall, CastDesc, ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, Fill,
-    FillCall, FillDesc, LogSoftmaxBackward, LogSoftmaxBackwardCall, LogSoftmaxBackwardDesc, Memset,
-    MemsetCall, MemsetDesc, ReduceOp, Softmax, SoftmaxCall, SoftmaxDesc, TensorFill, TensorFillCall,
-    TensorFillDesc, UnaryOp,
+    FillCall, FillDesc, LayerNorm, LayerNormCall, LayerNormDesc, LogSoftmaxBackward, LogSoftmaxBackwardCall,
+    LogSoftmaxBackwardDesc, Memset, MemsetCall, MemsetDesc, ReduceOp, Softmax, SoftmaxCall, SoftmaxDesc,
+    TensorFill, TensorFillCall, TensorFillDesc, UnaryOp,
 };
 use ep_core::{Code, DType, Scalar};
+use ep_registry::NoMemory;
 use ep_registry::query::Filter;
 use rig::ops::Bench;
 use rig::{Rig, Setup};
@@ -208,6 +209,41 @@ fn movers_and_maps_launch_what_their_shapes_need() {
             "ep_arg_reduce, [[8, 1, 1], [256, 1, 1; ep_arg_reduce, [[1, 1, 1], [256, 1, 1"
         );
         assert_eq!(go(&|b| b.scatter_add()), "ep_scatter_add, [[2, 1, 1], [256, 1, 1");
+    }
+    rig.assert_clean();
+}
+
+#[test]
+fn clusters_of_wide_rows_ask_for_the_memory_of_gamma_and_beta() {
+    let rig = Rig::new(Setup::default());
+    {
+        let runtime = rig.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let norm =
+            runtime.primitive::<LayerNorm>(device, LayerNormDesc::new(DType::F32, DType::F32)).unwrap();
+        // 7680 of 8192 packs of a cluster, and rows enough for three each.
+        let (rows, cols) = (1188, 30_720);
+        let x = device.upload(&vec![0f32; (rows * cols) as usize]).unwrap();
+        let mut y = device.alloc(DType::F32, (rows * cols) as usize).unwrap();
+        rig.fake.fail(0, 0);
+        let call = LayerNormCall {
+            rows,
+            cols,
+            src: &x,
+            gamma: &x,
+            beta: NoMemory,
+            dst: &mut y,
+            mean: NoMemory,
+            rstd: NoMemory,
+        };
+        norm.launch(&stream, call).unwrap();
+        // 396 clusters of four blocks; 32 bytes for each pack of a thread.
+        let launched = launches(&rig);
+        assert_eq!(launched, ["ep_norm, [[1584, 1, 1], [512, 1, 1"]);
+        let asked =
+            rig.fake.log().into_iter().filter(|l| l.starts_with("cuFuncSetAttribute(")).collect::<Vec<_>>();
+        assert!(asked.iter().any(|l| l.contains(", 8, 65536")), "{asked:?}");
     }
     rig.assert_clean();
 }

@@ -554,7 +554,8 @@ mod tiles {
     #[cfg(test)]
     mod tests {
         use super::*;
-        use crate::kernels::matmul::{MatmulArgs, lookup};
+        use crate::kernels::gemm_plan::Plan;
+        use crate::kernels::matmul::{MatmulArgs, lookup, problem};
         use ep_core::DType;
         use ep_core::parallel::Serial;
 
@@ -564,6 +565,29 @@ mod tiles {
             // SAFETY: a CPU with tiles has the instruction, with this argument.
             unsafe { asm!("xgetbv", in("ecx") 1, out("eax") in_use, out("edx") _, options(nostack, nomem)) };
             in_use & (0b11 << 17) != 0
+        }
+
+        /// Without tiles in the CPU too.
+        #[test]
+        fn work_is_cut_into_columns_before_rows() {
+            let (m, n, k) = (1024, 512, 512);
+            let args = MatmulArgs {
+                m,
+                n,
+                k,
+                trans_a: false,
+                trans_b: false,
+                alpha: (1.0, 0.0),
+                a: std::ptr::null(),
+                b: std::ptr::null(),
+                beta: (0.0, 0.0),
+                c: std::ptr::null_mut(),
+            };
+            let plan = Plan::new::<Tiles>(&problem(&args, &[]), 2);
+            assert_eq!(plan.tile, (512, NARROW));
+            // A packed `a` would be packed again for each.
+            let plan = Plan::new::<Tiles>(&problem(&MatmulArgs { trans_a: true, ..args }, &[]), 2);
+            assert_eq!(plan.tile, (256, 512));
         }
 
         fn amx() -> Option<Isa> {

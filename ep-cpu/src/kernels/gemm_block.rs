@@ -116,7 +116,7 @@ pub(super) struct Block<'a, E: Engine> {
     pub(super) depth: usize,
     pub(super) a: Source<E::Number, E::Packed>,
     pub(super) b: Source<E::Number, E::Packed>,
-    /// Whether the rows that come next are worth asking for, because they are not in the core's own cache.
+    /// Whether what comes next, rows or a part of `c`, is worth asking for, because it is not in the core's own cache.
     pub(super) ahead: bool,
     pub(super) out: Out<E::Sum>,
     /// The part of `c` to be finished too, where the engine does that and the block is as deep as the product.
@@ -227,7 +227,8 @@ pub(super) unsafe fn multiply<E: Engine>(
     alpha: <E::Number as Element>::Scalar,
     beta: <E::Number as Element>::Scalar,
 ) -> Result<()> {
-    if let Some(small) = Small::<E>::new(problem, alpha, beta) {
+    // SAFETY: the caller's promise.
+    if let Some(small) = unsafe { Small::<E>::new(problem, alpha, beta) } {
         // SAFETY: the caller's promise.
         unsafe { E::run(small) };
         return Ok(());

@@ -7,7 +7,7 @@ use crate::kernels::gemm_block::{Block, Engine, Out, Source};
 /// Rows, columns and depth at most. No block is cut there, nor worth more than one task.
 const MOST: usize = 64;
 
-/// A product of two matrices, and the factors of the sums and of the old result.
+/// A product of two matrices, and the factors of the sums and of the old result. Made only where it may be computed.
 pub(super) struct Small<'a, E: Engine> {
     problem: &'a Problem<'a, E::Number>,
     alpha: E::Sum,
@@ -15,10 +15,12 @@ pub(super) struct Small<'a, E: Engine> {
 }
 
 impl<'a, E: Engine> Small<'a, E> {
-    /// Nothing for products that are to be done in another way. Else it may be [run](Body::run) if the matrices are
-    /// readable, and `c` is writable by nobody else, and by [`Engine::run`].
+    /// Nothing for products that are to be done in another way.
+    ///
+    /// # Safety
+    /// As for [`Element::multiply`] until the product is [run](Body::run), by [`Engine::run`].
     #[inline(always)]
-    pub(super) fn new(
+    pub(super) unsafe fn new(
         problem: &'a Problem<'a, E::Number>,
         alpha: <E::Number as Element>::Scalar,
         beta: <E::Number as Element>::Scalar,
@@ -50,7 +52,7 @@ impl<E: Engine> Body for Small<'_, E> {
             out: Out { at: p.c.get().cast(), stride: p.c_rs, alpha: self.alpha, beta: self.beta },
             part: None,
         };
-        // SAFETY: the promise of whoever runs what `new` made: the sums are in place, which is in `c`.
+        // SAFETY: what it was made for; the sums are in place, which is in `c`.
         unsafe { E::multiply(&block) }
     }
 }

@@ -297,6 +297,25 @@ mod tests {
         }
     }
 
+    /// On both sides of the sizes up to which a product is one block.
+    #[test]
+    fn one_block_and_more() {
+        let mut rng = Rng::new();
+        for dtype in [DType::F32, DType::F64] {
+            for (i, sizes) in
+                [(64, 64, 64), (65, 64, 64), (64, 80, 64), (64, 64, 65), (33, 48, 64), (64, 61, 7)]
+                    .into_iter()
+                    .enumerate()
+            {
+                for trans in 0..4 {
+                    let mut case = Case::random(dtype, 1, sizes, trans, &mut rng);
+                    (case.alpha, case.beta) = scalars(dtype)[(i + trans) % 2];
+                    case.check();
+                }
+            }
+        }
+    }
+
     #[test]
     fn several_tiles_and_panels() {
         let mut rng = Rng::new();
@@ -353,7 +372,7 @@ mod tests {
             (DType::F32, 2, (1300, 97, 30), 0),
             (DType::BF16, 1, (70, 75, 100), 0),
             (DType::BF16, 1, (70, 75, 100), 1),
-            // Tiles' sums of several groups of rows in two goes.
+            // Several groups of rows on tiles, each finished after the next is begun.
             (DType::BF16, 1, (67, 37, 530), 0),
             (DType::BF16, 1, (67, 37, 530), 1),
             // A packed `b` that second-level cache does not hold, and an odd depth.

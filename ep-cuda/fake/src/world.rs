@@ -102,6 +102,8 @@ pub(crate) struct Function {
     pub(crate) module: u64,
     pub(crate) name: String,
     pub(crate) argument_bytes: Option<usize>,
+    /// Dynamic shared memory that a block may have.
+    pub(crate) shared: u32,
 }
 
 /// Everything.

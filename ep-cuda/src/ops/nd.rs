@@ -179,7 +179,9 @@ impl<const N: usize> Nd<N> {
         let mut reach = 0;
         for (k, operand) in operands.iter().enumerate() {
             let far = |d: usize| (sizes[d] - 1).saturating_mul(strides[d][k].unsigned_abs());
-            reach = reach.max((0..*rank).fold(0u64, |sum, d| sum.saturating_add(far(d))));
+            // The first pack may begin before the first element.
+            let early = before.saturating_mul(strides[0][k].unsigned_abs());
+            reach = reach.max((0..*rank).fold(early, |sum, d| sum.saturating_add(far(d))));
             nd.strides[k][0] = strides[0][k] * if goes_on { 1 } else { pack as i64 };
             outer.clone().for_each(|d| nd.strides[k][d] = strides[d][k]);
             match *operand {

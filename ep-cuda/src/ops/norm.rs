@@ -26,19 +26,25 @@ fn holding(data: DType) -> Holding {
     Holding { pack: 16 / bytes, bytes, sources: 1, single: true }
 }
 
-/// Ways for wide aligned rows of layer_norm that clusters take several of, with gamma and beta in shared memory; by their
-/// width, of which the least number of packs comes first. Where one row at a time is as fast there are none.
-fn kept_sharings(rms: bool, data: DType, arch: Arch) -> (u64, Vec<Sharing>) {
-    let (least, shapes): (u64, &[(u32, u32)]) = match data {
-        _ if rms || arch < Arch::new(9, 0) => (0, &[]),
-        DType::F32 => (4097, &[(512, 4), (512, 8), (1024, 8)]),
-        DType::F16 | DType::BF16 => (8193, &[(512, 8)]),
-        _ => (0, &[]),
+/// Ways for wide aligned rows of layer_norm that clusters take several of, with gamma and beta in shared memory, by their
+/// width. Where one row at a time is as fast there are none.
+fn kept_sharings(rms: bool, data: DType, arch: Arch) -> Vec<Sharing> {
+    let shapes: &[(u32, u32)] = match data {
+        _ if rms || arch < Arch::new(9, 0) => &[],
+        DType::F32 => &[(512, 4), (512, 8), (1024, 8)],
+        DType::F16 | DType::BF16 => &[(512, 8)],
+        _ => &[],
     };
-    let of_shape = |(threads, blocks): (u32, u32)| {
-        [3, 4].map(|packs| Sharing { threads, lanes: 32, blocks, rows: 1, packs, aligned: true })
-    };
-    (least, shapes.iter().copied().flat_map(of_shape).collect())
+    let of_shape =
+        |&(threads, blocks)| Sharing { threads, lanes: 32, blocks, rows: 1, packs: 4, aligned: true };
+    shapes.iter().map(of_shape).collect()
+}
+
+/// Whether rows of so many packs leave few of the threads of such a cluster without work: for others one row at a time,
+/// among as many threads as it takes, is faster.
+fn fills(sharing: &Sharing, packs: u64) -> bool {
+    let capacity = sharing.capacity();
+    packs <= capacity && packs > capacity / 8 * 7
 }
 
 fn kept_spec(data: DType, sharing: Sharing) -> Spec {
@@ -83,7 +89,7 @@ pub(super) fn kernels(arch: Arch) -> [(&'static str, Vec<Spec>); 2] {
     [(LayerNorm::NAME, false), (RmsNorm::NAME, true)].map(|(name, rms)| {
         let of_row = |[data, _]: [DType; 2]| {
             let held = sharings(data, arch).into_iter().flatten().map(Some);
-            let kept = kept_sharings(rms, data, arch).1.into_iter().map(move |s| kept_spec(data, s));
+            let kept = kept_sharings(rms, data, arch).into_iter().map(move |s| kept_spec(data, s));
             held.chain([None]).map(move |sharing| spec(rms, data, sharing)).chain(kept)
         };
         (name, ROWS.into_iter().flat_map(of_row).collect())
@@ -120,8 +126,8 @@ struct Norm {
     epsilon: f64,
     /// For aligned rows and others.
     held: [Vec<(Sharing, Lazy)>; 2],
-    /// For aligned rows of at least so many packs, where clusters take several.
-    kept: (u64, Vec<(Sharing, Lazy)>),
+    /// For wide aligned rows, where clusters take several.
+    kept: Vec<(Sharing, Lazy)>,
     wide: Lazy,
     sm_count: u32,
 }
@@ -133,17 +139,16 @@ impl Norm {
         let lazy = |sharing| Lazy::new(&loader, name, spec(rms, data, sharing));
         let held = sharings(data, properties.arch)
             .map(|list| list.into_iter().map(|sharing| (sharing, lazy(Some(sharing)))).collect());
-        let (least, kept) = kept_sharings(rms, data, properties.arch);
         let has_room = |s: &Sharing| kept_bytes(s) + STATIC_BYTES <= properties.shared_bytes;
         let of_kept = |s| (s, Lazy::new(&loader, name, kept_spec(data, s)));
-        let kept = (least, kept.into_iter().filter(has_room).map(of_kept).collect());
+        let kept = kept_sharings(rms, data, properties.arch);
+        let kept = kept.into_iter().filter(has_room).map(of_kept).collect();
         Ok(Norm { data, epsilon, held, kept, wide: lazy(None), sm_count: properties.sm_count })
     }
 
     /// The kernel for several rows at a time, and how many, where that is faster.
     fn kept(&self, rows: u64, packs: u64) -> Option<(&Sharing, &Lazy, u64)> {
-        let (least, kept) = &self.kept;
-        let (sharing, lazy) = kept.iter().find(|(s, _)| packs >= *least && s.capacity() >= packs)?;
+        let (sharing, lazy) = self.kept.iter().find(|(s, _)| fills(s, packs))?;
         let each = rows_of_cluster(sharing, rows, self.sm_count);
         (each >= FEWEST_ROWS).then_some((sharing, lazy, each))
     }
@@ -234,8 +239,8 @@ mod tests {
     #[test]
     fn clusters_that_take_several_rows_have_room_for_gamma_and_beta() {
         for data in [DType::F32, DType::F16, DType::BF16] {
-            let (least, kept) = kept_sharings(false, data, HOPPER);
-            assert!(kept.is_sorted_by_key(Sharing::capacity) && kept[0].capacity() >= least, "{data:?}");
+            let kept = kept_sharings(false, data, HOPPER);
+            assert!(kept.is_sorted_by_key(Sharing::capacity), "{data:?}");
             for sharing in &kept {
                 let blocks_at_once = 1024 / sharing.threads;
                 // What an H200 has for a block, which blocks share.
@@ -244,17 +249,27 @@ mod tests {
             }
             assert_eq!(kept.last().map(Sharing::capacity), Some(131_072 / (16 / data.bytes_for_bounds())));
         }
-        let none = |rms, data, arch| kept_sharings(rms, data, arch).1.is_empty();
+        let none = |rms, data, arch| kept_sharings(rms, data, arch).is_empty();
         assert!(none(true, DType::F32, HOPPER) && none(false, DType::F64, HOPPER));
         assert!(none(false, DType::F32, Arch::new(8, 0)), "no clusters before sm_90");
     }
 
     #[test]
+    fn rows_that_would_leave_threads_idle_are_not_shared_so() {
+        let kept = kept_sharings(false, DType::F32, HOPPER);
+        let which = |packs| kept.iter().position(|s| fills(s, packs));
+        // Of 8192, 16384 and 32768 packs.
+        assert_eq!([7168, 7169, 8192, 8193].map(which), [None, Some(0), Some(0), None]);
+        assert_eq!([14_336, 14_337, 16_384].map(which), [None, Some(1), Some(1)]);
+        assert_eq!([28_672, 28_673, 32_768, 32_769].map(which), [None, Some(2), Some(2), None]);
+    }
+
+    #[test]
     fn a_cluster_takes_more_rows_the_more_there_are() {
-        let kept = kept_sharings(false, DType::F32, HOPPER).1;
+        let kept = kept_sharings(false, DType::F32, HOPPER);
         let taken = |n: usize, rows| rows_of_cluster(&kept[n], rows, 132);
         // 512 threads in four blocks: 66 clusters at once; 1024 in eight: 16.
-        assert_eq!([100, 1188, 8192, 1 << 40].map(|rows| taken(1, rows)), [0, 3, 20, 32]);
-        assert_eq!([64, 512, 4096, u64::MAX].map(|rows| taken(5, rows)), [0, 5, 32, 32]);
+        assert_eq!([100, 1188, 8192, 1 << 40].map(|rows| taken(0, rows)), [0, 3, 20, 32]);
+        assert_eq!([64, 512, 4096, u64::MAX].map(|rows| taken(2, rows)), [0, 5, 32, 32]);
     }
 }

@@ -117,7 +117,7 @@ class Device:
         import torch
 
         function = self.function(launch.spec)
-        if launch.shared > 48 << 10:
+        if launch.shared > 40 << 10:
             self.must(self.driver.cuFuncSetAttribute(function, 8, ctypes.c_int(launch.shared)), launch.spec)
         pointer = (ctypes.c_void_p * 1)(ctypes.addressof(launch.args))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

@@ -658,14 +658,14 @@ def kept_config(rms, dtype, rows, cols, aligned_rows, each):
     """Wide rows of which a cluster takes several: their configuration, and how many each takes."""
     shapes = dict(f32=((512, 4), (512, 8), (1024, 8)), f16=((512, 8),), bf16=((512, 8),)).get(dtype, ())
     pack = pack_for(SIZE[dtype])
-    if rms or not aligned_rows or cols % pack or cols // pack <= (8192 if SIZE[dtype] == 2 else 4096):
+    if rms or not aligned_rows or cols % pack:
         return None, 1
     for threads, blocks in shapes:
-        for packs in (3, 4):
-            if threads * blocks * packs >= cols // pack:
-                several = each or min(32, rows * blocks // (6 * SMS * (1024 // threads)))
-                config = dict(THREADS=threads, LANES=32, BLOCKS=blocks, PACK=pack, PACKS=packs, ALIGNED=1, KEPT=1)
-                return (config, several) if several > 2 else (None, 1)
+        capacity = threads * blocks * 4
+        if capacity // 8 * 7 < cols // pack <= capacity:
+            several = each or min(32, rows * blocks // (6 * SMS * (1024 // threads)))
+            config = dict(THREADS=threads, LANES=32, BLOCKS=blocks, PACK=pack, PACKS=4, ALIGNED=1, KEPT=1)
+            return (config, several) if several > 2 else (None, 1)
     return None, 1
 
 

@@ -5,7 +5,7 @@ import plan
 from cases import FLOATS, SIZE, case, elements, equal, near, rng_of
 from memory import numpy_dtype
 
-WIDTHS = [1, 2, 7, 31, 32, 33, 127, 128, 255, 512, 1000, 1023, 1024, 1025, 2048, 3001, 4096, 4097, 8192, 16384, 32768, 50257, 131072]
+WIDTHS = [1, 2, 7, 31, 32, 33, 127, 128, 255, 512, 1000, 1023, 1024, 1025, 2048, 3001, 4096, 4097, 8192, 16384, 30720, 32768, 50257, 65536, 122880, 131072]
 PAIRS = [("f32", "f32"), ("f16", "f16"), ("bf16", "bf16"), ("f64", "f64"), ("f16", "f32"), ("f32", "bf16"), ("bf16", "f64")]
 EPS = dict(f32=1.2e-7, f64=2.3e-16, f16=1e-3, bf16=8e-3)
 
@@ -81,9 +81,11 @@ def softmax_strided(mem, log, backward, dtype, shape):
     near(y.read(), expected, 2 * EPS[dtype], 400 * largest * min(EPS[dtype], 1.2e-7) + (6e-8 if dtype == "f16" else 0))
 
 
-@case("norm", [0, 1], ["f32", "f16", "bf16", "f64"], WIDTHS, ["auto", "shifted", "wide", "bare", "several", "several bare"])
+@case("norm", [0, 1], ["f32", "f16", "bf16", "f64"], WIDTHS, ["auto", "shifted", "wide", "bare", "several", "several bare", "many", "weights apart"])
 def norm(mem, rms, dtype, cols, how):
-    rng, rows = rng_of(rms, dtype, cols), 7
+    # Of seven rows a cluster takes three at most, of "many" five and more.
+    rng, rows = rng_of(rms, dtype, cols), 17 if how == "many" else 7
+    apart = int(how == "weights apart")
     offset = 1 if "shifted" in how else 0
 
     def data():
@@ -94,11 +96,11 @@ def norm(mem, rms, dtype, cols, how):
         return x.astype(numpy_dtype(dtype))
 
     x = mem.block(dtype, SIZE[dtype], rows * cols, offset, data)
-    g, b = [mem.block(dtype, SIZE[dtype], cols, k, lambda: rng.normal(size=cols).astype(numpy_dtype(dtype))) for k in (0, 1)]
+    g, b = [mem.block(dtype, SIZE[dtype], cols, k + apart, lambda: rng.normal(size=cols).astype(numpy_dtype(dtype))) for k in (0, 1)]
     stats = "f64" if dtype == "f64" else "f32"
     y = mem.block(dtype, SIZE[dtype], rows * cols, offset)
     mean, rstd = mem.block(stats, SIZE[stats], rows, 0, lambda: np.zeros(rows, stats.replace("f", "float"))), mem.block(stats, SIZE[stats], rows)
-    bare, each = "bare" in how, 3 if "several" in how else None
+    bare, each = "bare" in how, 7 if how == "many" else 3 if "several" in how or apart else None
     yield plan.norm(rms, dtype, rows, cols, 1e-5, x.address, y.address, 0 if bare else g.address, 0 if bare or rms else b.address, 0 if rms else mean.address, rstd.address, force="wide" if how == "wide" else None, each=each)
     v = x.read().reshape(rows, cols).astype(np.float64)
     m = 0 if rms else v.mean(1, keepdims=True)

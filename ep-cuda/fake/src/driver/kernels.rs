@@ -31,20 +31,25 @@ pub(super) extern "C" fn module_function(out: *mut u64, module: u64, name: *cons
         let kernel = kernels.iter().find(|(n, _)| *n == name).ok_or(NOT_FOUND)?;
         let (name, argument_bytes) = kernel.clone();
         let handle = w.handle();
-        w.functions.insert(handle, Function { module, name, argument_bytes });
+        w.functions.insert(handle, Function { module, name, argument_bytes, shared: UNASKED });
         give(out, handle)
     })
 }
 
+/// Dynamic shared memory without asking: 48 KiB, of which kernels may have declared some.
+const UNASKED: u32 = 40 << 10;
+
 pub(super) extern "C" fn function_set(function: u64, attribute: i32, value: i32) -> i32 {
     call("cuFuncSetAttribute", format_args!("{function:#x}, {attribute}, {value}"), Needs::Context, |w| {
-        w.functions.get(&function).ok_or(INVALID_HANDLE)?;
-        // Shared memory up to what the device has; clusters larger than is portable.
-        if (attribute == 8 && value <= 227 << 10) || (attribute == 14 && value <= 1) {
-            Ok(())
-        } else {
-            Err(INVALID_VALUE)
+        let state = w.functions.get_mut(&function).ok_or(INVALID_HANDLE)?;
+        match (attribute, value) {
+            // Shared memory up to what the device has.
+            (8, 0..=232_448) => state.shared = state.shared.max(value as u32),
+            // Clusters larger than is portable.
+            (14, 0..=1) => {}
+            _ => return Err(INVALID_VALUE),
         }
+        Ok(())
     })
 }
 
@@ -115,7 +120,7 @@ fn launch(
         && grid[0] <= i32::MAX as u32
         && (1..=65535).contains(&grid[1])
         && (1..=65535).contains(&grid[2]);
-    if !fits || !in_grid || !(1..=1024).contains(&threads) || shared > 227 << 10 {
+    if !fits || !in_grid || !(1..=1024).contains(&threads) || shared > state.shared {
         return Err(INVALID_VALUE);
     }
     w.enqueue(stream, Work::Kernel { function, argument, grid, block })
