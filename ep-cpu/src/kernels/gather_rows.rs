@@ -18,7 +18,7 @@ use std::ops::Range;
 const AHEAD: usize = 2048;
 /// The most rows ahead, where rows are small.
 const MAX_ROWS_AHEAD: usize = 24;
-/// The same for tables that no cache holds, whose rows take longer.
+/// The same where the output is streamed, whose stores delay what is read.
 const FAR_AHEAD: usize = 4096;
 const MAX_FAR_ROWS_AHEAD: usize = 64;
 /// The most bytes of a row that are prefetched before its turn; the rest is while it is copied.

@@ -232,26 +232,25 @@ unsafe fn transpose_all(
     let row_bytes = rows.size * size;
     let mode = mode(batches, rows, across, size, dst, batch * across.size * row_bytes);
     let line = LINE / size;
-    let (mut row_step, mut col_step) = match mode {
+    let (row_step, col_step) = match mode {
         Mode::Cached => (2 * line, 2048),
         Mode::Lines => (transpose::lines_at_once(size).max(2) * line, 2048),
         Mode::Panels => (8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)),
         Mode::Block => (rows.size, ((64 << 10) / row_bytes).next_multiple_of(LINE)),
     };
-    let mut kernel = transpose::lookup(isa, size, mode);
+    let kernel = transpose::lookup(isa, size, mode);
     #[cfg(target_arch = "x86_64")]
-    if matches!(mode, Mode::Lines | Mode::Panels) {
+    let (kernel, row_step, col_step) = {
         let (rows, cols, src_stride, dst_stride) = (rows.size, across.size, rows.src, across.dst);
         let whole = Matrix { rows, cols, src_stride, dst_stride };
-        if let Some(faster) = squares::lookup(isa, size, whole, mode == Mode::Lines) {
-            kernel = faster;
+        let turns = matches!(mode, Mode::Lines | Mode::Panels);
+        match squares::lookup(isa, size, whole, mode == Mode::Lines).filter(|_| turns) {
+            None => (kernel, row_step, col_step),
+            Some(faster) if mode == Mode::Lines => (faster, 2 * line, col_step),
             // The last piece may be almost two.
-            (row_step, col_step) = match mode {
-                Mode::Lines => (2 * line, col_step),
-                _ => (row_step, squares::MOST_COLS / 2),
-            };
+            Some(faster) => (faster, row_step, squares::MOST_COLS / 2),
         }
-    }
+    };
     // Neighbouring pieces of one band are done in one go, where that lengthens the streams.
     let merges = mode != Mode::Panels;
     let (row_pieces, col_pieces) = (Pieces::new(rows.size, row_step), Pieces::new(across.size, col_step));
@@ -451,11 +450,15 @@ mod tests {
 
     #[test]
     fn panels_follow_each_other() {
-        // Several pieces in both directions, of rows of an odd length.
+        // Several pieces in both directions, of rows of an odd length; the last two of source rows that lie far apart.
         for (rows, cols, size) in
-            [(5001, 300, 4), (9001, 77, 2), (601, 1300, 8), (17_000, 40, 1), (4300, 2100, 2), (70, 3001, 4)]
+            [(5001, 300, 4), (9001, 77, 2), (601, 1300, 8), (17_000, 40, 1), (9001, 2100, 2), (5001, 1535, 4)]
         {
             turn(rows, cols, 1, size, size);
+        }
+        // Whole lines instead of panels, in several pieces too.
+        for size in [2, 4, 8] {
+            turn(48 * LINE / size, 4200, 1, size, 0);
         }
     }
 

@@ -85,17 +85,30 @@ unsafe fn transpose<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8
                 walk::<SIZE, N, false>(m, [true, true], from, dst.add(band * BAND), ptr::null_mut());
             }
         } else {
-            let mut kept = Kept([MaybeUninit::uninit(); MOST_COLS * LINE]);
-            let kept = kept.0.as_mut_ptr().cast::<u8>();
-            for band in 0..bands {
-                let from = src.offset((band * rows) as isize * m.src_stride);
-                let ends = [band == 0, band + 1 == bands];
-                walk::<SIZE, N, true>(m, ends, from, dst.add(band * BAND), kept);
-            }
+            phased::<SIZE, N>(m, bands, src, dst);
         }
         if left.rows > 0 {
             let from = src.offset((bands * rows) as isize * m.src_stride);
             left_avx512::<SIZE, N>(left, whole_lines, from, dst.add(bands * BAND));
+        }
+    }
+}
+
+/// All bands, where destination rows may start anywhere. By itself, as it takes the room of what is kept.
+///
+/// # Safety
+/// As for [`transpose`].
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn phased<const SIZE: usize, const N: usize>(m: Matrix, bands: usize, src: *const u8, dst: *mut u8) {
+    let mut kept = Kept([MaybeUninit::uninit(); MOST_COLS * LINE]);
+    let kept = kept.0.as_mut_ptr().cast::<u8>();
+    for band in 0..bands {
+        // SAFETY: the caller's promise; the band lies inside the matrix.
+        unsafe {
+            let from = src.offset((band * BAND / SIZE) as isize * m.src_stride);
+            let ends = [band == 0, band + 1 == bands];
+            walk::<SIZE, N, true>(m, ends, from, dst.add(band * BAND), kept);
         }
     }
 }

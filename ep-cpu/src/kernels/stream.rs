@@ -4,7 +4,9 @@
 //! once the data no longer fits. Streaming stores skip that, but lose while the data would have stayed cached.
 
 use super::engine::Run;
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
@@ -57,6 +59,7 @@ pub(crate) trait Store {
     ///
     /// # Safety
     /// As for [`copy`]; the CPU has what it takes.
+    #[cfg(target_arch = "x86_64")]
     unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize);
 }
 
@@ -85,6 +88,7 @@ impl Store for Parts {
         }
     }
 
+    #[cfg(target_arch = "x86_64")]
     unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe { copy_by::<Parts>(dst, src, bytes) }

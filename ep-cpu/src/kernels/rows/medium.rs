@@ -175,7 +175,8 @@ where
 {
     let step = UNROLL * V::LANES;
     let whole = cols / step * step;
-    let row = Near { src, kept, cols, dst };
+    let stream = pending.as_ref().is_some_and(|pending| pending.stream);
+    let row = Near { src, kept, cols, dst, stream };
     let mut sums = Sums::new();
     // SAFETY: all is within the rows: `head + both` is at most `cols`. What is pending of an element is read before
     // what is kept of another replaces it, as it is `head` elements ahead.
@@ -246,6 +247,8 @@ struct Near<S, D, A> {
     kept: *mut A,
     cols: usize,
     dst: *mut D,
+    /// Whether `dst` will be written past the cache, so that it is not worth having there.
+    stream: bool,
 }
 
 impl<S: Cell<A>, D, A: Real + Cell<A>> Near<S, D, A> {
@@ -269,7 +272,7 @@ impl<S: Cell<A>, D, A: Real + Cell<A>> Near<S, D, A> {
     {
         let step = UNROLL * V::LANES;
         for first in (from..to).step_by(step) {
-            for i in [0, 2] {
+            for i in (0..UNROLL).step_by(2) {
                 let at = first + i * V::LANES;
                 // SAFETY: the caller's promise.
                 unsafe {
@@ -305,7 +308,7 @@ impl<S: Cell<A>, D, A: Real + Cell<A>> Near<S, D, A> {
             for byte in (0..2 * V::LANES * size_of::<S>()).step_by(LINE) {
                 prefetch_far(far.wrapping_add(byte));
             }
-        } else {
+        } else if !self.stream {
             prefetch_to_write(self.dst.wrapping_add(at), 2 * V::LANES);
         }
         // SAFETY: the caller's promise.
@@ -347,7 +350,7 @@ where
             for (i, max) in max.iter_mut().enumerate() {
                 *max = V::load(src.add(at + i * V::LANES)).max(*max);
             }
-            for at in [head + at, head + at + 2 * V::LANES] {
+            for at in (head + at..head + at + step).step_by(2 * V::LANES) {
                 match (pending.log, pending.stream) {
                     (false, false) => pending.two::<STORE, false>(at),
                     (false, true) => pending.two::<STREAM, false>(at),
