@@ -166,8 +166,9 @@ formulas! {
     Log10 = |dy, x, _| dy * (M::V::splat(LOG10_E) / x);
     Log1p = |dy, x, _| dy / (x + 1.0);
     LogSigmoid: wide = |dy, x, _| dy * M::sigmoid(-x);
-    Reciprocal = |dy, x, _| -dy / x / x;
-    ReciprocalNoNan = |dy, x, _| {
+    // Of a small `dy` the first quotient may be subnormal, though the second is not.
+    Reciprocal: wide = |dy, x, _| -dy / x / x;
+    ReciprocalNoNan: wide = |dy, x, _| {
         let zero = M::V::splat(0.0);
         M::V::select(x.equals(zero), zero, -dy / x / x)
     };

@@ -426,6 +426,11 @@ fn gradients_at_the_ends() {
     assert_eq!(at("log_sigmoid_backward_with_dy_x", 2.0, -1e38), 2.0);
     assert_eq!(at("relu_backward_with_dy_x", f64::NAN, -1.0), 0.0);
     assert_eq!(at("reciprocal_no_nan_backward_with_dy_x", 3.0, 0.0), 0.0);
+    for name in ["reciprocal_backward_with_dy_x", "reciprocal_no_nan_backward_with_dy_x"] {
+        // 1025 * 2^16 / 9 times the least number: dividing once by `x` would round.
+        let least = 2f64.powi(-149);
+        assert_eq!(at(name, 1025.0 * least, 3.0 * 2f64.powi(-8)), -7_463_822.0 * least, "{name}");
+    }
     assert_eq!(at("abs_backward_with_dy_x", 3.0, 0.0), 0.0);
 }
 
