@@ -180,7 +180,10 @@ fn page(rows: &[Row], isas: &[Isa], points: u64) -> String {
             let found = rows.iter().find(|row| row.op.name() == name && row.dtype == dtype);
             let _ = match found {
                 Some(Row { worst, .. }) if worst.ulps == 0.0 => write!(text, " 0 |"),
-                Some(row) => write!(text, " {:.2} at {} |", row.worst.ulps, row.worst.place(row.op)),
+                Some(row) => {
+                    let past = if holds(row) { "" } else { ", past the limit" };
+                    write!(text, " {:.2} at {}{past} |", row.worst.ulps, row.worst.place(row.op))
+                }
                 None => write!(text, " |"),
             };
         }
