@@ -144,7 +144,7 @@ mod tests {
         close(zeta(60.0, 1.0), 1.0 + 2f64.powi(-60));
         // The powers are subnormal, or vanish, but their sum does not.
         let (tiny, least) = (zeta(35.64622665762318, 1.0422069551503786e9), 5e-324);
-        assert!((tiny - 1.052608645950144e-314).abs() <= 1e-8 * tiny, "{tiny:e}");
+        assert!((tiny - 1.052_608_646e-314).abs() <= 1e-8 * tiny, "{tiny:e}");
         assert!((zeta(36.5, 1e9) - 1e9f64.powf(-17.75) * 1e9f64.powf(-17.75) / 35.5).abs() <= 2.0 * least);
         assert_eq!(zeta(1.0, 2.0), f64::INFINITY);
         assert_eq!((zeta(3.0, 0.0), zeta(2.0, -4.0)), (f64::INFINITY, f64::INFINITY));
