@@ -117,6 +117,16 @@ pub(super) trait Vector: Arithmetic {
     unsafe fn store_two<D: Cell<Self::Lane>>(self, next: Self, at: *mut D, stream: bool, narrow: bool) {
         let _ = narrow;
         // SAFETY: the caller's promise.
+        unsafe { self.store_each_of_two(next, at, stream) };
+    }
+
+    /// [`Self::store_two`] without narrowing.
+    ///
+    /// # Safety
+    /// As for [`Self::store_two`].
+    #[inline(always)]
+    unsafe fn store_each_of_two<D: Cell<Self::Lane>>(self, next: Self, at: *mut D, stream: bool) {
+        // SAFETY: the caller's promise.
         unsafe {
             let second = at.add(Self::LANES);
             if stream {

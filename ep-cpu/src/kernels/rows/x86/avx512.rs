@@ -242,22 +242,14 @@ impl Vector for F32x16 {
     unsafe fn store_two<D: Cell<f32>>(self, next: Self, at: *mut D, stream: bool, narrow: bool) {
         // SAFETY: the caller's promise, and the level has the instructions; that of bf16 was found by `narrows`.
         unsafe {
-            if D::DTYPE == DType::BF16 && narrow {
-                let both = narrow_two(self.0, next.0);
-                if stream {
-                    _mm512_stream_si512(at.cast(), both)
-                } else {
-                    _mm512_storeu_si512(at.cast(), both)
-                }
-                return;
+            if !(D::DTYPE == DType::BF16 && narrow) {
+                return self.store_each_of_two(next, at, stream);
             }
-            let second = at.add(Self::LANES);
+            let both = narrow_two(self.0, next.0);
             if stream {
-                self.stream(at);
-                next.stream(second);
+                _mm512_stream_si512(at.cast(), both)
             } else {
-                self.store(at);
-                next.store(second);
+                _mm512_storeu_si512(at.cast(), both)
             }
         }
     }
