@@ -41,6 +41,20 @@ const LN: [f64; 8] = [
     0.13860432944403706,
 ];
 
+/// The first term of `(atanh(s) / s - 1) / s^2`.
+const LOG2_FIRST: f64 = 1.0 / 3.0;
+
+/// The rest of it over s^2, in s^2, for |s| up to 1/5.
+const LOG2: [f64; 7] = [
+    0.2000000000001113,
+    0.14285714281140527,
+    0.11111111849867754,
+    0.0909084806609877,
+    0.07695127280480385,
+    0.06593171232711256,
+    0.06882823030922852,
+];
+
 /// `(sin(r) / r - 1) / r^2` in r^2, for |r| up to pi / 4.
 const SIN: [f64; 7] = [
     -0.16666666666666666,
@@ -191,7 +205,7 @@ impl<V: Vector<Elem = f64>> Double<V> {
         k.mul_add(V::splat(LN_2_HIGH), f - excess)
     }
 
-    /// `log2(x)` as a sum of two, for positive finite x; right to 2^-58 relative.
+    /// `log2(x)` as a sum of two, for positive finite x; right to 2^-60 relative.
     #[inline(always)]
     fn log2_parts(x: V) -> (V, V) {
         // 2 / ln(2), and how much more it is.
@@ -200,17 +214,32 @@ impl<V: Vector<Elem = f64>> Double<V> {
         let f = m - 1.0;
         // s = f / (2 + f), and what its rounding and that of the sum have lost.
         let sum = f + 2.0;
-        let s = f / sum;
-        let product = s * sum;
-        let error = (f - product) - s.product_error(sum, product);
-        let lost = s.neg_mul_add(f - (sum - 2.0), error) * sum.rough_reciprocal();
+        let inverse = sum.rough_reciprocal();
+        let s = f * inverse;
+        let s = s.neg_mul_add(sum, f).mul_add(inverse, s);
+        let error = if V::FUSED {
+            s.neg_mul_add(sum, f)
+        } else {
+            let product = s * sum;
+            (f - product) - s.product_error(sum, product)
+        };
+        let lost = s.neg_mul_add(f - (sum - 2.0), error) * inverse;
         let square = s * s;
-        let high = s * SCALE.0;
-        let low = s.product_error(V::splat(SCALE.0), high) + (s * SCALE.1 + lost * SCALE.0);
-        let tail = polynomial(square, &LN) * (square * s);
-        let low = tail.mul_add(V::splat(LOG2_E), low);
+        let square_low = (s + s).mul_add(lost, s.product_error(s, square));
+        let scaled = s * SCALE.0;
+        let scaled_low = s.mul_add(V::splat(SCALE.1), s.product_error(V::splat(SCALE.0), scaled));
+        let scaled_low = lost.mul_add(V::splat(SCALE.0), scaled_low);
+        // atanh(s) / s - 1, whose first term has to have more digits than one number.
+        let more = square * LOG2_FIRST;
+        let more_low =
+            square_low.mul_add(V::splat(LOG2_FIRST), square.product_error(V::splat(LOG2_FIRST), more));
+        let more_low = polynomial(square, &LOG2).mul_add(square * square, more_low);
+        let second = scaled * more;
+        let low = scaled_low.mul_add(more, scaled.product_error(more, second));
+        let low = scaled.mul_add(more_low, low) + scaled_low;
+        let high = scaled + second;
         let whole = k + high;
-        let rest = (k - whole) + high + low;
+        let rest = (k - whole) + high + ((scaled - high) + second + low);
         let result = whole + rest;
         (result, rest - (result - whole))
     }
@@ -496,14 +525,21 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
     fn pow(x: V, y: V) -> V {
         let (zero, one, infinity) = (V::splat(0.0), V::splat(1.0), V::splat(f64::INFINITY));
         let size = x.abs();
-        let (high, low) = Self::log2_parts(size);
-        let high = V::select(size.lt(infinity), high, size);
-        let high = V::select(size.equals(zero), -infinity, high);
+        let (mut high, low) = Self::log2_parts(size);
+        let usual = zero.lt(x) & x.lt(infinity) & y.abs().lt(infinity);
+        let unusual = (!usual).any();
+        if unusual {
+            high = V::select(size.lt(infinity), high, size);
+            high = V::select(size.equals(zero), -infinity, high);
+        }
         let exponent = (y * high).at_most(1100.0).at_least(-1100.0);
         let low = y.mul_add(low, y.product_error(high, exponent));
         let low = V::select(exponent.abs().lt(V::splat(1100.0)), low, zero);
         let (n, _) = nearest(exponent, 1.0);
         let power = Self::exp_reduced((exponent - n + low) * LN_2).scale(n);
+        if !unusual {
+            return power;
+        }
         let power = V::select(size.equals(one) | y.equals(zero), one, power);
 
         let integral = y.floor().equals(y);

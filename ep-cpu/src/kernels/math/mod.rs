@@ -12,6 +12,8 @@ mod double;
 mod gamma;
 mod pieces;
 mod single;
+#[cfg(test)]
+mod tests;
 
 use super::simd::Vector;
 use std::marker::PhantomData;
