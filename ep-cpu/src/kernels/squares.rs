@@ -264,7 +264,7 @@ unsafe fn lanes(at: *const u8, stride: isize) -> [__m512i; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{Guarded, Rng};
+    use crate::kernels::testing::{Guarded, Rng, between_pages};
 
     /// Transposes to a destination `shift` bytes behind a line, and compares all of it, gaps included.
     fn check<const SIZE: usize, const N: usize>(rows: usize, cols: usize, gaps: [usize; 2], shift: usize) {
@@ -321,20 +321,6 @@ mod tests {
         of_size::<2, 8>();
         of_size::<4, 4>();
         of_size::<8, 2>();
-    }
-
-    /// Bytes between two inaccessible pages, at either of them. Never unmapped, as tests are few.
-    fn between_pages(bytes: usize, at_end: bool) -> *mut u8 {
-        let room = bytes.next_multiple_of(PAGE);
-        let (flags, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
-        // SAFETY: a new mapping, of which only the pages between the first and the last become accessible.
-        unsafe {
-            let map = libc::mmap(ptr::null_mut(), room + 2 * PAGE, libc::PROT_NONE, flags, -1, 0);
-            assert_ne!(map, libc::MAP_FAILED);
-            let start = map.cast::<u8>().add(PAGE);
-            assert_eq!(libc::mprotect(start.cast(), room, access), 0);
-            start.add(if at_end { room - bytes } else { 0 })
-        }
     }
 
     #[test]

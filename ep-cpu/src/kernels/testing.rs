@@ -114,6 +114,21 @@ impl<T: Copy> Guarded<T> {
     }
 }
 
+/// Bytes between two inaccessible pages, at either of them. Never unmapped, as tests are few.
+pub(crate) fn between_pages(bytes: usize, at_end: bool) -> *mut u8 {
+    const PAGE: usize = 4096;
+    let room = bytes.next_multiple_of(PAGE);
+    let (flags, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: a new mapping, of which only the pages between the first and the last become accessible.
+    unsafe {
+        let map = libc::mmap(std::ptr::null_mut(), room + 2 * PAGE, libc::PROT_NONE, flags, -1, 0);
+        assert_ne!(map, libc::MAP_FAILED);
+        let start = map.cast::<u8>().add(PAGE);
+        assert_eq!(libc::mprotect(start.cast(), room, access), 0);
+        start.add(if at_end { room - bytes } else { 0 })
+    }
+}
+
 /// `values` as stored elements of a floating-point dtype; a complex one takes them in pairs.
 pub(crate) fn encode(dtype: DType, values: &[f64]) -> Vec<u8> {
     fn all<const N: usize>(values: &[f64], f: impl Fn(f64) -> [u8; N]) -> Vec<u8> {

@@ -19,6 +19,8 @@ pub(super) trait Fold<V>: 'static {
         let _ = n;
         acc
     }
+    /// Whether this adds up.
+    const SUM: bool = false;
     /// Whether [`Self::four`] is cheaper than four of [`Self::take`].
     const FOUR: bool = false;
     /// Four values combined, which are then taken as one. It may lose what [`Self::is_lost`] then tells.
@@ -184,6 +186,7 @@ pub(super) struct All;
 impl<V, A: Arithmetic<V>> Fold<V> for Sum<A> {
     type Acc = A;
     const START: A = A::ZERO;
+    const SUM: bool = true;
     const FOUR: bool = A::FOUR;
 
     #[inline(always)]
@@ -245,6 +248,7 @@ impl Divide for Complex<f64> {
 impl<V, A: Arithmetic<V> + Divide> Fold<V> for Mean<A> {
     type Acc = A;
     const START: A = A::ZERO;
+    const SUM: bool = true;
     const FOUR: bool = A::FOUR;
 
     #[inline(always)]

@@ -8,6 +8,7 @@
 mod columns;
 mod fold;
 mod rows;
+mod sums;
 #[cfg(test)]
 mod tests;
 

@@ -1,13 +1,14 @@
 //! Reductions over the last axis.
 
 use super::fold::{Finish, Fold};
-use super::{CHUNK, room};
+use super::{CHUNK, room, sums};
 use crate::isa::{Body, Isa};
 use crate::kernels::elem::Storage;
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
 use crate::kernels::sink::prefetch;
 use ep_core::Result;
 use ep_core::parallel::Parallel;
+use std::any::TypeId;
 use std::marker::PhantomData;
 
 /// Values combined side by side: several vectors, which hides the latency of an addition.
@@ -20,33 +21,36 @@ pub(super) const GROUP: usize = 16;
 /// Values combined side by side behind the last of [`LANES`]: a vector.
 const PART: usize = 16;
 /// Bytes fetched ahead of their use, past the ends of rows.
-const AHEAD: usize = 2048;
+pub(super) const AHEAD: usize = 2048;
 /// Chunks combined in one go.
 const BATCH: usize = 64;
 
 /// The chunks of consecutive rows, of which each has as many. Made only where `src` is readable for them and `out`
 /// writable for one result of each.
-struct Chunks<S, A, F> {
+pub(super) struct Chunks<S, A> {
     /// The first row.
-    src: *const S,
-    reduced: usize,
+    pub(super) src: *const S,
+    pub(super) reduced: usize,
     /// The first chunk's number in the first row, and chunks of a row.
-    first: usize,
-    of: usize,
-    count: usize,
-    out: *mut A,
-    fold: PhantomData<F>,
+    pub(super) first: usize,
+    pub(super) of: usize,
+    pub(super) count: usize,
+    pub(super) out: *mut A,
 }
 
-impl<S: Storage, F: Fold<S::Value>> Body for Chunks<S, F::Acc, F> {
+/// Combines chunks by loops.
+struct Loops<'a, S, A, F>(&'a Chunks<S, A>, PhantomData<F>);
+
+impl<S: Storage, F: Fold<S::Value>> Body for Loops<'_, S, F::Acc, F> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
-        let (mut row, mut chunk) = (self.src, self.first);
-        for i in 0..self.count {
+        let chunks = self.0;
+        let (mut row, mut chunk) = (chunks.src, chunks.first);
+        for i in 0..chunks.count {
             let start = chunk * CHUNK;
-            let count = CHUNK.min(self.reduced - start);
+            let count = CHUNK.min(chunks.reduced - start);
             // SAFETY: what a `Chunks` is made with.
             unsafe {
                 let at = row.add(start);
@@ -54,10 +58,10 @@ impl<S: Storage, F: Fold<S::Value>> Body for Chunks<S, F::Acc, F> {
                 if F::FOUR && F::is_lost(acc) {
                     acc = combine::<S, F, false>(at, count);
                 }
-                self.out.add(i).write(acc);
+                chunks.out.add(i).write(acc);
                 chunk += 1;
-                if chunk == self.of {
-                    (row, chunk) = (row.add(self.reduced), 0);
+                if chunk == chunks.of {
+                    (row, chunk) = (row.add(chunks.reduced), 0);
                 }
             }
         }
@@ -142,15 +146,16 @@ where
     let combine = |unit: usize, count: usize, out: *mut F::Acc| {
         // SAFETY: chunks of the rows that the caller promises.
         let src = unsafe { src.get().add(unit / chunks * reduced) };
-        isa.dispatch(Chunks::<S, F::Acc, F> {
-            src,
-            reduced,
-            first: unit % chunks,
-            of: chunks,
-            count,
-            out,
-            fold: PhantomData,
-        });
+        let (first, of) = (unit % chunks, chunks);
+        let types = (TypeId::of::<S>(), TypeId::of::<F::Acc>());
+        if F::SUM && types == (TypeId::of::<f32>(), TypeId::of::<f64>()) {
+            let (src, out) = (src.cast(), out.cast());
+            // SAFETY: as above; these are the types.
+            if unsafe { sums::run(isa, &Chunks { src, reduced, first, of, count, out }) } {
+                return;
+            }
+        }
+        isa.dispatch(Loops(&Chunks { src, reduced, first, of, count, out }, PhantomData::<F>));
     };
     let store = |row: usize, acc: F::Acc| {
         // SAFETY: `row < outer`, written by one task.
@@ -166,6 +171,12 @@ where
             for unit in units.clone().step_by(BATCH) {
                 let parts = &mut parts[..BATCH.min(units.end - unit)];
                 combine(unit, parts.len(), parts.as_mut_ptr());
+                if chunks == 1 {
+                    for (i, &part) in parts.iter().enumerate() {
+                        store(unit + i, F::join(F::START, part));
+                    }
+                    continue;
+                }
                 for part in parts {
                     total = F::join(total, *part);
                     done += 1;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::kernels::testing::{Guarded, Rng, Threads, bytes_of, words};
+use crate::kernels::testing::{Guarded, Rng, Threads, between_pages, bytes_of, words};
 use primitives::reference::{Data, Launch, Number};
 
 /// Launches a row of the table; what it writes.
@@ -120,14 +120,23 @@ fn sums_of_four_lose_nothing() {
     };
     for isa in Isa::available() {
         for n in [256, 300, 512, 1000] {
-            // Elements 32 apart are added first.
             let mut values = vec![0f32; n];
-            for (at, x) in [(3, 3e38), (67, 3e38), (131, 3e38), (4, -3e38), (68, -3e38)] {
-                values[at] = x;
+            // Elements 32 apart are added first, or 16, by vectors of 8.
+            for apart in [16, 32] {
+                let large =
+                    [(3, 3e38), (2 * apart + 3, 3e38), (3 * apart + 3, 3e38), (4, -3e38), (apart + 4, -3e38)];
+                values.fill(0.0);
+                for (at, x) in large {
+                    values[at] = x;
+                }
+                let want = 3e38f32;
+                assert_eq!(run("sum", &values, isa), want, "{n} at {isa}, {apart}");
+                assert_eq!(
+                    run("mean", &values, isa),
+                    (f64::from(want) / n as f64) as f32,
+                    "{n} at {isa}, {apart}"
+                );
             }
-            let want = 3e38f32;
-            assert_eq!(run("sum", &values, isa), want, "{n} at {isa}");
-            assert_eq!(run("mean", &values, isa), (f64::from(want) / n as f64) as f32, "{n} at {isa}");
             values[70] = f32::INFINITY;
             assert_eq!(run("sum", &values, isa), f32::INFINITY, "{n} at {isa}");
             for at in [0, 70, 140, 255, n - 1] {
@@ -138,6 +147,42 @@ fn sums_of_four_lose_nothing() {
                 }
                 values[at] = f32::NEG_INFINITY;
                 assert_eq!(run("min", &values, isa), f32::NEG_INFINITY, "{n}, {at}, {isa}");
+            }
+        }
+    }
+}
+
+/// Rows of every length up to some vectors of four, the last one at the end of its memory and the first at the
+/// beginning, in f64 what the loops of the baseline give.
+#[test]
+fn sums_of_rows_of_all_lengths() {
+    let mut rng = Rng::new();
+    let row = rows().find(|r| OPS[r.op] == "sum" && r.src == DType::F32 && r.dst == DType::F32).unwrap();
+    for cols in rows::SHORT..300 {
+        // Past the rows that are combined in one go, or a few.
+        let rows = if cols % 60 == 0 { 70 } else { 1 + rng.next() as usize % 5 };
+        let values: Vec<f32> = (0..rows * cols).map(|_| (1000.0 * rng.signed()) as f32).collect();
+        for at_end in [false, true] {
+            let src = between_pages(size_of_val(&values[..]), at_end).cast::<f32>();
+            // SAFETY: there is room for them.
+            unsafe { src.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
+            for isa in Isa::available() {
+                let mut out = Guarded::<f32>::new(rows);
+                let args = ReduceArgs {
+                    outer: rows,
+                    reduced: cols,
+                    inner: 1,
+                    src: src.cast(),
+                    dst: out.ptr().cast(),
+                };
+                // SAFETY: both sides have these sizes.
+                unsafe { (row.kernel)(isa, &Threads(1), &args) }.unwrap();
+                for (got, values) in out.written().iter().zip(values.chunks(cols)) {
+                    let want: f64 = values.iter().map(|&x| f64::from(x)).sum();
+                    let size: f64 = values.iter().map(|&x| f64::from(x.abs())).sum();
+                    let off = (f64::from(*got) - want).abs();
+                    assert!(off <= 2f64.powi(-22) * size, "{cols}: {got}, not {want}, at {isa}");
+                }
             }
         }
     }
