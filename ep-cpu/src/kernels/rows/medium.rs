@@ -211,12 +211,19 @@ where
             let len = V::LANES.min(cols - at);
             let x = V::load_part(src.add(at), len, V::Lane::ZERO);
             largest[0] = x.magnitude_in_row(largest[0]);
-            let e = x.exp_near();
+            let e = near_exponential::<V, D>(log, x);
             total = total.add(e.first_lanes(len));
             if log { x } else { e }.store(kept.add(at));
         }
         (total.fold(V::add).first(), join(largest, V::magnitude))
     }
+}
+
+/// The exponential of an element that is near, as right as a result `D` shows. The logarithm of a sum shows more: where it
+/// is near 0, so may be a result.
+#[inline(always)]
+fn near_exponential<V: Vector, D>(log: bool, x: V) -> V {
+    if size_of::<D>() == 2 && !log { x.exp_near_short() } else { x.exp_near() }
 }
 
 /// What is done of the pending row beside the exponentials of the next: nothing, or results stored, or past the cache.
@@ -314,7 +321,7 @@ impl<S: Cell<A>, D, A: Real + Cell<A>> Near<S, D, A> {
         // SAFETY: the caller's promise.
         unsafe {
             let x = [V::load(self.src.add(at)), V::load(self.src.add(at + V::LANES))];
-            let e = [x[0].exp_near(), x[1].exp_near()];
+            let e = [near_exponential::<V, D>(LOG, x[0]), near_exponential::<V, D>(LOG, x[1])];
             sums.largest[i] = x[0].magnitude_in_row(sums.largest[i]);
             sums.largest[i + 1] = x[1].magnitude_in_row(sums.largest[i + 1]);
             sums.sum[i] = sums.sum[i].add(e[0]);

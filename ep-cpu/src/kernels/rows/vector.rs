@@ -50,6 +50,12 @@ pub(super) trait Vector: Arithmetic {
         unreachable!("a level without a bound has nothing that is near")
     }
 
+    /// As [`Self::exp_near`], but to 2^-14 and with less to do: for what is rounded to 16 bits.
+    #[inline(always)]
+    fn exp_near_short(self) -> Self {
+        self.exp_near()
+    }
+
     /// The larger magnitude, lane by lane, of `self` and of what is not negative; that where `self` is NaN.
     #[inline(always)]
     fn magnitude(self, least: Self) -> Self {

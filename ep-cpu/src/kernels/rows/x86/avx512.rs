@@ -103,6 +103,24 @@ impl F32x16 {
 }
 
 impl F32x16 {
+    /// `(p, r, n)` such that the exponential of what is near is `p exp(r)` times 2 to the integer below `n`, and p a power
+    /// of the 32nd root of 2.
+    #[inline(always)]
+    fn exp_near_parts(self) -> (Self, Self, Self) {
+        // As `exp_by_table`, without what larger numbers need.
+        let rounder = Self::splat(f32::TO_INTEGER / 32.0);
+        let rounded = self.mul_add(Self::splat(f32::LOG2_E), rounder);
+        let n = rounded.sub(rounder);
+        let r = n.neg_mul_add(Self::splat(std::f32::consts::LN_2), self);
+        let [low, high] = &POWERS;
+        // SAFETY: the tables are vectors in size and alignment, and the level has the instructions.
+        let power = unsafe {
+            let (low, high) = (_mm512_load_ps(low.0.as_ptr()), _mm512_load_ps(high.0.as_ptr()));
+            Self(_mm512_permutex2var_ps(low, _mm512_castps_si512(rounded.0), high))
+        };
+        (power, r, n)
+    }
+
     /// Halves the lanes of two vectors into one, within each 128 bits.
     #[inline(always)]
     fn within(self, other: Self, f: impl Fn(Self, Self) -> Self) -> Self {
@@ -139,19 +157,18 @@ impl Vector for F32x16 {
 
     #[inline(always)]
     fn exp_near(self) -> Self {
-        // As `exp_by_table`, without what larger numbers need.
-        let rounder = Self::splat(f32::TO_INTEGER / 32.0);
-        let rounded = self.mul_add(Self::splat(f32::LOG2_E), rounder);
-        let n = rounded.sub(rounder);
-        let r = n.neg_mul_add(Self::splat(std::f32::consts::LN_2), self);
+        let (power, r, n) = self.exp_near_parts();
         let slope = r.mul_add(Self::splat(0.5), Self::splat(EXP_SLOPE as f32));
-        let [low, high] = &POWERS;
-        // SAFETY: the tables are vectors in size and alignment, and the level has the instructions.
-        unsafe {
-            let (low, high) = (_mm512_load_ps(low.0.as_ptr()), _mm512_load_ps(high.0.as_ptr()));
-            let power = Self(_mm512_permutex2var_ps(low, _mm512_castps_si512(rounded.0), high));
-            Self(_mm512_scalef_ps(power.mul(r).mul_add(slope, power).0, n.0))
-        }
+        // SAFETY: the level has the instruction.
+        Self(unsafe { _mm512_scalef_ps(power.mul(r).mul_add(slope, power).0, n.0) })
+    }
+
+    #[inline(always)]
+    fn exp_near_short(self) -> Self {
+        // The next term, of r^2 / 2, is below 2^-14, as r is at most half of ln(2) / 32.
+        let (power, r, n) = self.exp_near_parts();
+        // SAFETY: the level has the instruction.
+        Self(unsafe { _mm512_scalef_ps(power.mul_add(r, power).0, n.0) })
     }
 
     #[inline(always)]
@@ -246,11 +263,7 @@ impl Vector for F32x16 {
                 return self.store_each_of_two(next, at, stream);
             }
             let both = narrow_two(self.0, next.0);
-            if stream {
-                _mm512_stream_si512(at.cast(), both)
-            } else {
-                _mm512_storeu_si512(at.cast(), both)
-            }
+            if stream { _mm512_stream_si512(at.cast(), both) } else { _mm512_storeu_si512(at.cast(), both) }
         }
     }
 
