@@ -215,6 +215,13 @@ impl<V: simd::Single> Single<V> {
     }
 }
 
+/// `x (1 - tail)` for `x` from 0 up and `x tail` below, given `|x|` and a positive `tail`. Zeros keep their signs, as the
+/// larger of two zeros is `x`, and products that vanish have them.
+#[inline(always)]
+fn beside_tail<V: Vector>(x: V, size: V, tail: V) -> V {
+    size.neg_mul_add(tail, x.at_least(0.0))
+}
+
 /// The first digits of a constant as an f32, and the rest.
 const fn parts(c: f64) -> (f64, f64) {
     let high = c as f32 as f64;
@@ -351,7 +358,7 @@ impl<V: simd::Single> Math for Single<V> {
     fn gelu(x: V) -> V {
         let t = x.abs();
         let Some(tail) = t.piecewise(V::splat(-0.0), &pieces::CDF) else { return Self::gelu_anywhere(x) };
-        let near = t.neg_mul_add(tail, x.at_least(0.0)).copysign(x);
+        let near = beside_tail(x, t, tail);
         let far = !t.lt(V::splat(pieces::CDF.end.into()));
         if far.any() { V::select(far, Self::gelu_anywhere(x), near) } else { near }
     }
@@ -363,7 +370,7 @@ impl<V: simd::Single> Math for Single<V> {
             let (high, low) = fast_gelu_argument(x);
             return Self::gated_anywhere(x, high, low);
         };
-        let near = t.neg_mul_add(tail, x.at_least(0.0)).copysign(x);
+        let near = beside_tail(x, t, tail);
         let far = !t.lt(V::splat(pieces::FAST_CDF.end.into()));
         if far.any() {
             let (high, low) = fast_gelu_argument(x);
@@ -399,7 +406,7 @@ impl<V: simd::Single> Math for Single<V> {
         let Some(tail) = t.piecewise(V::select(negative, -low, low), &pieces::LOGISTIC) else {
             return Self::gated_anywhere(x, high, low);
         };
-        let near = x.abs().neg_mul_add(tail, x.at_least(0.0)).copysign(x);
+        let near = beside_tail(x, x.abs(), tail);
         let far = !t.lt(V::splat(pieces::LOGISTIC.end.into()));
         if far.any() { V::select(far, Self::gated_anywhere(x, high, low), near) } else { near }
     }

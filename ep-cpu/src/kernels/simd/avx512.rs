@@ -385,7 +385,10 @@ impl Single for F32x16 {
 
     #[inline(always)]
     fn piecewise<const N: usize>(self, low: Self, pieces: &'static Pieces<N>) -> Option<Self> {
-        let piece = x!(_mm512_cvttps_epi32(_mm512_mul_ps(self.0, _mm512_set1_ps(pieces.scale))));
+        // Towards zero, the sum with 2^23 has the integer below the product in its low bits.
+        const DOWN: i32 = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
+        let (scale, rounder) = (Self::splat(pieces.scale.into()), Self::splat(8_388_608.0));
+        let piece = x!(_mm512_castps_si512(_mm512_fmadd_round_ps::<DOWN>(self.0, scale.0, rounder.0)));
         let x = (self - pieces.centers.at(piece)) + low;
         let mut sum = pieces.coefficients[N - 1].at(piece);
         for k in (0..N - 1).rev() {
