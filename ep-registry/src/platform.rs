@@ -76,6 +76,20 @@ pub(crate) struct Ownership {
     pub(crate) sticky: bool,
 }
 
+/// Whether [`order_threads`] works in this process.
+pub(crate) fn can_order_threads() -> bool {
+    sys::can_order_threads()
+}
+
+/// Orders the memory accesses of every thread of this process: each thread's come either before this, and are seen by the
+/// caller afterwards, or after it, and see what the caller did before.
+///
+/// # Panics
+/// Where the system does not do that. It did when [`can_order_threads`] was asked, so it has been forbidden since.
+pub(crate) fn order_threads() {
+    assert!(sys::order_threads(), "the system refuses `membarrier`, which it allowed before");
+}
+
 /// Identifies a file and its state: it differs after the file was replaced or written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
@@ -114,6 +128,35 @@ mod sys {
     pub(super) fn privileged() -> bool {
         // SAFETY: none of these have preconditions, and none can fail.
         unsafe { libc::getuid() != libc::geteuid() || libc::getgid() != libc::getegid() }
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn membarrier(command: libc::c_int) -> bool {
+        // SAFETY: no command has preconditions, or does anything to memory but order accesses.
+        unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) fn can_order_threads() -> bool {
+        // Threads that start later, and forked processes, need no call of their own.
+        static REGISTERED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        *REGISTERED.get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(super) fn order_threads() -> bool {
+        // The other is slow.
+        membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) || membarrier(libc::MEMBARRIER_CMD_GLOBAL)
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(super) fn can_order_threads() -> bool {
+        false
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(super) fn order_threads() -> bool {
+        false
     }
 
     pub(super) fn process_has_symbol(name: &CStr) -> Option<bool> {
@@ -158,6 +201,14 @@ mod sys {
     }
 
     pub(super) fn privileged() -> bool {
+        false
+    }
+
+    pub(super) fn can_order_threads() -> bool {
+        false
+    }
+
+    pub(super) fn order_threads() -> bool {
         false
     }
 

@@ -5,16 +5,17 @@
 //! the first where both providers have such a thing; otherwise switching between lanes waits for the work of
 //! the lane that was used before.
 //!
-//! Calls take a lock, so a stream may be used from several threads; their work is then in some order.
+//! Calls take a lock, so a stream may be used from several threads; their work is then in some order. It costs the first
+//! thread little as long as there is no other ([`OwnedMutex`]).
 
 use crate::device::Device;
 use crate::graph::{Access, Recording, Uses};
 use crate::memory::Memory;
+use crate::owned::OwnedMutex;
 use crate::shared::Shared;
 use ep_core::handle::{EventHandle, StreamHandle};
 use ep_core::provider::StreamOptions;
 use ep_core::{Code, Error, Result};
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ impl Drop for Adopted {
 pub(crate) struct StreamCore {
     pub(crate) device: Device,
     options: StreamOptions,
-    state: Mutex<State>,
+    state: OwnedMutex<State>,
     /// How many asynchronous pieces of work were queued, and how many of those are known to be done.
     submitted: AtomicU64,
     completed: AtomicU64,
@@ -89,7 +90,7 @@ impl Stream {
         let core = StreamCore {
             device,
             options,
-            state: Mutex::default(),
+            state: OwnedMutex::new(State::default()),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             recording: AtomicBool::new(false),
@@ -114,7 +115,7 @@ impl Stream {
         let core = Arc::new(StreamCore {
             device,
             options: StreamOptions::default(),
-            state: Mutex::new(state),
+            state: OwnedMutex::new(state),
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             recording: AtomicBool::new(false),

@@ -90,6 +90,24 @@ pub unsafe fn read_table<T: Growable>(ptr: *const T) -> Result<T> {
 pub unsafe fn read_struct<T: Growable>(ptr: *const T) -> Result<T> {
     // SAFETY: as the caller promises.
     let size = unsafe { checked_size(ptr) }?;
+    if size == size_of::<T>() {
+        // SAFETY: aligned, readable for `size_of::<T>()` bytes; any bytes of the peer's are a valid `T`, which holds only
+        // integers, floats and nullable pointers.
+        return Ok(unsafe { ptr.read() });
+    }
+    // SAFETY: readable for `size` bytes as the caller promises.
+    unsafe { read_other(ptr, size) }
+}
+
+/// A struct of another version than ours: apart, so that launches need no call for those of our own.
+///
+/// # Errors
+/// As [`read_struct`].
+///
+/// # Safety
+/// `ptr` is aligned and readable for `size` bytes.
+#[cold]
+unsafe fn read_other<T: Growable>(ptr: *const T, size: usize) -> Result<T> {
     if size > size_of::<T>() {
         // SAFETY: readable for `size` bytes as the caller promises.
         let tail = unsafe {
@@ -103,11 +121,6 @@ pub unsafe fn read_struct<T: Growable>(ptr: *const T) -> Result<T> {
                 size_of::<T>() + i
             )));
         }
-    }
-    if size >= size_of::<T>() {
-        // SAFETY: aligned, readable for at least `size_of::<T>()` bytes; any bytes of the peer's are a valid
-        // `T`, which holds only integers, floats and nullable pointers.
-        return Ok(unsafe { ptr.read() });
     }
     // SAFETY: readable for `size` bytes as the caller promises.
     Ok(unsafe { copy_prefix(ptr, size) })

@@ -114,7 +114,7 @@ pub(super) unsafe fn transpose(
     let bytes = rows * cols * size;
     if bytes < GRAIN_BYTES.min(STREAM_TRANSPOSE) {
         // For one thread and the cache, so in one go: cutting a few elements takes longer than to transpose them.
-        let kernel = transpose::lookup(isa, size, Mode::Cached);
+        let kernel = cached(isa, size, rows, cols);
         let (src_stride, dst_stride) = ((cols * size) as isize, (rows * size) as isize);
         // SAFETY: the caller's promise, and the CPU has the level of `isa`.
         unsafe { kernel(Matrix { rows, cols, src_stride, dst_stride }, src, dst) };
@@ -126,6 +126,17 @@ pub(super) unsafe fn transpose(
     ];
     // SAFETY: the caller's promise; the first axis is contiguous in the destination, the second in the source.
     unsafe { transpose_all(isa, par, &axes, 1, size, src, dst) }
+}
+
+/// The kernel for a matrix that the cache holds, or for parts of it of a line of rows and columns at least.
+fn cached(isa: Isa, size: usize, rows: usize, cols: usize) -> transpose::Transpose {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(squares) = squares::lookup_near(isa, size, rows, cols) {
+        return squares;
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (rows, cols);
+    transpose::lookup(isa, size, Mode::Cached)
 }
 
 /// The axis that is contiguous in the source, if the innermost one is contiguous in the destination only.
@@ -238,7 +249,10 @@ unsafe fn transpose_all(
         Mode::Panels => (8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)),
         Mode::Block => (rows.size, ((64 << 10) / row_bytes).next_multiple_of(LINE)),
     };
-    let kernel = transpose::lookup(isa, size, mode);
+    let kernel = match mode {
+        Mode::Cached => cached(isa, size, rows.size, across.size),
+        _ => transpose::lookup(isa, size, mode),
+    };
     #[cfg(target_arch = "x86_64")]
     let (kernel, row_step, col_step) = {
         let (rows, cols, src_stride, dst_stride) = (rows.size, across.size, rows.src, across.dst);
@@ -276,7 +290,12 @@ unsafe fn transpose_all(
         while left > 0 {
             let (band, piece) = (inside / col_pieces.count, inside % col_pieces.count);
             let run = if merges { (col_pieces.count - piece).min(left) } else { 1 };
-            let (r, c) = (row_pieces.span(band, band + 1), col_pieces.span(piece, piece + run));
+            // Whole bands below each other are one matrix, in whichever order the kernel takes it.
+            let bands = match mode {
+                Mode::Cached if run == col_pieces.count => (left / run).min(row_pieces.count - band),
+                _ => 1,
+            };
+            let (r, c) = (row_pieces.span(band, band + bands), col_pieces.span(piece, piece + run));
             let matrix =
                 Matrix { rows: r.len(), cols: c.len(), src_stride: rows.src, dst_stride: across.dst };
             // SAFETY: the offsets and sizes stay inside the two axes at one index of the others, and no other
@@ -286,8 +305,8 @@ unsafe fn transpose_all(
                 let to = at.dst + (r.start * size) as isize + c.start as isize * across.dst;
                 kernel(matrix, src.get().cast_const().wrapping_offset(from), dst.get().wrapping_offset(to));
             }
-            left -= run;
-            inside += run;
+            left -= bands * run;
+            inside += bands * run;
             if inside == per_batch {
                 inside = 0;
                 at.advance();

@@ -4,7 +4,7 @@ use super::lanes::{Vector, prefetch};
 use super::lines::{LINE, copy_run, flush_by, stream_run};
 use super::movement::{Axis, Odometer};
 use super::raw::{Shared, for_ranges};
-use super::stream::{self, STREAM_BYTES};
+use super::stream;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
@@ -33,8 +33,10 @@ const BAND_RUNS: usize = 32;
 /// way.)
 const STREAM_BANDS: usize = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 
-/// The same for runs in the order of the destination, which are as good as a plain copy.
-const STREAM_RUNS: usize = if cfg!(test) { 32 << 10 } else { STREAM_BYTES };
+/// The same for runs in the order of the destination, whose source jumps: reading each line of the destination first,
+/// and evicting it later, disturbs that from where second-level cache ends, but what is written may be read again from
+/// the cache behind it.
+const STREAM_RUNS: usize = if cfg!(test) { 32 << 10 } else { 8 << 20 };
 
 /// Bytes of the buffer in which short runs are collected to whole lines.
 const SCRATCH: usize = 16 << 10;

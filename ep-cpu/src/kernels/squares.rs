@@ -6,11 +6,13 @@
 //! the next are read into another, in turns: reads that come in bursts between bursts of writes wait for each other.
 //!
 //! Rows of the destination may start anywhere. What a band leaves of a line is then kept for the band below.
+//!
+//! The cache holds smaller matrices, and [`near`] writes those straight to their destination.
 
 use super::lanes::{LANE, Vector};
 use super::lines::LINE;
 use super::tile::{line_band, weave};
-use super::transpose::{Matrix, Transpose, left_avx512};
+use super::transpose::{Matrix, Transpose, left_avx512, rest_avx512};
 use crate::isa::{Isa, Level};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -208,6 +210,83 @@ unsafe fn flush(slot: *const u8, dst: *mut u8, [first, last]: [bool; 2], kept: *
     }
 }
 
+/// Bytes of a matrix that first-level cache holds beside its transpose: there, squares would take more shuffles than tiles
+/// save by being near. (None in tests, so that small matrices go every way.)
+const NEAREST: usize = if cfg!(test) { 1 } else { 16 << 10 };
+
+/// The function for a matrix of elements of `size` bytes that is written with ordinary stores, where squares pay, or for
+/// parts of it of a line of rows and columns at least.
+pub(super) fn lookup_near(isa: Isa, size: usize, rows: usize, cols: usize) -> Option<Transpose> {
+    let (down, across) = (rows * size, cols * size);
+    if down < LINE || across < LINE || down * cols <= NEAREST || isa.level() < Level::Avx512 {
+        return None;
+    }
+    // Squares of smaller elements take many registers, and of larger ones there is nothing to gain.
+    match size {
+        4 => Some(near::<4, 4>),
+        8 => Some(near::<8, 2>),
+        _ => None,
+    }
+}
+
+/// Bytes between rows of the destination whose lines share few sets of the first-level cache.
+const FEW_SETS: usize = 512;
+
+/// Bytes of the largest matrix that is written along its diagonals: of larger ones the second-level cache keeps less than
+/// is lost by reading rows in parts.
+const MOST_DIAGONAL: usize = 1 << 20;
+
+/// A matrix that the cache holds, with ordinary stores.
+///
+/// # Safety
+/// As for [`Transpose`]; there are a line of rows and one of columns at least. The CPU has AVX-512.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn near<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst: *mut u8) {
+    let line = LINE / SIZE;
+    let (down, across) = (m.rows / line, m.cols / line);
+    let stride = m.dst_stride.unsigned_abs();
+    let at = |row: usize, col: usize| {
+        let from = src.wrapping_offset((row * line) as isize * m.src_stride).wrapping_add(col * LINE);
+        (from, dst.wrapping_offset((col * line) as isize * m.dst_stride).wrapping_add(row * LINE))
+    };
+    if stride.is_multiple_of(FEW_SETS) && m.rows * m.cols * SIZE <= MOST_DIAGONAL {
+        // One square beside the other would write lines that share few sets, and each store wait for one to be evicted.
+        for turn in 0..down {
+            let mut row = turn;
+            for col in 0..across {
+                let (from, to) = at(row, col);
+                // SAFETY: a square inside the matrix.
+                unsafe { square::<SIZE, N>(from, m.src_stride, to, m.dst_stride) };
+                row = if row + 1 == down { 0 } else { row + 1 };
+            }
+        }
+    } else {
+        // Pairs of lines, unless they are three parts.
+        let most = if (dst.addr() | stride).is_multiple_of(LINE) { 2 } else { 1 };
+        let mut row = 0;
+        while row < down {
+            let rows = most.min(down - row);
+            for col in 0..across {
+                for row in row..row + rows {
+                    let (from, to) = at(row, col);
+                    // SAFETY: a square inside the matrix.
+                    unsafe { square::<SIZE, N>(from, m.src_stride, to, m.dst_stride) };
+                }
+            }
+            row += rows;
+        }
+    }
+    if across * line < m.cols {
+        for row in 0..down {
+            let (from, to) = at(row, 0);
+            // SAFETY: the last columns of a band inside the matrix, which has a line of them before.
+            unsafe { line_band::<__m512i, SIZE, N, false>(m, across * line, m.cols, from, to) };
+        }
+    }
+    // SAFETY: the rows that are left; there are at least `N` of both.
+    unsafe { rest_avx512::<SIZE, N>(m, down * line, src, dst) };
+}
+
 /// A line of rows by a line of columns, of which each line of the source is read once.
 ///
 /// # Safety
@@ -268,17 +347,21 @@ mod tests {
 
     /// Transposes to a destination `shift` bytes behind a line, and compares all of it, gaps included.
     fn check<const SIZE: usize, const N: usize>(rows: usize, cols: usize, gaps: [usize; 2], shift: usize) {
+        check_by(transpose::<SIZE, N>, SIZE, [rows, cols], gaps, shift);
+    }
+
+    fn check_by(kernel: Transpose, size: usize, [rows, cols]: [usize; 2], gaps: [usize; 2], shift: usize) {
         if Isa::available().into_iter().all(|isa| isa.level() < Level::Avx512) {
             return;
         }
-        let (src_stride, dst_stride) = (cols * SIZE + gaps[0], rows * SIZE + gaps[1]);
+        let (src_stride, dst_stride) = (cols * size + gaps[0], rows * size + gaps[1]);
         for backwards in [false, true] {
             let from = Rng::new().bytes(rows * src_stride);
             let last = (rows - 1) * src_stride;
             let row = |r: usize| if backwards { last - r * src_stride } else { r * src_stride };
             let mut want = vec![0xa5; cols * dst_stride];
             for (r, c) in (0..rows).flat_map(|r| (0..cols).map(move |c| (r, c))) {
-                want[c * dst_stride + r * SIZE..][..SIZE].copy_from_slice(&from[row(r) + c * SIZE..][..SIZE]);
+                want[c * dst_stride + r * size..][..size].copy_from_slice(&from[row(r) + c * size..][..size]);
             }
             let mut got = Guarded::<u8>::new(want.len() + 2 * LINE);
             let start = got.ptr().align_offset(LINE) + shift;
@@ -290,7 +373,7 @@ mod tests {
             };
             // SAFETY: both sides have all elements, and the CPU has AVX-512.
             unsafe {
-                transpose::<SIZE, N>(m, from.as_ptr().add(row(0)), got.ptr().add(start));
+                kernel(m, from.as_ptr().add(row(0)), got.ptr().add(start));
                 _mm_sfence();
             }
             let written = got.written();
@@ -298,7 +381,7 @@ mod tests {
             assert!(around.copied().all(|b| b == 0xa5), "written around the destination");
             assert!(
                 written[start..][..want.len()] == want[..],
-                "{rows}x{cols} of {SIZE} bytes, gaps of {gaps:?}, shifted by {shift}"
+                "{rows}x{cols} of {size} bytes, gaps of {gaps:?}, shifted by {shift}"
             );
         }
     }
@@ -317,6 +400,25 @@ mod tests {
     }
 
     #[test]
+    fn near_matrices_in_every_order() {
+        fn of_size<const SIZE: usize, const N: usize>() {
+            let line = LINE / SIZE;
+            // Of the first rows, lines share sets; the others are of one line, of pairs, and of a line that is left.
+            for rows in [8 * line, 16 * line, 8 * line + 1, line, line + 1, 2 * line, 3 * line + N] {
+                for cols in [line, line + 1, 2 * line, 3 * line + N + 1, 11 * line + 3] {
+                    for (gaps, shift) in [([0, 0], 0), ([SIZE, 3 * LINE], 0), ([3, 7], 1 + cols % LINE)] {
+                        check_by(near::<SIZE, N>, SIZE, [rows, cols], gaps, shift);
+                    }
+                    let few = (rows * SIZE).next_multiple_of(FEW_SETS) - rows * SIZE;
+                    check_by(near::<SIZE, N>, SIZE, [rows, cols], [0, few], cols % 3);
+                }
+            }
+        }
+        of_size::<4, 4>();
+        of_size::<8, 2>();
+    }
+
+    #[test]
     fn every_phase_and_rest() {
         of_size::<2, 8>();
         of_size::<4, 4>();
@@ -330,7 +432,8 @@ mod tests {
         }
         fn of_size<const SIZE: usize, const N: usize>() {
             let band = BAND / SIZE;
-            for (rows, cols) in [(3 * band, 260), (2 * band + 1, 257), (3 * band + band / 2, 301), (band, N)]
+            for (rows, cols) in
+                [(3 * band, 260), (2 * band + 1, 257), (3 * band + band / 2, 301), (4 * band, 77), (band, N)]
             {
                 for at_end in [false, true] {
                     let bytes = rows * cols * SIZE;
@@ -338,14 +441,18 @@ mod tests {
                     let (src_stride, dst_stride) = ((cols * SIZE) as isize, (rows * SIZE) as isize);
                     let from = Rng::new().bytes(bytes);
                     // SAFETY: both sides have all elements, and the CPU has AVX-512.
-                    let written = unsafe {
+                    unsafe {
                         src.copy_from_nonoverlapping(from.as_ptr(), bytes);
-                        transpose::<SIZE, N>(Matrix { rows, cols, src_stride, dst_stride }, src, dst);
-                        _mm_sfence();
-                        std::slice::from_raw_parts(dst, bytes)
-                    };
-                    let want = primitives::reference::permute(&[rows, cols], &[1, 0], SIZE, &from);
-                    assert!(written == want, "{rows}x{cols} of {SIZE} bytes, at the end: {at_end}");
+                        let want = primitives::reference::permute(&[rows, cols], &[1, 0], SIZE, &from);
+                        let kernels = [transpose::<SIZE, N>, near::<SIZE, N>];
+                        for kernel in &kernels[..if cols < LINE / SIZE { 1 } else { 2 }] {
+                            dst.write_bytes(0xa5, bytes);
+                            kernel(Matrix { rows, cols, src_stride, dst_stride }, src, dst);
+                            _mm_sfence();
+                            let written = std::slice::from_raw_parts(dst, bytes);
+                            assert!(written == want, "{rows}x{cols} of {SIZE} bytes, at the end: {at_end}");
+                        }
+                    }
                 }
             }
         }
@@ -362,6 +469,9 @@ mod tests {
             assert!(lookup(isa, 4, Matrix { src_stride: 512, ..m }, false).is_none());
             assert!(lookup(isa, 4, Matrix { cols: 100, ..m }, false).is_none());
             assert!(lookup(isa, 1, m, false).is_none());
+            assert_eq!(lookup_near(isa, 4, 16, 17).is_some(), isa.level() >= Level::Avx512);
+            assert!(lookup_near(isa, 4, 15, 17).is_none() && lookup_near(isa, 8, 16, 7).is_none());
+            assert!(lookup_near(isa, 2, 64, 64).is_none() && lookup_near(isa, 16, 64, 64).is_none());
         }
     }
 }

@@ -215,6 +215,23 @@ unsafe fn rest<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
     }
 }
 
+/// The rows from `row` on, at AVX-512, with ordinary stores. There are at least `N` rows and columns.
+///
+/// # Safety
+/// As for [`Transpose`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn rest_avx512<const SIZE: usize, const N: usize>(
+    m: Matrix,
+    row: usize,
+    src: *const u8,
+    dst: *mut u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { rest::<std::arch::x86_64::__m512i, std::arch::x86_64::__m128i, SIZE, N>(m, row, src, dst) }
+}
+
 /// What [`squares`](super::squares) leaves, at AVX-512: by whole lines where there may be some.
 ///
 /// # Safety
