@@ -31,11 +31,24 @@ constexpr bool is_long = Op == Binary::zeta || Op == Binary::lgamma_backward_wit
 constexpr f64 ln_2 = 0.69314718055994530942;
 constexpr f64 ln_10 = 2.30258509299404568402;
 
-// 2 / sqrt(pi) e^(-x^2)
+// 2 / sqrt(pi) e^(-x^2), with the rounding of the square made good.
 template <class T>
 EP_DEVICE T erf_slope(T x) {
-    return T(1.12837916709551257390) * exp(-x * x);
+    const T square = x * x, rest = fma(x, x, -square), factor = T(1.12837916709551257390);
+    return square > T(1e4) ? T(0) : times_exp(factor, -square, -rest);
 }
+
+// dy / x^2. Neither a square nor a first quotient that is below the normal range is divided by where the result is above it.
+template <class T>
+EP_DEVICE T over_square(T dy, T x) {
+    constexpr T low = T(sizeof(T) == 4 ? 1e-18 : 1e-150), high = T(sizeof(T) == 4 ? 1e18 : 1e150);
+    const bool near = fabs(x) > low && fabs(x) < high;
+    return dy / (near ? x * x : x) / (near ? T(1) : x);
+}
+
+// From here up 1 is nothing beside a square, which may overflow.
+template <class T>
+constexpr T large = T(1e18);
 
 // The quotient rounded down, as Python's `//`: of a divisor of 0 the quotient itself, a zero has the quotient's sign.
 EP_DEVICE f64 floor_quotient(f64 a, f64 b) {
@@ -58,42 +71,51 @@ EP_DEVICE T floor_remainder(T a, T b) {
 template <Binary Op, class T>
 EP_DEVICE T gradient(T dy, T x, T a, T b) {
     using B = Binary;
-    constexpr T selu_scale = T(1.0507009873554805), selu_alpha = T(1.6732632423543772);
+    constexpr T selu_scale = T(1.0507009873554805);
     if constexpr (Op == B::identity_backward_with_dy_x) return dy;
-    else if constexpr (Op == B::elu_backward_with_dy_x) return x > 0 ? dy : dy * a * exp(x);
-    else if constexpr (Op == B::celu_backward_with_dy_y) return x > 0 ? dy : dy * (x + a) / a;
+    else if constexpr (Op == B::elu_backward_with_dy_x) return x > 0 ? dy : dy * (a * exp(x));
+    else if constexpr (Op == B::celu_backward_with_dy_y) return x > 0 ? dy : dy * ((x + a) / a);
     else if constexpr (Op == B::gelu_backward_with_dy_x) {
-        const T cdf = x > 0 ? 1 - erfc(x * T(0.70710678118654752)) / 2 : erfc(-x * T(0.70710678118654752)) / 2;
-        return dy * (cdf + damped(x, T(0.39894228040143268) * bell(x)));
+        // Near 0 a complement of the error function would cancel.
+        const T u = x * T(0.70710678118654752), tail = erfc(fabs(u)) / 2;
+        const T cdf = fabs(x) < 1 ? fma(T(0.5), erf(u), T(0.5)) : x > 0 ? 1 - tail : tail;
+        const T square = x * x, rest = fma(x, x, -square);
+        // Further out the density is nothing.
+        return dy * (cdf + (square > T(1e4) ? T(0) : times_exp(T(0.39894228040143268) * x, square / -2, rest / -2)));
     } else if constexpr (Op == B::hard_swish_backward_with_dy_x)
-        return x >= 3 ? dy : x <= -3 ? T(0) : dy * (2 * x + 3) / 6;
+        return x >= 3 ? dy : x <= -3 ? T(0) : dy * ((2 * x + 3) / 6);
     else if constexpr (Op == B::hard_sigmoid_backward_with_dy_x) return x <= -3 || x >= 3 ? T(0) : dy / 6;
     else if constexpr (Op == B::hard_shrink_backward_with_dy_y || Op == B::soft_shrink_backward_with_dy_y)
         return x == 0 ? T(0) : dy;
     else if constexpr (Op == B::hard_tanh_backward_with_dy_y) return x == a || x == b ? T(0) : dy;
     else if constexpr (Op == B::leaky_relu_backward_with_dy_x) return x > 0 ? dy : dy * a;
     else if constexpr (Op == B::mish_backward_with_dy_x) {
-        if (x > 40) return dy;
-        const T p = exp(x), q = p * (p + 2), r = 1 / (q + 2);
-        return dy * (q * r + damped(x, sigmoid(x) * (4 * (q + 1) * r * r)));
+        if (x > T(sizeof(T) == 4 ? 20 : 40)) return dy;
+        // With p = e^x and d = p^2 + 2p + 2: p ((p + 2) d + 4x (p + 1)) / d^2. Minus infinity times 0 is to be 0.
+        const T p = exp_near(x), d = fma(p, p + 2, T(2)), low = x < T(-1e3) ? T(-1e3) : x;
+        return dy * (p * fma(4 * low, p + 1, (p + 2) * d) / (d * d));
     } else if constexpr (Op == B::relu_backward_with_dy_y || Op == B::relu_backward_with_dy_x)
         return x > 0 ? dy : T(0);
     else if constexpr (Op == B::selu_backward_with_dy_x)
-        return dy * selu_scale * (x > 0 ? T(1) : selu_alpha * exp(x));
-    else if constexpr (Op == B::silu_backward_with_dy_x) return dy * gated(x, x, T(1));
+        return dy * (x > 0 ? selu_scale : T(1.7580993408473766) * exp(x));
+    else if constexpr (Op == B::silu_backward_with_dy_x) return dy * gated(x, Rounded<T>{x, T(0)}, T(1));
     else if constexpr (Op == B::soft_sign_backward_with_dy_x) {
         const T d = 1 + fabs(x);
         return dy / d / d;
-    } else if constexpr (Op == B::soft_plus_backward_with_dy_x) return x * a > b ? dy : dy * sigmoid(x * a);
-    else if constexpr (Op == B::tanh_backward_with_dy_y) return dy * ((1 - x) * (1 + x));
+    } else if constexpr (Op == B::soft_plus_backward_with_dy_x) {
+        const T u = x * a, near = sigmoid(u), rest = fabs(u) < 1000 ? fma(x, a, -u) : T(0);
+        return u > b ? dy : dy * fma(near, rest * (1 - near), near);
+    } else if constexpr (Op == B::tanh_backward_with_dy_y) return dy * ((1 - x) * (1 + x));
     else if constexpr (Op == B::threshold_backward_with_dy_x) return x <= a ? T(0) : dy;
     else if constexpr (Op == B::sigmoid_backward_with_dy_y) return dy * (x * (1 - x));
-    else if constexpr (Op == B::sigmoid_backward_with_dy_x) return dy * (sigmoid(x) * sigmoid(-x));
-    else if constexpr (Op == B::abs_backward_with_dy_x) return x == 0 ? T(0) : x < 0 ? -dy : dy;
+    else if constexpr (Op == B::sigmoid_backward_with_dy_x) {
+        const T s = sigmoid(-fabs(x));
+        return dy * fma(-s, s, s);
+    } else if constexpr (Op == B::abs_backward_with_dy_x) return x == 0 ? T(0) : x < 0 ? -dy : dy;
     else if constexpr (Op == B::acos_backward_with_dy_x) return -(dy / sqrt((1 - x) * (1 + x)));
-    else if constexpr (Op == B::acosh_backward_with_dy_x) return dy / sqrt((x - 1) * (x + 1));
+    else if constexpr (Op == B::acosh_backward_with_dy_x) return dy / (fabs(x) < large<T> ? sqrt((x - 1) * (x + 1)) : fabs(x));
     else if constexpr (Op == B::asin_backward_with_dy_x) return dy / sqrt((1 - x) * (1 + x));
-    else if constexpr (Op == B::asinh_backward_with_dy_x) return dy / sqrt(1 + x * x);
+    else if constexpr (Op == B::asinh_backward_with_dy_x) return dy / (fabs(x) < large<T> ? sqrt(fma(x, x, T(1))) : fabs(x));
     else if constexpr (Op == B::atan_backward_with_dy_x) return dy / (1 + x * x);
     else if constexpr (Op == B::atanh_backward_with_dy_x) return dy / ((1 - x) * (1 + x));
     else if constexpr (Op == B::cos_backward_with_dy_x) return dy * -sin(x);
@@ -101,28 +123,33 @@ EP_DEVICE T gradient(T dy, T x, T a, T b) {
     else if constexpr (Op == B::erf_backward_with_dy_x) return dy * erf_slope(x);
     else if constexpr (Op == B::erfc_backward_with_dy_x) return dy * -erf_slope(x);
     else if constexpr (Op == B::exp_backward_with_dy_x || Op == B::expm1_backward_with_dy_x) return dy * exp(x);
-    else if constexpr (Op == B::exp2_backward_with_dy_x) return dy * (T(ln_2) * exp2(x));
-    else if constexpr (Op == B::lgamma_backward_with_dy_x) return dy * digamma(x);
+    else if constexpr (Op == B::exp2_backward_with_dy_x) {
+        // Half the power and twice the factor where only what is too large in the end is to overflow.
+        const T shift = T(x > 64);
+        return dy * (T(ln_2) * (1 + shift) * exp2(x - shift));
+    } else if constexpr (Op == B::lgamma_backward_with_dy_x) return dy * digamma(x);
     else if constexpr (Op == B::digamma_backward_with_dy_x) return dy * trigamma(x);
     else if constexpr (Op == B::log_backward_with_dy_x) return dy / x;
-    else if constexpr (Op == B::log2_backward_with_dy_x) return dy / (x * T(ln_2));
-    else if constexpr (Op == B::log10_backward_with_dy_x) return dy / (x * T(ln_10));
+    else if constexpr (Op == B::log2_backward_with_dy_x) return dy * (T(1 / ln_2) / x);
+    else if constexpr (Op == B::log10_backward_with_dy_x) return dy * (T(1 / ln_10) / x);
     else if constexpr (Op == B::log1p_backward_with_dy_x) return dy / (x + 1);
     else if constexpr (Op == B::log_sigmoid_backward_with_dy_x) return dy * sigmoid(-x);
-    else if constexpr (Op == B::reciprocal_backward_with_dy_x) return -(dy / x / x);
-    else if constexpr (Op == B::reciprocal_no_nan_backward_with_dy_x) return x == 0 ? T(0) : -(dy / x / x);
-    else if constexpr (Op == B::rsqrt_backward_with_dy_x) return -(dy / (2 * x * sqrt(x)));
+    else if constexpr (Op == B::reciprocal_backward_with_dy_x) return -over_square(dy, x);
+    else if constexpr (Op == B::reciprocal_no_nan_backward_with_dy_x) return x == 0 ? T(0) : -over_square(dy, x);
+    else if constexpr (Op == B::rsqrt_backward_with_dy_x)
+        // The product may be below the normal range of f32 where the result is not above it.
+        return T(-(f64(dy) / (2 * f64(x) * f64(sqrt(x)))));
     else if constexpr (Op == B::sin_backward_with_dy_x) return dy * cos(x);
     else if constexpr (Op == B::sinh_backward_with_dy_x) return dy * cosh(x);
     else if constexpr (Op == B::sqrt_backward_with_dy_x) return dy / (2 * sqrt(x));
     else if constexpr (Op == B::square_backward_with_dy_x) return dy * (2 * x);
     else if constexpr (Op == B::tan_backward_with_dy_x) {
-        const T c = cos(x);
-        return dy / c / c;
+        const T c = T(cos(f64(x)));
+        return dy / (c * c);
     } else if constexpr (Op == B::fast_gelu_backward_with_dy_x) {
         const T slope = T(0.7978845608028654) * (1 + T(3 * 0.044714998453855515) * x * x);
-        return dy * gated(x, 2 * fast_gelu_argument(x), 2 * slope);
-    } else if constexpr (Op == B::quick_gelu_backward_with_dy_x) return dy * gated(x, T(1.702) * x, T(1.702));
+        return dy * gated(x, fast_gelu_argument(x), 2 * slope);
+    } else if constexpr (Op == B::quick_gelu_backward_with_dy_x) return dy * gated(x, quick_gelu_argument(x), T(1.702));
     else if constexpr (Op == B::square_relu_backward_with_dy_x) return x > 0 ? dy * (2 * x) : T(0);
     else static_assert(Op != Op, "no such function of floats");
 }

@@ -63,6 +63,8 @@ EP_DEVICE Power power_of(f32 x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power.scale) : "f"(n + 64));
     return power;
 }
+// The scale of e^x for x >= -130, put together from bits: it takes no turn of the unit for special functions.
+EP_DEVICE f32 scale_of(Power e) { return __uint_as_float((__float_as_uint(e.number) << 23) + 0x5f800000u); }
 EP_DEVICE f32 near_reciprocal(f32 x) {
     f32 y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -86,6 +88,19 @@ template <class T>
 EP_DEVICE T sigmoid(T x) {
     const T e = exp_near(-fabs(x));
     return (x < 0 ? e : T(1)) / (1 + e);
+}
+
+EP_DEVICE f32 sigmoid(f32 x) {
+    f32 below;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(below) : "f"(-fabsf(x)), "f"(-130.0f));
+    const Power e = power_of(below);
+    const f32 p = e.p + fmaf(e.p, e.left_out, e.left_out);
+    const f32 scale = scale_of(e), over = fmaf(fmaf(scale, p, scale), scaled_back, 1);
+    // (1 + part) / over with one step of Newton's, in which the sum is not rounded: the power may be just above a power of two
+    // and the result just below.
+    const f32 part = x < 0 ? p : 0, inverse = near_reciprocal(over), near = fmaf(part, inverse, inverse);
+    const f32 quotient = fmaf(fmaf(-near, over, 1) + part, inverse, near);
+    return x < 0 ? quotient * (scale * scaled_back) : quotient;
 }
 
 // ln(1 + e^(x + rest))
@@ -112,30 +127,24 @@ EP_DEVICE f64 low_power(f64 x, f64 rest, f64 factor) {
 template <class T>
 constexpr T low_bound = T(sizeof(T) == 4 ? -80 : -690);
 
-// x sigmoid(u)
-template <class T>
-EP_DEVICE T times_sigmoid(T x, T u) {
-    if (u < low_bound<T>) return low_power(u, T(0), x);
-    const T e = exp_near(-fabs(u));
-    return (u < 0 ? times_exp(x, u, T(0)) : x) / (1 + e);
+// x sigmoid(u) for u of x's sign and size + rest in size.
+EP_DEVICE f64 times_sigmoid(f64 x, f64 size, f64 rest) {
+    const f64 u = copysign(size, x);
+    if (u < low_bound<f64>) return low_power(u, -rest, x);
+    const f64 e = exp_near(-size, -rest);
+    return (x < 0 ? times_exp(x, u, -rest) : x) / (1 + e);
 }
-EP_DEVICE f32 times_sigmoid(f32 x, f32 u) {
-    const Power e = power_of(fmaxf(-fabsf(u), -1000));
-    const f32 p = e.p + fmaf(e.p, e.left_out, e.left_out);
-    const f32 over = fmaf(fmaf(e.scale, p, e.scale), scaled_back, 1);
-    const f32 low = fmaxf(x, -1e38f), part = u < 0 ? fmaf(low, p, low) * e.scale : x;
-    // One step of Newton's makes the quotient as good as a division.
+EP_DEVICE f32 times_sigmoid(f32 x, f32 size, f32 rest) {
+    // Where these bounds are met, the result is x or 0.
+    const Power e = power_of(fmaxf(-size, -130));
+    const f32 left_out = e.left_out - rest, p = e.p + fmaf(e.p, left_out, left_out);
+    const f32 scale = scale_of(e), over = fmaf(fmaf(scale, p, scale), scaled_back, 1);
+    const f32 low = fmaxf(x, -200), part = x < 0 ? fmaf(low, p, low) * scale : x;
+    // One step of Newton's makes the quotient as good as a division. With these signs a zero keeps its own.
     const f32 inverse = near_reciprocal(over), near = part * inverse;
-    const f32 quotient = fmaf(fmaf(-near, over, part), inverse, near);
+    const f32 quotient = fmaf(-fmaf(near, over, -part), inverse, near);
     // Of minus infinity it is no number, like infinity times 0.
-    return u > 100 ? x : u < 0 ? fmaf(quotient, scaled_back, x * 0) : quotient;
-}
-
-// e^(-x^2 / 2), with the rounding of the square made good.
-template <class T>
-EP_DEVICE T bell(T x) {
-    const T square = x * x, rest = fma(x, x, -square);
-    return square > T(1e4) ? T(0) : exp(-square / 2) * (1 - rest / 2);
+    return x > 100 ? x : x < 0 ? fmaf(quotient, scaled_back, x * 0) : quotient;
 }
 
 // x times the normal distribution function of x.
@@ -144,7 +153,7 @@ EP_DEVICE f64 gelu(f64 x) {
     // Above, the tail is nothing beside 1; below, nothing at all.
     if (!(power > -750)) return x < 0 ? x * 0 : x;
     const f64 tail = erfcx(fabs(x) * 0.70710678118654752440) / 2;
-    if (x < 0) {
+    if (x <= 0) {
         const f64 product = x * tail;
         return power < low_bound<f64> ? low_power(power, rest, product) : times_exp(product, power, rest);
     }
@@ -184,8 +193,8 @@ EP_DEVICE f32 gelu(f32 x) {
     p = fmaf(p, r * r, r);
     const f32 scale = __uint_as_float((__float_as_uint(number) << 23) + 0x3f800000u);
     const f32 below = (factor + fmaf(factor, p, fmaf(cut, p, cut))) * scale;
-    // Of minus infinity it is no number, like infinity times 0.
-    return fmaf(-below, scaled_back, x < 0 ? x * 0 : x);
+    // The larger of x and 0: of minus infinity it is no number, and what is rounded downwards leaves a zero of x its sign.
+    return fmaf(-below, scaled_back, __fmaf_rd(0.5f, fabsf(x), 0.5f * x));
 }
 
 // The same to the 11 bits of half types: a shorter polynomial (relative error 3e-5) and the fast power of two.
@@ -211,17 +220,52 @@ EP_DEVICE f32 sigmoid_for_half(f32 x) {
     return (x < 0 ? power : 1) * inverse;
 }
 
-// sqrt(2 / pi) (x + 0.044715 x^3), with the cubic's factor as f32 has it.
+// tanh x to the bits of half types: near 0 it is x.
+EP_DEVICE f32 tanh_for_half(f32 x) {
+    const f32 size = fabsf(x);
+    f32 power, inverse;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(size * -2.885390082f));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1 + power));
+    return size < 0.00390625f ? x : copysignf((1 - power) * inverse, x);
+}
+
+// A number and what its rounding has cut off.
 template <class T>
-EP_DEVICE T fast_gelu_argument(T x) {
-    return T(0.7978845608028654) * (x + T(0.044714998453855515) * x * x * x);
+struct Rounded {
+    T value, rest;
+};
+
+// Twice sqrt(2 / pi) (x + 0.044715 x^3), with the cubic's factor as f32 has it, and 1.702 x: their sigmoids turn errors of
+// large arguments into large ones of results.
+EP_DEVICE Rounded<f64> fast_gelu_argument(f64 x) {
+    return {1.5957691216057308 * x * fma(0.044714998453855515 * x, x, 1.0), 0};
+}
+EP_DEVICE Rounded<f32> fast_gelu_argument(f32 x) {
+    constexpr f32 factor = 0.0447149985f, outer = 1.59576917f, outer_cut = f32(1.5957691216057308 - f64(outer));
+    // Not to be joined with the sums: what these products' rounding cuts off is found again.
+    const f32 square = __fmul_rn(x, x), cubic = __fmul_rn(factor, square);
+    const f32 cubic_cut = fmaf(factor, square, -cubic) + factor * fmaf(x, x, -square);
+    const f32 sum = 1 + cubic, added = sum - 1, sum_cut = (1 - (sum - added)) + (cubic - added) + cubic_cut;
+    const f32 line = __fmul_rn(outer, x), line_cut = fmaf(outer, x, -line) + outer_cut * x;
+    const f32 value = __fmul_rn(line, sum), rest = fmaf(line, sum, -value) + fmaf(line, sum_cut, line_cut * sum);
+    // Far out it would be large itself, or no number.
+    return {value, fabsf(value) < 1000 ? rest : 0};
+}
+EP_DEVICE Rounded<f64> quick_gelu_argument(f64 x) { return {1.702 * x, 0}; }
+EP_DEVICE Rounded<f32> quick_gelu_argument(f32 x) {
+    constexpr f32 factor = 1.702f, factor_cut = f32(1.702 - f64(factor));
+    const f32 value = __fmul_rn(factor, x), rest = fmaf(factor, x, -value) + factor_cut * x;
+    return {value, fabsf(value) < 1000 ? rest : 0};
+}
+EP_DEVICE f32 fast_gelu_argument_for_half(f32 x) {
+    return 1.5957691216f * x * fmaf(0.0447149985f * x, x, 1);
 }
 
 // The derivative of x sigmoid(u), given u and its derivative.
 template <class T>
-EP_DEVICE T gated(T x, T u, T slope) {
-    const T s = sigmoid(u);
-    return s + damped(x * slope, s * sigmoid(-u));
+EP_DEVICE T gated(T x, Rounded<T> u, T slope) {
+    const T other = sigmoid(-u.value), near = sigmoid(u.value), s = fma(near, u.rest * other, near);
+    return damped(1 + damped(x * slope, other), s);
 }
 
 EP_DEVICE bool is_pole(f64 x) { return x <= 0 && isfinite(x) && floor(x) == x; }
@@ -280,6 +324,23 @@ EP_DEVICE f32 trigamma(f32 x) { return f32(trigamma(f64(x))); }
 EP_DEVICE f64 log_gamma(f64 x) { return lgamma(x); }
 EP_DEVICE f32 log_gamma(f32 x) { return f32(lgamma(f64(x))); }
 
+// The device's own squares a root below the normal range, with twice the error.
+EP_DEVICE f64 power_of_two(f64 x) { return exp2(x); }
+EP_DEVICE f32 power_of_two(f32 x) {
+    const bool low = x < -125;
+    f32 y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(low ? x + 64 : x));
+    return y * (low ? scaled_back : 1);
+}
+
+EP_DEVICE f64 near_cosh(f64 x) { return cosh(x); }
+EP_DEVICE f32 near_cosh(f32 x) {
+    // A quarter of the power, which does not overflow where the result does not.
+    const f32 size = fabsf(x), bound = size > 95 ? 95 : size;
+    const f32 quarter = exp_near(bound - 1.386291504f, -2.85721354e-6f);
+    return fmaf(2, quarter, 0.125f / quarter);
+}
+
 // Functions whose f32 version is off by more than two units of the last place, and which nothing depends on the
 // speed of.
 #define EP_IN_F64(name)                                 \
@@ -296,18 +357,21 @@ EP_IN_F64(erfc)
 // The sum of (q + k)^-s over k = 0, 1, ... for q > 0, s > 1: single terms, then Euler and Maclaurin's integral and
 // corrections (DLMF 25.11.28).
 EP_DEVICE f64 zeta_above_zero(f64 s, f64 q) {
+    // Below, numbers may have lost digits, and terms that vanish may have a sum that does not.
+    constexpr f64 small = 1.1e-292;
     const f64 end = 10 + (s < 40 ? s : 40);
     f64 sum = 0, a = q;
     while (a < end) {
         const f64 term = pow(a, -s);
         sum += term;
-        if (term <= sum * 1e-18) return sum;
+        if (term <= sum * 1e-18 && sum > small) return sum;
         a += 1;
     }
     const f64 term = pow(a, -s);
+    const f64 root = pow(a, s / -2);
+    sum += (term > small ? term * a : root * (root * a)) / (s - 1) + term / 2;
     // The factors of the corrections overflow for large s.
     if (term == 0) return sum;
-    sum += term * a / (s - 1) + term / 2;
     f64 factor = s * term / (2 * a);
 #pragma unroll
     for (int k = 1; k <= 8; ++k) {

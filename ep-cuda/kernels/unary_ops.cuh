@@ -47,27 +47,32 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
         const T inverse = near_reciprocal(over), ratio = 2 * inverse;
         const T ratio_cut = fma(-ratio, over_cut, fma(-ratio, over, T(2))) * inverse;
         const T kept = 1 - ratio;
-        return fma(x, kept, x * (((1 - kept) - ratio) - ratio_cut));
+        // A zero keeps its sign.
+        return copysign(fma(x, kept, x * (((1 - kept) - ratio) - ratio_cut)), x);
     } else if constexpr (Op == U::selu) {
         // The product of the two as two numbers, for its rounding would show.
         constexpr f64 product = 1.7580993408473766;
         constexpr T high = T(product), low = T(product - f64(high));
         const T below = expm1_below(x);
         return x > 0 ? selu_scale * x : fma(below, high, below * low);
-    } else if constexpr (Op == U::silu) return times_sigmoid(x, x);
+    } else if constexpr (Op == U::silu) return times_sigmoid(x, fabs(x), T(0));
     else if constexpr (Op == U::soft_shrink) return x > a ? x - a : x < -a ? x + a : x != x ? x : T(0);
     else if constexpr (Op == U::soft_sign) return x / (1 + fabs(x));
     else if constexpr (Op == U::soft_plus) {
         const f64 exact = f64(x) * attr0;
         const T product = T(exact), rest = fabs(product) < 1000 ? T(fma(f64(x), attr0, -f64(product))) : T(0);
+        // Below the normal range the reciprocal would enlarge what rounding cuts off.
+        if (sizeof(T) == 4 && exact < -80 && exact > -1000) return T(exp(exact) / attr0);
         const f64 result = f64(soft_plus(product, rest));
         // A division is worth its time only where the reciprocal's rounding would show.
         return exact > attr1 ? x : T(sizeof(T) == 8 ? result / attr0 : result * (1 / attr0));
     } else if constexpr (Op == U::tanh) return tanh(x);
     else if constexpr (Op == U::threshold) return x <= a ? b : x;
-    else if constexpr (Op == U::fast_gelu) return times_sigmoid(x, 2 * fast_gelu_argument(x));
-    else if constexpr (Op == U::quick_gelu) return times_sigmoid(x, T(1.702) * x);
-    else if constexpr (Op == U::square_relu) return x > 0 ? x * x : T(0);
+    else if constexpr (Op == U::fast_gelu || Op == U::quick_gelu) {
+        const T size = fabs(x);
+        const Rounded<T> u = Op == U::fast_gelu ? fast_gelu_argument(size) : quick_gelu_argument(size);
+        return times_sigmoid(x, u.value, u.rest);
+    } else if constexpr (Op == U::square_relu) return x > 0 ? x * x : T(0);
     else if constexpr (Op == U::abs) return fabs(x);
     else if constexpr (Op == U::acos) return acos(x);
     else if constexpr (Op == U::acosh) return exact_acosh(x);
@@ -77,13 +82,13 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     else if constexpr (Op == U::atanh) return exact_atanh(x);
     else if constexpr (Op == U::ceil) return ceil(x);
     else if constexpr (Op == U::cos) return cos(x);
-    else if constexpr (Op == U::cosh) return cosh(x);
+    else if constexpr (Op == U::cosh) return near_cosh(x);
     else if constexpr (Op == U::digamma) return digamma(x);
     else if constexpr (Op == U::trigamma) return trigamma(x);
     else if constexpr (Op == U::erf) return erf(x);
     else if constexpr (Op == U::erfc) return exact_erfc(x);
     else if constexpr (Op == U::exp) return exp(x);
-    else if constexpr (Op == U::exp2) return exp2(x);
+    else if constexpr (Op == U::exp2) return power_of_two(x);
     else if constexpr (Op == U::expm1) return expm1(x);
     else if constexpr (Op == U::floor) return floor(x);
     else if constexpr (Op == U::lgamma) return log_gamma(x);
@@ -169,10 +174,11 @@ EP_DEVICE Dst unary(Src x, f64 a, f64 b) {
     else if constexpr (is_complex<Src>) return convert<Dst>(unary_complex<Op>(x));
     else if constexpr (Op == U::gelu && is_half<Src>) return convert<Dst>(gelu_for_half(to_f32(x)));
     else if constexpr (Op == U::sigmoid && is_half<Src>) return convert<Dst>(sigmoid_for_half(to_f32(x)));
+    else if constexpr (Op == U::tanh && is_half<Src>) return convert<Dst>(tanh_for_half(to_f32(x)));
     else if constexpr (Op == U::silu && is_half<Src>)
         return convert<Dst>(to_f32(x) * sigmoid_for_half(to_f32(x)));
     else if constexpr (Op == U::fast_gelu && is_half<Src>)
-        return convert<Dst>(to_f32(x) * sigmoid_for_half(2 * fast_gelu_argument(to_f32(x))));
+        return convert<Dst>(to_f32(x) * sigmoid_for_half(fast_gelu_argument_for_half(to_f32(x))));
     else if constexpr (Op == U::quick_gelu && is_half<Src>)
         return convert<Dst>(to_f32(x) * sigmoid_for_half(1.702f * to_f32(x)));
     else {

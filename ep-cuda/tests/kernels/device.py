@@ -24,15 +24,16 @@ def nvrtc():
     raise SystemExit("NVRTC was not found; install a CUDA toolkit or `pip install nvidia-cuda-nvrtc`")
 
 
-def compile_kernel(file, defines, arch):
-    """Returns (cubin, log): the machine code of one specialisation, or None and the compiler's messages."""
+def compile_kernel(file, defines, arch, source=None):
+    """Returns (cubin, log): the machine code of one specialisation, or None and the compiler's messages. `source` is that
+    of a file that is not among the kernels."""
     rtc = nvrtc()
     headers = sorted(os.path.basename(h) for h in glob.glob(f"{KERNELS}/*.cuh"))
     read = lambda name: open(os.path.join(KERNELS, name), "rb").read()
     names = (ctypes.c_char_p * len(headers))(*[h.encode() for h in headers])
     texts = (ctypes.c_char_p * len(headers))(*[read(h) for h in headers])
     program = ctypes.c_void_p()
-    rtc.nvrtcCreateProgram(ctypes.byref(program), read(file), file.encode(), len(headers), texts, names)
+    rtc.nvrtcCreateProgram(ctypes.byref(program), source or read(file), file.encode(), len(headers), texts, names)
     options = [f"--gpu-architecture={arch}", "--std=c++17"] + [f"-D{k}={v}" for k, v in sorted(defines.items())]
     status = rtc.nvrtcCompileProgram(
         program, len(options), (ctypes.c_char_p * len(options))(*[o.encode() for o in options])

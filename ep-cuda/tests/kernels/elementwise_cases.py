@@ -170,6 +170,48 @@ def gradient(mem, op, dtype):
     near(y.read(), expected, 4 * eps, 64 * min(eps, 1.2e-7) * 49, op)
 
 
+# Where a first quotient, a square or a power leaves the range of normal numbers and the result does not.
+ENDS = {
+    "reciprocal_backward_with_dy_x": [("f32", 1025 * 2.0 ** -149, 3 * 2.0 ** -8), ("f64", 1025 * 2.0 ** -1074, 3 * 2.0 ** -8), ("f32", 1e-30, 1e-30),
+                                      ("f64", 1e-300, 1e-200), ("f32", -1e-30, 1e19), ("f64", 1e300, -1e200)],
+    "reciprocal_no_nan_backward_with_dy_x": [("f32", 1025 * 2.0 ** -149, 3 * 2.0 ** -8), ("f64", 1025 * 2.0 ** -1074, 3 * 2.0 ** -8)],
+    "rsqrt_backward_with_dy_x": [("f32", 1e-10, 1.3e-26), ("f32", 1e-20, 2e-26)],
+    "acosh_backward_with_dy_x": [("f32", 1e20, 3e19), ("f64", 1e200, 3e160)],
+    "asinh_backward_with_dy_x": [("f32", 1e20, -3e19), ("f64", 1e200, 3e160)],
+    "exp2_backward_with_dy_x": [("f32", 1e-10, 128.25), ("f64", 1e-10, 1024.25)],
+    "erf_backward_with_dy_x": [("f32", 1.0, 8.7), ("f32", -3.0, -9.25), ("f64", 1.0, 25.5)],
+    "log2_backward_with_dy_x": [("f32", 1e-20, 4.5e-39)],
+    "zeta": [("f64", 200.0, 40.0), ("f64", 64.0, 1e5), ("f64", 196.0, 41.25), ("f64", 1040.0, 2.0), ("f64", 20.0, 3e16), ("f64", 120.0, 450.0)],
+    "pow": [("f64", 0.7390512737125242, -1906.2199892910503), ("f64", 1.0001, -7e6), ("f64", 3.7, -560.0)],
+}
+
+
+@case("ends", ENDS, ["f32", "f64"])
+def ends(mem, op, dtype):
+    import mpmath
+
+    points = [p[1:] for p in ENDS[op] if p[0] == dtype] or [(3.0, 2.0)]
+    kind, n = numpy_dtype(dtype), len(points)
+    x = mem.block(dtype, SIZE[dtype], n, 0, lambda: np.array([p[0] for p in points], kind))
+    y = mem.block(dtype, SIZE[dtype], n, 0, lambda: np.array([p[1] for p in points], kind))
+    z = mem.block(dtype, SIZE[dtype], n)
+    yield plan.binary(op, dtype, dtype, [[n], [n]], [x.address, y.address], z.address)
+    mpmath.mp.prec = 200
+    m = mpmath.mpf
+    exact = dict(
+        reciprocal=lambda a, b: -a / b ** 2, reciprocal_no_nan=lambda a, b: -a / b ** 2, rsqrt=lambda a, b: -a / (2 * b * mpmath.sqrt(b)),
+        acosh=lambda a, b: a / mpmath.sqrt(b * b - 1), asinh=lambda a, b: a / mpmath.sqrt(b * b + 1),
+        exp2=lambda a, b: a * m(2) ** b * mpmath.log(2), erf=lambda a, b: a * 2 / mpmath.sqrt(mpmath.pi) * mpmath.exp(-b * b),
+        log2=lambda a, b: a / (b * mpmath.log(2)), zeta=lambda a, b: mpmath.zeta(a, b), pow=lambda a, b: a ** b)[op.split("_backward")[0]]
+    found = z.read()
+    for a, b, f in zip(x.read(), y.read(), found):
+        truth = exact(m(float(a)), m(float(b)))
+        least = (-149, -1074)[dtype == "f64"]
+        unit = m(2) ** max(int(mpmath.floor(mpmath.log(abs(truth), 2))) - (23 if dtype == "f32" else 52), least)
+        error = abs(m(float(f)) - truth) / unit if np.isfinite(f) else mpmath.inf
+        assert error <= (16 if op == "zeta" else 4), f"f({a}, {b}) = {f}, not {mpmath.nstr(truth, 20)}: {mpmath.nstr(error, 4)} ulp"
+
+
 @case("binary_int", ["add", "sub", "mul", "div", "max", "min", "fmod", "floor_div", "floor_mod", "bitwise_xor", "less_than", "equal", "logical_xor", "is_close"], INTS)
 def binary_int(mem, op, dtype):
     rng, n = rng_of(op, dtype), 1500
