@@ -223,8 +223,11 @@ def ops(place):
 def kit(place):
     device, quick = ["--device", "cuda:0"], ["--quick"] if os.environ.get("EP_GPU_QUICK") else []
     own = lambda p: p.config("cuda.toml")
+    # A context takes the driver a fifth of a second to make, one at a time for all processes of a machine: cases that make
+    # many wait for other suites that run beside them.
+    patient = ["--timeout-s", "300"]
     parts = [
-        ("abi", conformance(own, "--case", "abi/*", "--allow-empty")),
+        ("abi", conformance(own, "--case", "abi/*", "--allow-empty", *patient)),
         ("objects", conformance(own, "--case", "objects/cuda:0/*", "--allow-empty")),
     ]
     parts += [(op, conformance(own, *device, "--op", op, *quick)) for op in ops(place)]
