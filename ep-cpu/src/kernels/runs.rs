@@ -34,7 +34,7 @@ const BAND_RUNS: usize = 32;
 const STREAM_BANDS: usize = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 
 /// The same for runs in the order of the destination, whose source jumps: reading each line of the destination first,
-/// and evicting it later, disturbs that from where second-level cache ends, but what is written may be read again from
+/// and evicting it later, disturbs that from where the second-level cache ends, but what is written may be read again from
 /// the cache behind it.
 const STREAM_RUNS: usize = if cfg!(test) { 32 << 10 } else { 8 << 20 };
 

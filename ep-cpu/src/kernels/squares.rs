@@ -211,8 +211,8 @@ unsafe fn flush(slot: *const u8, dst: *mut u8, [first, last]: [bool; 2], kept: *
 }
 
 /// Bytes of a matrix that first-level cache holds beside its transpose: there, squares would take more shuffles than tiles
-/// save by being near. (None in tests, so that small matrices go every way.)
-const NEAREST: usize = if cfg!(test) { 1 } else { 16 << 10 };
+/// save by being near. (Less in tests, so that small matrices go every way.)
+const NEAREST: usize = if cfg!(test) { 2 << 10 } else { 16 << 10 };
 
 /// The function for a matrix of elements of `size` bytes that is written with ordinary stores, where squares pay, or for
 /// parts of it of a line of rows and columns at least.
@@ -261,7 +261,7 @@ unsafe fn near<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst
             }
         }
     } else {
-        // Pairs of lines, unless they are three parts.
+        // Pairs of lines; off their boundaries a pair would touch three.
         let most = if (dst.addr() | stride).is_multiple_of(LINE) { 2 } else { 1 };
         let mut row = 0;
         while row < down {
@@ -469,7 +469,8 @@ mod tests {
             assert!(lookup(isa, 4, Matrix { src_stride: 512, ..m }, false).is_none());
             assert!(lookup(isa, 4, Matrix { cols: 100, ..m }, false).is_none());
             assert!(lookup(isa, 1, m, false).is_none());
-            assert_eq!(lookup_near(isa, 4, 16, 17).is_some(), isa.level() >= Level::Avx512);
+            assert_eq!(lookup_near(isa, 4, 32, 17).is_some(), isa.level() >= Level::Avx512);
+            assert!(lookup_near(isa, 4, 32, 16).is_none());
             assert!(lookup_near(isa, 4, 15, 17).is_none() && lookup_near(isa, 8, 16, 7).is_none());
             assert!(lookup_near(isa, 2, 64, 64).is_none() && lookup_near(isa, 16, 64, 64).is_none());
         }

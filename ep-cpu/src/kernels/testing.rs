@@ -116,14 +116,15 @@ impl<T: Copy> Guarded<T> {
 
 /// Bytes between two inaccessible pages, at either of them. Never unmapped, as tests are few.
 pub(crate) fn between_pages(bytes: usize, at_end: bool) -> *mut u8 {
-    const PAGE: usize = 4096;
-    let room = bytes.next_multiple_of(PAGE);
+    // SAFETY: asks for a number.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap();
+    let room = bytes.next_multiple_of(page);
     let (flags, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: a new mapping, of which only the pages between the first and the last become accessible.
     unsafe {
-        let map = libc::mmap(std::ptr::null_mut(), room + 2 * PAGE, libc::PROT_NONE, flags, -1, 0);
+        let map = libc::mmap(std::ptr::null_mut(), room + 2 * page, libc::PROT_NONE, flags, -1, 0);
         assert_ne!(map, libc::MAP_FAILED);
-        let start = map.cast::<u8>().add(PAGE);
+        let start = map.cast::<u8>().add(page);
         assert_eq!(libc::mprotect(start.cast(), room, access), 0);
         start.add(if at_end { room - bytes } else { 0 })
     }

@@ -526,7 +526,8 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
         let (zero, one, infinity) = (V::splat(0.0), V::splat(1.0), V::splat(f64::INFINITY));
         let size = x.abs();
         let (mut high, low) = Self::log2_parts(size);
-        // Without a fused multiply-add, products of a larger exponent have no error that could be told: of 1, too.
+        // Without a fused multiply-add, the error of a product with the largest exponents overflows, also where the base is
+        // 1. From 2^100 on, powers of all others are 0 or infinite.
         let usual = zero.lt(x) & x.lt(infinity) & y.abs().lt(V::splat(2f64.powi(100)));
         let unusual = (!usual).any();
         if unusual {

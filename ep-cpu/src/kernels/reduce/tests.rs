@@ -153,7 +153,7 @@ fn sums_of_four_lose_nothing() {
 }
 
 /// Rows of every length up to some vectors of four, the last one at the end of its memory and the first at the
-/// beginning, in f64 what the loops of the baseline give.
+/// beginning, beside plain sums in f64.
 #[test]
 fn sums_of_rows_of_all_lengths() {
     let mut rng = Rng::new();

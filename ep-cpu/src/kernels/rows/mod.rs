@@ -58,7 +58,8 @@ pub struct RowsArgs {
 /// the smallest normal number of that type. In units of the last place of the type computed in, a softmax is within
 /// 4, whatever the values, and a log-softmax within 4 of the largest of 1, `x - max`, the logarithm of the sum and
 /// the result: up to 1.6 for an exponential, as much for their sum, 0.8 for its reciprocal and the product.
-/// A sum of many terms, all equal, may add one to that. The result does not depend on the number of threads.
+/// A sum of many terms, all equal, may add one to that. A softmax that is stored as bf16 may be 2^-14 of itself off before it
+/// is rounded. The result does not depend on the number of threads.
 ///
 /// # Errors
 /// `InvalidArgument` if the matrix has more elements than an address space holds; `OutOfMemory` if there is

@@ -50,7 +50,7 @@ pub(super) trait Vector: Arithmetic {
         unreachable!("a level without a bound has nothing that is near")
     }
 
-    /// As [`Self::exp_near`], but to 2^-14 and with less to do: for what is rounded to 16 bits.
+    /// As [`Self::exp_near`], but to 2^-14 and with less to do: for what is rounded to bf16.
     #[inline(always)]
     fn exp_near_short(self) -> Self {
         self.exp_near()

@@ -179,7 +179,7 @@ pub(crate) trait Vector:
         // The error is taken from `self`, since the sum has lost some of its digits; 1 - r has all.
         r.mul_add(self.neg_mul_add(r, one - r), r)
     }
-    /// About `1 / self` to 2^-21 at least, under the conditions of [`Self::quotient`].
+    /// About `1 / self`, of f32 to 2^-21 and of f64 to 2^-27 at least, under the conditions of [`Self::quotient`].
     #[inline(always)]
     fn rough_reciprocal(self) -> Self {
         Self::splat(1.0) / self
