@@ -2895,9 +2895,9 @@ struct EpScatterAddArgs {
  * - Nothing is done when `rows` or `cols` is 0.
  * - One column gives 1, where it is finite.
  * - A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.
- * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. No difference between finite
- *   elements is
- *   too large: one far below the maximum gives 0.
+ * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once, to bf16 from a value that may
+ *   be 2^-14 of
+ *   itself off. No difference between finite elements is too large: one far below the maximum gives 0.
  * - In place when both dtypes have the same size.
  */
 
@@ -5339,8 +5339,8 @@ static inline const EpOpSchema *ep_softmax_schema(void) {
            "- Nothing is done when `rows` or `cols` is 0.\n"
            "- One column gives 1, where it is finite.\n"
            "- A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.\n"
-           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once. No difference between finite elements is\n"
-           "  too large: one far below the maximum gives 0.\n"
+           "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once, to bf16 from a value that may be 2^-14 of\n"
+           "  itself off. No difference between finite elements is too large: one far below the maximum gives 0.\n"
            "- In place when both dtypes have the same size."),
     sizeof(EpSoftmaxDesc), desc_fields, 3, sizeof(EpSoftmaxArgs), arg_fields, 5, operands, 2, flops, 9};
   return &schema;

@@ -260,7 +260,7 @@ struct Near<S, D, A> {
     stream: bool,
 }
 
-impl<S: Cell<A>, D, A: Real + Cell<A>> Near<S, D, A> {
+impl<S: Cell<A>, D: 'static, A: Real + Cell<A>> Near<S, D, A> {
     /// Adds the elements `from..to` to `sums`, whole steps, and does what `HOW` says of as many of the pending row, which
     /// are `head` ahead.
     ///
