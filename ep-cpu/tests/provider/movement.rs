@@ -102,6 +102,28 @@ fn permute_of_every_dtype() {
     }
 }
 
+/// At their real sizes the kernels choose other ways than in unit tests, and threads begin amid what one takes at a time.
+#[test]
+fn transposes_in_and_past_the_cache() {
+    let (rig, mut random) = (Rig::new(), Random::new());
+    for (rows, cols) in [(64, 64), (257, 131), (120, 4200), (4200, 120), (512, 768), (1031, 1029)] {
+        for dtype in [DType::F32, DType::F64] {
+            let size = dtype.size().unwrap();
+            let data = noise(&mut random, rows * cols * size);
+            let src = rig.upload_bytes(dtype, &data);
+            let mut dst = rig.cpu().alloc(dtype, rows * cols).unwrap();
+            let permute = rig.runtime.primitive::<Permute>(rig.cpu(), PermuteDesc::new(dtype)).unwrap();
+            let dims = [rows as i64, cols as i64];
+            let call = PermuteCall { src_dims: &dims, permutation: &[1, 0], src: &src, dst: &mut dst };
+            permute.launch(&rig.stream, call).unwrap();
+            for (i, element) in bytes_of(dst).chunks(size).enumerate() {
+                let from = (i % rows * cols + i / rows) * size;
+                assert!(element == &data[from..from + size], "{rows}x{cols} of {dtype}: element {i}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_scalar_and_an_empty_tensor_permute_too() {
     let rig = Rig::new();
