@@ -6,9 +6,12 @@
 //! of the process (`membarrier`), after which either the owner sees what was said or its own store is seen, and waits until
 //! the owner is outside. From then on there is no owner, and the lock is a mutex for all.
 //!
-//! Where the kernel has no such barrier, it is a mutex from the start.
+//! Where the kernel has no such barrier, it is a mutex from the start. Where it had one and refuses it later, the owner goes
+//! on and others get an error, until the owner comes again and finds that somebody asked: it then gives its ownership up by
+//! itself, which needs no barrier.
 
 use crate::platform;
+use ep_core::{Error, Result};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -21,18 +24,22 @@ const FREE: usize = 0;
 /// No owner any more. No thread's number, as those are addresses.
 const NOBODY: usize = usize::MAX;
 
-/// How often a thread looks for the owner to leave before it sleeps in between.
+/// How often a thread looks for the owner to leave before it sleeps in between, for longer each time.
 const LOOKS: usize = 200;
-const NAP: Duration = Duration::from_micros(50);
+const FIRST_NAP: Duration = Duration::from_micros(50);
+const LONGEST_NAP: Duration = Duration::from_millis(2);
 
 pub(crate) struct OwnedMutex<T> {
     /// The number of the thread that needs no mutex, [`FREE`] or [`NOBODY`]. Changes only with the mutex held.
     owner: AtomicUsize,
     /// Whether the owner holds the lock without the mutex. Set by the owner only.
     inside: AtomicBool,
-    /// Whether another thread has come.
+    /// Whether another thread has come. Never taken back: the owner that sees it makes the lock a mutex, also where the
+    /// other thread has gone away with an error.
     ended: AtomicBool,
     mutex: Mutex<()>,
+    /// The kernel's barrier; tests have others.
+    order_threads: fn() -> std::io::Result<()>,
     value: UnsafeCell<T>,
 }
 
@@ -64,28 +71,46 @@ impl<T> OwnedMutex<T> {
             inside: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             mutex: Mutex::new(()),
+            order_threads: platform::order_threads,
             value: UnsafeCell::new(value),
         }
     }
 
+    /// The value, where nobody else can have the lock.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
+    /// Waits for the lock. A thread that got it once never fails to get it again: it is the owner, or there is none any more.
+    ///
+    /// # Errors
+    /// `Unavailable` where another thread is the owner and the system refuses the barrier.
     #[inline]
-    pub(crate) fn lock(&self) -> Guard<'_, T> {
-        // The owner that is inside already waits for itself below, as with any mutex. Acquiring also orders a thread
-        // behind a former one of the same number.
+    pub(crate) fn lock(&self) -> Result<Guard<'_, T>> {
+        if self.enter() {
+            return Ok(Guard { lock: self, mutex: None, value: PhantomData });
+        }
+        self.lock_mutex()
+    }
+
+    /// The owner's way in. False for all others, for an owner that is inside already, and once another thread has come.
+    #[inline]
+    fn enter(&self) -> bool {
+        // Acquiring orders a thread behind a former one of the same number.
         if self.owner.load(Ordering::Relaxed) == this_thread() && !self.inside.load(Ordering::Acquire) {
             self.inside.store(true, Ordering::Relaxed);
             // The processor may still do the two in another order, for which `end_ownership` has the kernel's barrier.
             compiler_fence(Ordering::SeqCst);
             if !self.ended.load(Ordering::Acquire) {
-                return Guard { lock: self, mutex: None, value: PhantomData };
+                return true;
             }
             self.inside.store(false, Ordering::Release);
         }
-        self.lock_mutex()
+        false
     }
 
     #[cold]
-    fn lock_mutex(&self) -> Guard<'_, T> {
+    fn lock_mutex(&self) -> Result<Guard<'_, T>> {
         let mutex = self.mutex.lock();
         match self.owner.load(Ordering::Relaxed) {
             NOBODY => {}
@@ -93,24 +118,44 @@ impl<T> OwnedMutex<T> {
                 // Whoever comes next gets the mutex after this, and so sees both.
                 self.owner.store(this_thread(), Ordering::Relaxed);
                 self.inside.store(true, Ordering::Relaxed);
-                return Guard { lock: self, mutex: None, value: PhantomData };
+                return Ok(Guard { lock: self, mutex: None, value: PhantomData });
             }
-            _ => self.end_ownership(),
+            // Only this thread may be inside without the mutex, and it is here: there is nobody to be ordered with.
+            owner if owner == this_thread() && !self.inside.load(Ordering::Acquire) => {
+                self.owner.store(NOBODY, Ordering::Relaxed);
+            }
+            // An owner that is inside waits for itself, as with any mutex.
+            _ => self.end_ownership()?,
         }
-        Guard { lock: self, mutex: Some(mutex), value: PhantomData }
+        Ok(Guard { lock: self, mutex: Some(mutex), value: PhantomData })
     }
 
     /// Waits until the owner is outside, and sees to it that it does not come back without the mutex, which the caller holds.
-    fn end_ownership(&self) {
+    ///
+    /// # Errors
+    /// `Unavailable` where the system refuses the barrier. `inside` says nothing then, so the caller has to go away. `ended`
+    /// stays: an owner that sees it takes the mutex, in `lock_mutex`; one that does not see it yet is alone as before.
+    fn end_ownership(&self) -> Result<()> {
         self.ended.store(true, Ordering::Relaxed);
-        platform::order_threads();
+        (self.order_threads)().map_err(|e| {
+            Error::unavailable(format!(
+                "another thread used this stream first, and the system refuses `membarrier`, which a second thread needs \
+                 ({e}); allow that system call in the sandbox of this process, or use the stream from one thread only"
+            ))
+        })?;
         // If the owner did not see `ended`, then its store came before the barrier, and is seen here.
-        let mut looks = 0;
+        let (mut looks, mut nap) = (0, FIRST_NAP);
         while self.inside.load(Ordering::Acquire) {
-            looks += 1;
-            if looks < LOOKS { std::hint::spin_loop() } else { std::thread::sleep(NAP) }
+            if looks < LOOKS {
+                looks += 1;
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep(nap);
+                nap = (2 * nap).min(LONGEST_NAP);
+            }
         }
         self.owner.store(NOBODY, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -145,12 +190,36 @@ impl<T> Drop for Guard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Barrier;
+    use ep_core::Code;
+    use std::cell::Cell;
+    use std::io;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::thread::{scope, yield_now};
+    use std::time::Instant;
+
+    type Pair = OwnedMutex<[u64; 2]>;
+
+    thread_local! {
+        /// Whether the system refuses the barrier to this thread.
+        static REFUSED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    fn order_unless_refused() -> io::Result<()> {
+        if REFUSED.get() { Err(io::ErrorKind::PermissionDenied.into()) } else { platform::order_threads() }
+    }
+
+    fn pair() -> Pair {
+        OwnedMutex { order_threads: order_unless_refused, ..OwnedMutex::new([0, 0]) }
+    }
+
+    fn owner<T>(lock: &OwnedMutex<T>) -> usize {
+        lock.owner.load(Ordering::Relaxed)
+    }
 
     /// Takes the lock `times` times, and counts each time in two steps that only a lock keeps together.
-    fn count(lock: &OwnedMutex<[u64; 2]>, times: u64) {
+    fn count(lock: &Pair, times: u64) {
         for _ in 0..times {
-            let mut guard = lock.lock();
+            let mut guard = lock.lock().unwrap();
             let [a, b] = *guard;
             assert_eq!(a, b, "somebody else is inside");
             // Volatile, so that the two are not one.
@@ -162,30 +231,51 @@ mod tests {
         }
     }
 
+    /// Lets nobody wait for a thread that has ended, however it did.
+    struct Ends<'a>(&'a AtomicUsize);
+
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(usize::MAX, Ordering::Release);
+        }
+    }
+
+    /// The other thread comes while the owner goes in and out: a thousand times, or as often as half a second is enough for.
     #[test]
     fn others_may_come_at_any_time() {
-        for round in 0..3000 {
-            let lock = OwnedMutex::new([0, 0]);
-            let start = Barrier::new(3);
-            // The owner.
-            count(&lock, 1);
-            let others = 1 + round % 2;
-            std::thread::scope(|scope| {
-                for other in 0..2 {
-                    let (lock, start) = (&lock, &start);
-                    scope.spawn(move || {
-                        start.wait();
-                        if other < others {
-                            (0..round % 97).for_each(|_| std::hint::spin_loop());
-                            count(lock, 50);
-                        }
-                    });
+        let locks: Vec<Pair> = (0..1000).map(|_| OwnedMutex::new([0, 0])).collect();
+        let start = Instant::now();
+        let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        scope(|scope| {
+            scope.spawn(|| {
+                let _ends = Ends(&done);
+                for (i, lock) in locks.iter().enumerate() {
+                    while begun.load(Ordering::Acquire) <= i {
+                        yield_now();
+                    }
+                    count(lock, 20);
+                    done.store(i + 1, Ordering::Release);
                 }
-                start.wait();
-                count(&lock, 100);
             });
-            assert_eq!(*lock.lock(), [101 + 50 * others; 2]);
-        }
+            let _ends = Ends(&begun);
+            for (i, lock) in
+                locks.iter().enumerate().take_while(|_| start.elapsed() < Duration::from_millis(500))
+            {
+                count(lock, 1);
+                begun.store(i + 1, Ordering::Release);
+                let mut counted = 1;
+                // Without yielding: two threads that take turns on one processor never meet.
+                while done.load(Ordering::Acquire) <= i {
+                    count(lock, 1);
+                    counted += 1;
+                }
+                // Where the other has panicked, that is what is told.
+                if done.load(Ordering::Acquire) <= locks.len() {
+                    assert_eq!(*lock.lock().unwrap(), [counted + 20; 2], "some counts are lost");
+                    assert_eq!(owner(lock), NOBODY);
+                }
+            }
+        });
     }
 
     #[test]
@@ -193,18 +283,20 @@ mod tests {
         let lock = OwnedMutex::new(0);
         let owned = platform::can_order_threads();
         for _ in 0..3 {
-            assert_eq!(lock.lock().mutex.is_none(), owned);
+            assert_eq!(lock.lock().unwrap().mutex.is_none(), owned);
         }
-        std::thread::scope(|s| drop(s.spawn(|| assert!(lock.lock().mutex.is_some()))));
-        assert!(lock.lock().mutex.is_some());
+        scope(|s| drop(s.spawn(|| assert!(lock.lock().unwrap().mutex.is_some()))));
+        // Before the former owner comes, who would see to it too.
+        assert_eq!(owner(&lock), NOBODY);
+        assert!(lock.lock().unwrap().mutex.is_some());
     }
 
     #[test]
     fn the_owner_is_waited_for() {
         let lock = OwnedMutex::new(0);
-        let mut guard = lock.lock();
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| *lock.lock());
+        let mut guard = lock.lock().unwrap();
+        scope(|scope| {
+            let other = scope.spawn(|| *lock.lock().unwrap());
             std::thread::sleep(Duration::from_millis(20));
             assert!(!other.is_finished(), "two threads are inside");
             *guard = 7;
@@ -214,14 +306,98 @@ mod tests {
     }
 
     #[test]
+    fn the_owner_enters_once_at_a_time_and_not_after_another_came() {
+        let lock = OwnedMutex { owner: AtomicUsize::new(FREE), ..pair() };
+        assert!(!lock.enter(), "there is no owner yet");
+        for _ in 0..2 {
+            let guard = lock.lock().unwrap();
+            assert!(!lock.enter(), "it is inside");
+            drop(guard);
+            assert!(lock.enter());
+            lock.inside.store(false, Ordering::Relaxed);
+        }
+        scope(|s| drop(s.spawn(|| assert!(!lock.enter(), "another thread is the owner"))));
+        // As a thread leaves it that is about to wait.
+        lock.ended.store(true, Ordering::Relaxed);
+        assert!(!lock.enter());
+        assert!(!lock.inside.load(Ordering::Relaxed), "the other would wait for ever");
+        assert!(lock.lock().unwrap().mutex.is_some());
+        assert_eq!(owner(&lock), NOBODY);
+    }
+
+    #[test]
     fn a_mutex_where_threads_cannot_be_ordered() {
-        let lock = OwnedMutex { owner: AtomicUsize::new(NOBODY), ..OwnedMutex::new([0, 0]) };
-        std::thread::scope(|scope| {
+        let lock = OwnedMutex { owner: AtomicUsize::new(NOBODY), ..pair() };
+        scope(|scope| {
             scope.spawn(|| count(&lock, 1000));
             count(&lock, 1000);
         });
-        let guard = lock.lock();
+        let guard = lock.lock().unwrap();
         assert!(guard.mutex.is_some());
         assert_eq!(*guard, [2000; 2]);
+    }
+
+    #[test]
+    fn a_panic_lets_go_of_the_lock() {
+        let lock = pair();
+        let panics = || {
+            let _guard = lock.lock().unwrap();
+            panic!("while the lock is held");
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        count(&lock, 1);
+        assert!(scope(|s| s.spawn(panics).join()).is_err());
+        count(&lock, 1);
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+        scope(|s| drop(s.spawn(|| count(&lock, 1))));
+        assert_eq!(*lock.lock().unwrap(), [3; 2]);
+    }
+
+    /// A second thread is refused the barrier: it gets an error that says what to do.
+    fn refused(lock: &Pair) {
+        REFUSED.set(true);
+        for _ in 0..2 {
+            let error = lock.lock().err().expect("nothing tells whether the owner is inside");
+            assert_eq!(error.code(), Code::Unavailable);
+            let message = error.message();
+            assert!(message.contains("membarrier") && message.contains("from one thread only"), "{message}");
+        }
+        REFUSED.set(false);
+    }
+
+    #[test]
+    fn after_a_refused_barrier_the_owner_goes_on_and_the_lock_becomes_a_mutex() {
+        let mut lock = OwnedMutex { owner: AtomicUsize::new(FREE), ..pair() };
+        let mut guard = lock.lock().unwrap();
+        scope(|s| drop(s.spawn(|| refused(&lock))));
+        *guard = [1; 2];
+        drop(guard);
+        // The owner is outside now, which the other cannot know.
+        scope(|s| drop(s.spawn(|| refused(&lock))));
+        assert_ne!(owner(&lock), NOBODY);
+        REFUSED.set(true);
+        count(&lock, 2);
+        assert_eq!(owner(&lock), NOBODY);
+        scope(|s| drop(s.spawn(|| count(&lock, 2))));
+        count(&lock, 2);
+        REFUSED.set(false);
+        assert_eq!(*lock.get_mut(), [7; 2]);
+    }
+
+    #[test]
+    fn after_a_refused_barrier_another_thread_may_try_again() {
+        let lock = pair();
+        if !platform::can_order_threads() {
+            return;
+        }
+        count(&lock, 1);
+        scope(|scope| {
+            scope.spawn(|| {
+                refused(&lock);
+                count(&lock, 2);
+            });
+        });
+        count(&lock, 1);
+        assert_eq!(*lock.lock().unwrap(), [4; 2]);
     }
 }

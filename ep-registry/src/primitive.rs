@@ -370,7 +370,7 @@ impl<'a, 'b> Operands<'a, 'b> {
 
     #[cold]
     fn check_recorded(&self, i: usize, buffer: &Buffer, end: u64, unwritten: &Error) -> Result<()> {
-        let Some(number) = self.stream.core.recording_that_wrote(buffer.shared(), end) else {
+        let Some(number) = self.stream.core.recording_that_wrote(buffer.shared(), end)? else {
             return Err(self.error(i, unwritten.to_string()));
         };
         match self.within.replace(Some(number)) {
@@ -559,7 +559,7 @@ impl<'a, 'b> Operands<'a, 'b> {
     #[inline(never)]
     unsafe fn run_behind(&self, args: *const c_void) -> Result<()> {
         let (core, stream) = (self.core, self.stream);
-        stream.core.tidy();
+        stream.core.tidy()?;
         let _gates = Gates::enter(self.buffers().map(|(b, _)| &**b.shared()));
         self.order(&stream.core, core.inline)?;
         stream.core.on_lane_locked(core.member, |lane| {

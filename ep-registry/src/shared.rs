@@ -228,8 +228,17 @@ impl Drop for Shared {
         for other in rest {
             if let Err(e) = last.order_behind(0, other) {
                 tracing::error!("{}: cannot order streams, waiting here instead: {e}", memory.device.name());
-                if let Err(e) = other.sync() {
-                    tracing::error!("{}: work on a dropped buffer: {e}", other.device.name());
+                match other.settle() {
+                    Ok(Ok(())) => {}
+                    Ok(Err(e)) => tracing::error!("{}: work on a dropped buffer: {e}", other.device.name()),
+                    Err(e) => {
+                        tracing::error!(
+                            "{}: {} bytes that queued work may use are never freed, as that cannot be waited for: {e}",
+                            memory.device.name(),
+                            memory.bytes
+                        );
+                        return std::mem::forget(memory);
+                    }
                 }
             }
         }

@@ -35,7 +35,24 @@ struct Adopted(Arc<StreamCore>);
 
 impl Drop for Adopted {
     fn drop(&mut self) {
-        self.0.close();
+        // Where no buffer remembers it, it is closed right after this, without the lock.
+        if Arc::get_mut(&mut self.0).is_some() {
+            return;
+        }
+        let core = &self.0;
+        let _done;
+        match core.state.lock() {
+            Ok(mut state) => _done = core.close(&mut state),
+            Err(e) => {
+                tracing::error!(
+                    "{}: the work of an adopted stream is not waited for, so its native stream must stay as long as the \
+                     process: {e}",
+                    core.device.name()
+                );
+                // Nothing may close it later, when it may be gone.
+                std::mem::forget(core.clone());
+            }
+        }
     }
 }
 
@@ -87,18 +104,13 @@ pub(crate) enum Kept {
 
 impl Stream {
     pub(crate) fn new(device: Device, options: StreamOptions) -> Result<Stream> {
-        let core = StreamCore {
-            device,
-            options,
-            state: OwnedMutex::new(State::default()),
-            submitted: AtomicU64::new(0),
-            completed: AtomicU64::new(0),
-            recording: AtomicBool::new(false),
-        };
-        let stream = Stream { core: Arc::new(core), _adopted: None };
-        // The primary lane is made now, so that a device without resources says so here.
-        stream.core.on_lane(0, |_| Ok(()))?;
-        Ok(stream)
+        // The primary lane is made now, so that a device without resources says so here. Not by way of the lock, which
+        // would belong to this thread from then on: the first that uses the stream is to have it.
+        let mut state = State::default();
+        open_lane(&device, options, &mut state, 0)?;
+        // An event counts from here on.
+        state.last = state.lanes.iter().flatten().any(|lane| !lane.inline).then_some(0);
+        Ok(Stream { core: Arc::new(StreamCore::new(device, options, state)), _adopted: None })
     }
 
     /// A queue on a native stream; see [`Device::adopt_stream`].
@@ -112,14 +124,7 @@ impl Stream {
         let first = Lane { handle, inline: primary.info().inline, adopted: false };
         let lanes = std::iter::once(Some(first)).chain((1..device.members().len()).map(|_| None));
         let state = State { lanes: lanes.collect(), ..State::default() };
-        let core = Arc::new(StreamCore {
-            device,
-            options: StreamOptions::default(),
-            state: OwnedMutex::new(state),
-            submitted: AtomicU64::new(0),
-            completed: AtomicU64::new(0),
-            recording: AtomicBool::new(false),
-        });
+        let core = Arc::new(StreamCore::new(device, StreamOptions::default(), state));
         Ok(Stream { _adopted: Some(Arc::new(Adopted(core.clone()))), core })
     }
 
@@ -131,7 +136,8 @@ impl Stream {
     /// Blocks until all work is done.
     ///
     /// # Errors
-    /// The first error of that work, once. `InvalidArgument` while the stream records a graph.
+    /// The first error of that work, once. `InvalidArgument` while the stream records a graph. `Unavailable` where another
+    /// thread used the stream first and the system refuses what a second one needs, as for all calls on a stream.
     pub fn sync(&self) -> Result<()> {
         self.core.check_idle()?;
         self.core.sync()
@@ -143,7 +149,7 @@ impl Stream {
     /// The provider's. `InvalidArgument` while the stream records a graph.
     pub fn query(&self) -> Result<bool> {
         self.core.check_idle()?;
-        let state = self.core.state.lock();
+        let state = self.core.state.lock()?;
         for lane in state.lanes.iter().flatten().filter(|l| !l.inline) {
             if !lane.handle.query()? {
                 return Ok(false);
@@ -161,6 +167,17 @@ impl fmt::Debug for Stream {
 }
 
 impl StreamCore {
+    fn new(device: Device, options: StreamOptions, state: State) -> StreamCore {
+        StreamCore {
+            device,
+            options,
+            state: OwnedMutex::new(state),
+            submitted: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            recording: AtomicBool::new(false),
+        }
+    }
+
     /// Runs `work` with the lane of a member, ordered behind what was queued before. Lets go of what was kept for work that
     /// is done.
     #[inline]
@@ -183,10 +200,11 @@ impl StreamCore {
     }
 
     /// Lets go of what was kept for work that is done. That runs deleters, which are foreign code: no lock is held.
-    pub(crate) fn tidy(&self) {
+    pub(crate) fn tidy(&self) -> Result<()> {
         let _done;
-        let mut state = self.state.lock();
+        let mut state = self.state.lock()?;
         _done = self.take_done(&mut state.deferred);
+        Ok(())
     }
 
     #[inline]
@@ -197,12 +215,12 @@ impl StreamCore {
     ) -> Result<R> {
         // Declared first, so dropped after the lock is released: a deleter may use this stream.
         let _done;
-        let mut state = self.state.lock();
+        let mut state = self.state.lock()?;
         if state.recording.is_some() {
             return Err(records());
         }
         if !matches!(state.lanes.get(member), Some(Some(_))) {
-            self.open_lane(&mut state, member)?;
+            open_lane(&self.device, self.options, &mut state, member)?;
         }
         if state.last.is_some_and(|l| l != member) {
             switch_lane(&mut state, member)?;
@@ -218,45 +236,22 @@ impl StreamCore {
         work(&lane.handle)
     }
 
-    #[cold]
-    fn open_lane(&self, state: &mut State, member: usize) -> Result<()> {
-        let device = self.device.members()[member].handle();
-        let count = self.device.members().len();
-        state.lanes.resize_with(count, || None);
-        let inline = device.info().inline;
-        let primary = state.lanes[0].as_ref().filter(|p| member != 0 && !inline && !p.inline);
-        if let Some(primary) = primary {
-            let from = primary.handle.device();
-            if from.has_foreign_streams() && device.has_foreign_streams() {
-                let adopted = from.native_stream(&primary.handle).and_then(|(kind, native)| {
-                    // SAFETY: the native stream is of this hardware; it lives as long as lane 0, which is
-                    // dropped after the other lanes (see `Drop`).
-                    unsafe { device.adopt_stream(&kind, native) }
-                });
-                match adopted {
-                    Ok(handle) => {
-                        state.lanes[member] = Some(Lane { handle, inline, adopted: true });
-                        return Ok(());
-                    }
-                    Err(e) => tracing::debug!("{}: a stream of its own instead: {e}", self.device.name()),
-                }
-            }
-        }
-        let handle = device.create_stream(self.options)?;
-        state.lanes[member] = Some(Lane { handle, inline, adopted: false });
-        Ok(())
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.settle()?
     }
 
-    pub(crate) fn sync(&self) -> Result<()> {
+    /// Waits for all work. Where that cannot be waited for, the outer result is the error, and the work may still go on; else
+    /// the inner one is that of the work.
+    pub(crate) fn settle(&self) -> Result<Result<()>> {
         let _done;
-        let mut state = self.state.lock();
+        let mut state = self.state.lock()?;
         // What is recorded has not begun, and what came before is done.
         if state.recording.is_some() {
-            return Ok(());
+            return Ok(Ok(()));
         }
         let (done, result) = self.drain(&mut state);
         _done = done;
-        result
+        Ok(result)
     }
 
     /// Waits for everything. What was kept until then is dropped by the caller, without the lock.
@@ -288,7 +283,7 @@ impl StreamCore {
     /// Records the work of a member from now on, after all earlier work.
     pub(crate) fn begin_recording(&self, member: usize) -> Result<()> {
         let _done;
-        let mut state = self.state.lock();
+        let mut state = self.state.lock()?;
         if state.recording.is_some() {
             return Err(records());
         }
@@ -296,7 +291,7 @@ impl StreamCore {
         _done = done;
         result?;
         if !matches!(state.lanes.get(member), Some(Some(_))) {
-            self.open_lane(&mut state, member)?;
+            open_lane(&self.device, self.options, &mut state, member)?;
         }
         let Some(Some(lane)) = state.lanes.get(member) else { unreachable!("opened above") };
         lane.handle.begin_recording()?;
@@ -309,7 +304,7 @@ impl StreamCore {
     /// Ends the recording with `end`. What it used is dropped by the caller, without the lock.
     pub(crate) fn end_recording<T>(&self, end: impl FnOnce(&StreamHandle) -> Result<T>) -> Result<(T, Uses)> {
         let recording;
-        let mut state = self.state.lock();
+        let mut state = self.state.lock()?;
         recording = state.recording.take().ok_or_else(|| Error::internal("the stream records nothing"))?;
         self.recording.store(false, Ordering::Release);
         let Some(Some(lane)) = state.lanes.get(recording.member) else {
@@ -329,7 +324,7 @@ impl StreamCore {
         buffers: impl Iterator<Item = Access<'a>> + Clone,
         work: impl FnOnce(&StreamHandle) -> Result<()>,
     ) -> Result<()> {
-        let mut state = self.state.lock();
+        let mut state = self.state.lock()?;
         let State { lanes, recording, .. } = &mut *state;
         let Some(recording) = recording.as_mut().filter(|r| within.is_none_or(|number| number == r.number))
         else {
@@ -352,11 +347,12 @@ impl StreamCore {
     }
 
     /// The recording that is going on, if it writes so many bytes of a buffer.
-    pub(crate) fn recording_that_wrote(&self, shared: &Arc<Shared>, end: u64) -> Option<u64> {
+    pub(crate) fn recording_that_wrote(&self, shared: &Arc<Shared>, end: u64) -> Result<Option<u64>> {
         if !self.is_recording() {
-            return None;
+            return Ok(None);
         }
-        self.state.lock().recording.as_ref().filter(|r| r.has_written(shared, end)).map(|r| r.number)
+        let state = self.state.lock()?;
+        Ok(state.recording.as_ref().filter(|r| r.has_written(shared, end)).map(|r| r.number))
     }
 
     /// The number of the latest piece of asynchronous work.
@@ -372,7 +368,7 @@ impl StreamCore {
 
     /// An event behind everything queued so far; `None` if nothing is asynchronous here.
     pub(crate) fn record_now(&self) -> Result<Option<EventHandle>> {
-        record(&self.state.lock())
+        record(&*self.state.lock()?)
     }
 
     /// Makes later work of this stream's lane `member` wait for an event of any provider. Lets go of nothing, as callers
@@ -394,19 +390,32 @@ impl StreamCore {
         }
     }
 
-    /// Keeps something until everything queued so far is done.
+    /// Keeps something until everything queued so far is done; for ever, where that cannot be found out.
     pub(crate) fn keep(&self, kept: Kept) {
-        let mut state = self.state.lock();
+        // Declared first, so dropped after the lock is released.
+        let (_kept, _done);
+        let mut state = match self.state.lock() {
+            Ok(state) => state,
+            Err(e) => {
+                tracing::error!(
+                    "{}: what queued work may use is never freed, as nothing tells when that is done: {e}",
+                    self.device.name()
+                );
+                return std::mem::forget(kept);
+            }
+        };
         match record(&state) {
             Ok(Some(event)) => {
                 let number = self.submitted();
                 state.deferred.push_back(Deferred { event, number, _kept: kept });
             }
-            Ok(None) => drop(state),
+            Ok(None) => _kept = kept,
             Err(e) => {
-                drop(state);
+                _kept = kept;
                 tracing::error!("{}: cannot record an event, waiting instead: {e}", self.device.name());
-                if let Err(e) = self.sync() {
+                let (done, result) = self.drain(&mut state);
+                _done = done;
+                if let Err(e) = result {
                     tracing::error!("{}: {e}", self.device.name());
                 }
             }
@@ -431,6 +440,36 @@ impl StreamCore {
     pub(crate) fn is_inline(&self, member: usize) -> bool {
         self.device.members()[member].handle().info().inline
     }
+}
+
+/// Makes the lane of a member.
+#[cold]
+fn open_lane(of: &Device, options: StreamOptions, state: &mut State, member: usize) -> Result<()> {
+    let device = of.members()[member].handle();
+    let count = of.members().len();
+    state.lanes.resize_with(count, || None);
+    let inline = device.info().inline;
+    let primary = state.lanes[0].as_ref().filter(|p| member != 0 && !inline && !p.inline);
+    if let Some(primary) = primary {
+        let from = primary.handle.device();
+        if from.has_foreign_streams() && device.has_foreign_streams() {
+            let adopted = from.native_stream(&primary.handle).and_then(|(kind, native)| {
+                // SAFETY: the native stream is of this hardware; it lives as long as lane 0, which is
+                // dropped after the other lanes (see `Drop`).
+                unsafe { device.adopt_stream(&kind, native) }
+            });
+            match adopted {
+                Ok(handle) => {
+                    state.lanes[member] = Some(Lane { handle, inline, adopted: true });
+                    return Ok(());
+                }
+                Err(e) => tracing::debug!("{}: a stream of its own instead: {e}", of.name()),
+            }
+        }
+    }
+    let handle = device.create_stream(options)?;
+    state.lanes[member] = Some(Lane { handle, inline, adopted: false });
+    Ok(())
 }
 
 /// What a stream that records does not do.
@@ -484,12 +523,9 @@ fn is_done(event: &EventHandle) -> bool {
 }
 
 impl StreamCore {
-    /// Waits for all work and gives the lanes back.
-    fn close(&self) {
-        let _done;
-        let mut state = self.state.lock();
-        let (done, result) = self.drain(&mut state);
-        _done = done;
+    /// Waits for all work and gives the lanes back. What was kept until then is dropped by the caller, without the lock.
+    fn close(&self, state: &mut State) -> VecDeque<Deferred> {
+        let (done, result) = self.drain(state);
         if let Err(e) = result {
             tracing::error!("{}: work of a dropped stream failed: {e}", self.device.name());
         }
@@ -498,11 +534,14 @@ impl StreamCore {
         while let Some(lane) = state.lanes.pop() {
             drop(lane);
         }
+        done
     }
 }
 
 impl Drop for StreamCore {
     fn drop(&mut self) {
-        self.close();
+        // Whichever thread this is: nobody else has it.
+        let mut state = std::mem::take(self.state.get_mut());
+        drop(self.close(&mut state));
     }
 }

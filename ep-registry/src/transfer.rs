@@ -265,7 +265,7 @@ impl Stream {
             Ok(()) => None,
             Err(e) => {
                 let end = src.offset + src.bytes;
-                Some(self.core.recording_that_wrote(src.buffer.shared(), end).ok_or(e)?)
+                Some(self.core.recording_that_wrote(src.buffer.shared(), end)?.ok_or(e)?)
             }
         };
         if src.bytes == 0 {
@@ -305,7 +305,7 @@ impl Stream {
 
     fn copy_on(&self, member: usize, src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
         let core = &self.core;
-        core.tidy();
+        core.tidy()?;
         let _gates = Gates::enter([src.buffer, &*dst.buffer].map(|b| &**b.shared()).into_iter());
         let own = (!core.is_inline(member)).then_some(core);
         for other in
@@ -363,7 +363,7 @@ impl Stream {
         else {
             return dst.upload(&data);
         };
-        core.tidy();
+        core.tidy()?;
         let gates = Gates::enter(std::iter::once(&**dst.shared()));
         for other in dst.users().before(Some(core), true) {
             core.order_behind(member, &other)?;

@@ -216,6 +216,18 @@ mod tests {
     }
 
     #[test]
+    fn our_own_size_is_read_whole() {
+        let n = size_of::<EpCopy>() as u64;
+        let mut words: [u64; size_of::<EpCopy>() / 8 + 1] = std::array::from_fn(|i| 100 + i as u64);
+        words[0] = n;
+        // Behind it is another's memory, which need not be zero.
+        let copy = read(&words).unwrap();
+        // SAFETY: a `Growable` has no padding, and holds what is valid as an integer.
+        let found: [u64; size_of::<EpCopy>() / 8] = unsafe { std::mem::transmute(copy) };
+        assert_eq!(found, words[..found.len()]);
+    }
+
+    #[test]
     fn longer_is_accepted_only_with_zeros() {
         let n = size_of::<EpCopy>() as u64;
         assert_eq!(read(&[n + 8, 7]).unwrap().dst, 7);
