@@ -144,9 +144,7 @@ impl Device {
     /// `Unsupported` where the device's first provider adopts no streams, or none of this kind; the provider's.
     ///
     /// # Safety
-    /// - `native` is a live stream of that kind on this device that outlives the result and its clones; for as long as the
-    ///   process where another thread than the first that used them drops the last and is refused `membarrier`, which the
-    ///   log then says.
+    /// - `native` is a live stream of that kind on this device that outlives the result and its clones.
     /// - While anybody records its work into a graph, work reaches it from that side only: the other library queues nothing
     ///   while [`Stream::capture`] records, and no safe call uses the result, nor another stream that was adopted from
     ///   `native`, while somebody else records. A graph does not keep the buffers of work that it got from elsewhere.

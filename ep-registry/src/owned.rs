@@ -65,9 +65,17 @@ fn this_thread() -> usize {
 
 impl<T> OwnedMutex<T> {
     pub(crate) fn new(value: T) -> Self {
-        let owner = if platform::can_order_threads() { FREE } else { NOBODY };
+        let lock = Self::without_owner(value);
+        if platform::can_order_threads() {
+            lock.owner.store(FREE, Ordering::Relaxed);
+        }
+        lock
+    }
+
+    /// A mutex for all from the start, whose [`lock`](Self::lock) never fails.
+    pub(crate) fn without_owner(value: T) -> Self {
         OwnedMutex {
-            owner: AtomicUsize::new(owner),
+            owner: AtomicUsize::new(NOBODY),
             inside: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             mutex: Mutex::new(()),
@@ -125,7 +133,10 @@ impl<T> OwnedMutex<T> {
                 self.owner.store(NOBODY, Ordering::Relaxed);
             }
             // An owner that is inside waits for itself, as with any mutex.
-            _ => self.end_ownership()?,
+            owner => {
+                debug_assert_ne!(owner, this_thread(), "a stream is used inside of its own call");
+                self.end_ownership()?;
+            }
         }
         Ok(Guard { lock: self, mutex: Some(mutex), value: PhantomData })
     }

@@ -255,9 +255,9 @@ mod tests {
     }
 
     /// Has the system refuse a thread `membarrier`, or one command of it, as a sandbox does, and says what
-    /// [`order_threads`] makes of it there.
+    /// [`order_threads`] makes of it there; nothing where this thread may not be put into a sandbox.
     #[cfg(all(target_os = "linux", target_endian = "little"))]
-    fn order_in_sandbox(command: Option<libc::c_int>, errno: libc::c_int) -> std::io::Result<()> {
+    fn order_in_sandbox(command: Option<libc::c_int>, errno: libc::c_int) -> Option<std::io::Result<()>> {
         let step = |code: u32, otherwise, k| libc::sock_filter { code: code as u16, jt: 0, jf: otherwise, k };
         let load = |at| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, at);
         let equals = |k, otherwise| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, otherwise, k);
@@ -279,8 +279,10 @@ mod tests {
                 libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                     && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
             };
-            assert!(set, "{}", std::io::Error::last_os_error());
-            order_threads()
+            if !set {
+                println!("skipped: no sandbox here: {}", std::io::Error::last_os_error());
+            }
+            set.then(order_threads)
         };
         std::thread::spawn(sandboxed).join().unwrap()
     }
@@ -292,13 +294,13 @@ mod tests {
             return;
         }
         assert!(order_threads().is_ok());
-        let error = order_in_sandbox(None, libc::EPERM).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
-        let error = order_in_sandbox(None, libc::ENOSYS).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ENOSYS));
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            let Some(refused) = order_in_sandbox(None, errno) else { return };
+            assert_eq!(refused.unwrap_err().raw_os_error(), Some(errno));
+        }
         let global = sys::membarrier(libc::MEMBARRIER_CMD_GLOBAL).is_ok();
-        let without = order_in_sandbox(Some(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED), libc::ENOMEM);
+        let without = order_in_sandbox(Some(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED), libc::ENOMEM).unwrap();
         assert_eq!(without.is_ok(), global, "{without:?}");
-        assert!(order_in_sandbox(Some(libc::MEMBARRIER_CMD_GLOBAL), libc::EPERM).is_ok());
+        assert!(order_in_sandbox(Some(libc::MEMBARRIER_CMD_GLOBAL), libc::EPERM).unwrap().is_ok());
     }
 }

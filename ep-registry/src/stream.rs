@@ -43,15 +43,8 @@ impl Drop for Adopted {
         let _done;
         match core.state.lock() {
             Ok(mut state) => _done = core.close(&mut state),
-            Err(e) => {
-                tracing::error!(
-                    "{}: the work of an adopted stream is not waited for, so its native stream must stay as long as the \
-                     process: {e}",
-                    core.device.name()
-                );
-                // Nothing may close it later, when it may be gone.
-                std::mem::forget(core.clone());
-            }
+            // It has no owner, so that this does not happen: whoever ends the native stream next cannot be told.
+            Err(e) => tracing::error!("{}: an adopted stream is not closed: {e}", core.device.name()),
         }
     }
 }
@@ -110,7 +103,10 @@ impl Stream {
         open_lane(&device, options, &mut state, 0)?;
         // An event counts from here on.
         state.last = state.lanes.iter().flatten().any(|lane| !lane.inline).then_some(0);
-        Ok(Stream { core: Arc::new(StreamCore::new(device, options, state)), _adopted: None })
+        Ok(Stream {
+            core: Arc::new(StreamCore::new(device, options, OwnedMutex::new(state))),
+            _adopted: None,
+        })
     }
 
     /// A queue on a native stream; see [`Device::adopt_stream`].
@@ -124,7 +120,9 @@ impl Stream {
         let first = Lane { handle, inline: primary.info().inline, adopted: false };
         let lanes = std::iter::once(Some(first)).chain((1..device.members().len()).map(|_| None));
         let state = State { lanes: lanes.collect(), ..State::default() };
-        let core = Arc::new(StreamCore::new(device, StreamOptions::default(), state));
+        // No thread owns it: its last clone has to be dropped anywhere without an error.
+        let core =
+            Arc::new(StreamCore::new(device, StreamOptions::default(), OwnedMutex::without_owner(state)));
         Ok(Stream { _adopted: Some(Arc::new(Adopted(core.clone()))), core })
     }
 
@@ -167,11 +165,11 @@ impl fmt::Debug for Stream {
 }
 
 impl StreamCore {
-    fn new(device: Device, options: StreamOptions, state: State) -> StreamCore {
+    fn new(device: Device, options: StreamOptions, state: OwnedMutex<State>) -> StreamCore {
         StreamCore {
             device,
             options,
-            state: OwnedMutex::new(state),
+            state,
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             recording: AtomicBool::new(false),
@@ -412,9 +410,11 @@ impl StreamCore {
             Ok(None) => _kept = kept,
             Err(e) => {
                 _kept = kept;
-                tracing::error!("{}: cannot record an event, waiting instead: {e}", self.device.name());
                 let (done, result) = self.drain(&mut state);
                 _done = done;
+                // Whoever receives messages may use the stream.
+                drop(state);
+                tracing::error!("{}: could not record an event, waited instead: {e}", self.device.name());
                 if let Err(e) = result {
                     tracing::error!("{}: {e}", self.device.name());
                 }
