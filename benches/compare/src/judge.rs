@@ -53,6 +53,11 @@ impl Verdict<'_> {
     pub fn ok(&self) -> Option<bool> {
         self.ratio().map(|r| r >= self.required)
     }
+
+    /// Whether some processes found it as fast as it has to be, and others not.
+    pub fn disputed(&self) -> bool {
+        self.fastest().is_some_and(|(_, a)| a.range[0] < self.required && a.range[1] >= self.required)
+    }
 }
 
 /// All rows that were measured, in the table's order, those with fewer threads first.
@@ -168,6 +173,8 @@ mod tests {
         let (name, against) = v.fastest().unwrap();
         assert_eq!((name, against.us, against.ratio, against.range), ("torch", 20.0, 1.5, [1.2, 2.0]));
         assert_eq!((v.ours_us, v.ok()), (Some(10.0), Some(true)));
+        let disputed = |required| Verdict { required, ..v.clone() }.disputed();
+        assert_eq!([1.1, 1.2, 1.3, 2.0, 2.1].map(disputed), [false, false, true, true, false]);
         let slower = verdicts(&rows, &lines, &["torch".to_owned()]);
         assert_eq!(slower[0].fastest().map(|f| f.0), Some("numpy"));
         let means = means(&all);

@@ -18,6 +18,7 @@ use ep_benches::row::Row;
 use ep_benches::table::table;
 use ep_registry::config::Config;
 use indicatif::{ProgressBar, ProgressStyle};
+use judge::Verdict;
 use peers::Installed;
 use record::{Header, Measured, Record};
 use regex::Regex;
@@ -61,6 +62,9 @@ struct Compare {
     /// Processes for each number of threads, over which medians are taken
     #[arg(long, value_name = "N", default_value_t = 3)]
     processes: usize,
+    /// As many for a row that reached its bar in some processes and missed it in others
+    #[arg(long, value_name = "N", default_value_t = 7)]
+    most_processes: usize,
     /// A short look: one process and few runs, unless --processes says more
     #[arg(long)]
     quick: bool,
@@ -192,6 +196,10 @@ impl Compare {
     fn processes(&self) -> usize {
         if self.quick && self.processes == 3 { 1 } else { self.processes }
     }
+
+    fn most_processes(&self) -> usize {
+        if self.quick { self.processes() } else { self.most_processes.max(self.processes()) }
+    }
 }
 
 /// The files of the config's providers, with what tells one build from another.
@@ -231,16 +239,30 @@ impl Processes<'_> {
     fn measure(&self, rows: &[Row], record: &mut Record) -> Result<bool, String> {
         let limit = self.compare.time_limit.map(|s| Instant::now() + Duration::from_secs(s));
         let mut without: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        let jobs: Vec<(usize, usize)> = (0..self.compare.processes())
+        let (all, most) = (self.compare.processes(), self.compare.most_processes());
+        let jobs: Vec<(usize, usize)> = (0..most)
             .flat_map(|process| self.compare.threads.iter().map(move |threads| (*threads, process)))
             .collect();
-        let bar = ProgressBar::new((jobs.len() * rows.len()) as u64);
+        let bar = ProgressBar::new((all * self.compare.threads.len() * rows.len()) as u64);
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} of about {duration} {msg}");
         bar.set_style(style.map_err(|e| e.to_string())?);
         for (threads, process) in jobs {
+            let disputed = |row: &Row, record: &Record| {
+                let of_row = record.lines.iter().filter(|l| l.threads == threads && l.id == row.id());
+                let lines: Vec<_> = of_row.cloned().collect();
+                let rows = std::slice::from_ref(row);
+                judge::verdicts(rows, &lines, &self.compare.without).iter().any(Verdict::disputed)
+            };
+            // Before any of them is measured by this process, which could end the dispute.
+            let wanted: Vec<&Row> = rows.iter().filter(|r| process < all || disputed(r, record)).collect();
+            if process >= all {
+                bar.inc_length(
+                    wanted.iter().filter(|r| !record.has(&r.id(), threads, process)).count() as u64
+                );
+            }
             loop {
                 let missing: Vec<&Row> =
-                    rows.iter().filter(|r| !record.has(&r.id(), threads, process)).collect();
+                    wanted.iter().copied().filter(|r| !record.has(&r.id(), threads, process)).collect();
                 bar.set_position(record.lines.len().min(bar.length().unwrap_or(0) as usize) as u64);
                 if missing.is_empty() {
                     break;
