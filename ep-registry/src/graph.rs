@@ -1,7 +1,7 @@
 //! Graphs: work that is recorded once and launched as a whole.
 
 use crate::device::Device;
-use crate::shared::{Gates, Shared, Users};
+use crate::shared::{Gates, Met, Shared, Users};
 use crate::stream::{Stream, StreamCore};
 use ep_core::handle::GraphHandle;
 pub use ep_core::provider::Updated;
@@ -168,6 +168,7 @@ impl Graph {
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         self.check_stream(stream)?;
         stream.core.tidy()?;
+        let mut met = Met::default();
         let mut recorded = self.recorded.lock();
         let Recorded { handle, uses } = &mut *recorded;
         let core = &stream.core;
@@ -176,13 +177,13 @@ impl Graph {
         let buffers = uses.values().map(|u| (&u.shared.users, u.write));
         let all = || buffers.clone().chain(std::iter::once((&self.launches, true)));
         for (users, write) in all() {
-            for other in users.before(own, write) {
-                core.order_behind(self.member, &other)?;
+            for other in users.before(own, write, &mut met) {
+                core.order_behind(self.member, other)?;
             }
         }
         core.on_lane_locked(self.member, |lane| {
             if own.is_some() {
-                all().for_each(|(users, write)| users.note(core, write));
+                all().for_each(|(users, write)| users.note(core, write, &mut met));
             }
             // SAFETY: the buffers that were recorded are kept by `uses` and, once the work is queued, by having been noted
             // in them; conflicting work and earlier launches come before, and the gates keep later work behind. For

@@ -3,7 +3,7 @@
 use crate::buffer::{Buffer, Read, ViewMut};
 use crate::device::{Device, Member};
 use crate::graph::Access;
-use crate::shared::Gates;
+use crate::shared::{Gates, Met};
 use crate::stream::{Stream, StreamCore, recording_ended};
 use ep_core::handle::{PrimitiveHandle, StreamHandle};
 use ep_core::op::{Call, MAX_INLINE_OPERANDS, Op, OperandUse, Slot};
@@ -560,12 +560,13 @@ impl<'a, 'b> Operands<'a, 'b> {
     unsafe fn run_behind(&self, args: *const c_void) -> Result<()> {
         let (core, stream) = (self.core, self.stream);
         stream.core.tidy()?;
+        let mut met = Met::default();
         let _gates = Gates::enter(self.buffers().map(|(b, _)| &**b.shared()));
-        self.order(&stream.core, core.inline)?;
+        self.order(&stream.core, core.inline, &mut met)?;
         stream.core.on_lane_locked(core.member, |lane| {
             if !core.inline {
                 for (buffer, write) in self.buffers() {
-                    buffer.users().note(&stream.core, write);
+                    buffer.users().note(&stream.core, write, &mut met);
                 }
             }
             // SAFETY: as the caller promises; the buffers stay alive until the work is done, because it has
@@ -594,11 +595,11 @@ impl<'a, 'b> Operands<'a, 'b> {
         self.stream.core.record_on(core.member, self.within.get(), buffers, launch)
     }
 
-    fn order(&self, stream: &Arc<StreamCore>, inline: bool) -> Result<()> {
+    fn order(&self, stream: &Arc<StreamCore>, inline: bool, met: &mut Met) -> Result<()> {
         let own = (!inline).then_some(stream);
         for (buffer, write) in self.buffers() {
-            for other in buffer.users().before(own, write) {
-                stream.order_behind(self.core.member, &other)?;
+            for other in buffer.users().before(own, write, met) {
+                stream.order_behind(self.core.member, other)?;
             }
         }
         Ok(())

@@ -62,35 +62,45 @@ impl User {
     }
 }
 
+/// Streams that were met while locks are held. Who lets go of a stream last closes it: that waits for its work and runs
+/// deleters, which are foreign code. So this is declared before the locks and dropped after them.
+#[derive(Default)]
+pub(crate) struct Met(SmallVec<[Arc<StreamCore>; 4]>);
+
 impl Users {
     /// Streams other than `stream` whose work must come before an access. `None` stands for the host and for
     /// inline lanes.
-    pub(crate) fn before(&self, stream: Option<&Arc<StreamCore>>, write: bool) -> Vec<Arc<StreamCore>> {
+    pub(crate) fn before<'m>(
+        &self,
+        stream: Option<&Arc<StreamCore>>,
+        write: bool,
+        met: &'m mut Met,
+    ) -> &'m [Arc<StreamCore>] {
         if !self.maybe_busy() {
-            return Vec::new();
+            return &[];
         }
         let mut list = self.list.lock();
         let UserList { writer, readers } = &mut *list;
-        if writer.as_ref().is_some_and(|w| !w.pending()) {
-            *writer = None;
-        }
-        readers.retain(User::pending);
+        let done =
+            writer.take_if(|w| !w.pending()).into_iter().chain(readers.extract_if(.., |r| !r.pending()));
+        met.0.extend(done.map(|u| u.stream));
+        let begin = met.0.len();
         let others = |u: &&User| stream.is_none_or(|s| !u.is(s));
-        let mut wait: Vec<_> = writer.iter().filter(others).map(|u| u.stream.clone()).collect();
+        met.0.extend(writer.iter().filter(others).map(|u| u.stream.clone()));
         if write {
-            wait.extend(readers.iter().filter(others).map(|u| u.stream.clone()));
+            met.0.extend(readers.iter().filter(others).map(|u| u.stream.clone()));
         }
-        wait
+        &met.0[begin..]
     }
 
     /// Notes asynchronous work. Called with the stream's lock held, so that `number` is that of the work.
-    pub(crate) fn note(&self, stream: &Arc<StreamCore>, write: bool) {
+    pub(crate) fn note(&self, stream: &Arc<StreamCore>, write: bool, met: &mut Met) {
         self.any.store(true, Ordering::Release);
         let mut list = self.list.lock();
         let user = User { stream: stream.clone(), number: stream.submitted() };
         if write {
-            list.readers.clear();
-            list.writer = Some(user);
+            let before = list.writer.replace(user);
+            met.0.extend(list.readers.drain(..).chain(before).map(|u| u.stream));
         } else if let Some(mine) = list.readers.iter_mut().find(|r| r.is(stream)) {
             mine.number = user.number;
         } else {
@@ -144,13 +154,13 @@ impl Shared {
     }
 
     /// Lets the host access the memory until the result is dropped, after the work of the streams that is returned.
-    pub(crate) fn hold(self: &Arc<Self>, write: bool) -> (Hold, Vec<Arc<StreamCore>>) {
+    pub(crate) fn hold<'m>(self: &Arc<Self>, write: bool, met: &'m mut Met) -> (Hold, &'m [Arc<StreamCore>]) {
         if !self.recorded.load(Ordering::Acquire) {
-            return (Hold { of: None, write }, self.users.before(None, write));
+            return (Hold { of: None, write }, self.users.before(None, write, met));
         }
         let mut accesses = self.gate.lock();
         *accesses.count(write) += 1;
-        (Hold { of: Some(self.clone()), write }, self.users.before(None, write))
+        (Hold { of: Some(self.clone()), write }, self.users.before(None, write, met))
     }
 }
 
@@ -222,7 +232,8 @@ impl std::fmt::Debug for Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
-        let pending = self.users.before(None, true);
+        let mut met = Met::default();
+        let pending = self.users.before(None, true, &mut met);
         let Some((last, rest)) = pending.split_last() else { return };
         // One of the streams keeps the memory, behind its own work and that of the others.
         for other in rest {

@@ -3,7 +3,7 @@
 use crate::buffer::{Buffer, View, ViewMut};
 use crate::device::Device;
 use crate::graph::Access;
-use crate::shared::{Gates, Hold};
+use crate::shared::{Gates, Hold, Met};
 use crate::stream::{Kept, Stream, recording_ended};
 use ep_core::provider::CopyRequest;
 use ep_core::provider::inline::{HOST_SPACE, is_host};
@@ -28,7 +28,8 @@ fn host_ptr(address: u64) -> *mut u8 {
 /// Waits on the host for all streams that would conflict with an access to the buffer, which lasts until the result is
 /// dropped.
 fn settle(buffer: &Buffer, write: bool) -> Result<Hold> {
-    let (hold, before) = buffer.shared().hold(write);
+    let mut met = Met::default();
+    let (hold, before) = buffer.shared().hold(write, &mut met);
     for stream in before {
         stream.sync()?;
     }
@@ -306,17 +307,18 @@ impl Stream {
     fn copy_on(&self, member: usize, src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
         let core = &self.core;
         core.tidy()?;
+        let mut met = Met::default();
         let _gates = Gates::enter([src.buffer, &*dst.buffer].map(|b| &**b.shared()).into_iter());
         let own = (!core.is_inline(member)).then_some(core);
-        for other in
-            src.buffer.users().before(own, false).into_iter().chain(dst.buffer.users().before(own, true))
-        {
-            core.order_behind(member, &other)?;
+        for (users, write) in [(src.buffer.users(), false), (dst.buffer.users(), true)] {
+            for other in users.before(own, write, &mut met) {
+                core.order_behind(member, other)?;
+            }
         }
         core.on_lane_locked(member, |lane| {
             if own.is_some() {
-                src.buffer.users().note(core, false);
-                dst.buffer.users().note(core, true);
+                src.buffer.users().note(core, false, &mut met);
+                dst.buffer.users().note(core, true, &mut met);
             }
             // SAFETY: both ranges are inside live buffers, which stay alive until this work is done because
             // it has been noted (or is done on return, on an inline lane); conflicting work comes before.
@@ -364,13 +366,14 @@ impl Stream {
             return dst.upload(&data);
         };
         core.tidy()?;
+        let mut met = Met::default();
         let gates = Gates::enter(std::iter::once(&**dst.shared()));
-        for other in dst.users().before(Some(core), true) {
-            core.order_behind(member, &other)?;
+        for other in dst.users().before(Some(core), true, &mut met) {
+            core.order_behind(member, other)?;
         }
         let src = data.as_ptr().expose_provenance() as u64;
         let queued = core.on_lane_locked(member, |lane| {
-            dst.users().note(core, true);
+            dst.users().note(core, true, &mut met);
             let copy =
                 CopyRequest { dst: dst.address(), dst_space: dst.space(), src, src_space: HOST_SPACE, bytes };
             // SAFETY: the destination has been noted; the source is kept below until the copy is done, also

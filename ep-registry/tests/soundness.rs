@@ -106,6 +106,81 @@ fn a_deleter_that_waits_for_a_buffer_of_a_graph_gets_it() {
     }
 }
 
+/// A buffer of which the memory belongs to nobody, and whose deleter tells what `call` returns on another thread: as a
+/// deleter that needs an interpreter's lock does. `None` after ten seconds.
+fn whose_deleter_asks<T: Send + 'static>(
+    device: &ep_registry::Device,
+    data: &'static [u8; 4],
+    call: impl FnOnce() -> T + Send + 'static,
+) -> (Buffer, Arc<Mutex<Option<T>>>) {
+    let told = Arc::new(Mutex::new(None));
+    let tell = told.clone();
+    let deleter = move || {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(call()));
+        *tell.lock().unwrap() = receiver.recv_timeout(std::time::Duration::from_secs(10)).ok();
+    };
+    let address = data.as_ptr().expose_provenance() as u64;
+    // SAFETY: the array is never freed, and only read.
+    let buffer = unsafe { Buffer::import(device, SPACE, address, 4, DType::U8, deleter) }.unwrap();
+    (buffer, told)
+}
+
+#[test]
+fn a_stream_whose_last_work_is_taken_over_is_closed_without_a_lock() {
+    let (runtime, sim) = late();
+    let device = runtime.device("late").unwrap();
+    // The buffer's list has the last reference to the dropped stream: while its work is under way, and after it.
+    for done in [false, true] {
+        let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
+        let other = device.upload(&[1u8; 4]).unwrap();
+        let mut between = device.alloc(DType::U8, 4).unwrap();
+        let on_b = b.clone();
+        let (src, told) = whose_deleter_asks(&device, &[9; 4], move || {
+            let mut copy = other.device().alloc(DType::U8, 4).unwrap();
+            on_b.copy(&other, &mut copy).unwrap();
+            copy.download::<u8>().unwrap()
+        });
+        a.copy(&src, &mut between).unwrap();
+        drop(src);
+        if done {
+            let event = ep_registry::Event::new();
+            a.record(&event).unwrap();
+            event.sync().unwrap();
+        }
+        drop(a);
+        assert!(told.lock().unwrap().is_none(), "{done}");
+        let last = device.upload(&[3u8; 4]).unwrap();
+        b.copy(&last, &mut between).unwrap();
+        assert_eq!(told.lock().unwrap().take(), Some(vec![1; 4]), "{done}: the deleter runs without a lock");
+        assert_eq!(between.download::<u8>().unwrap(), [3; 4]);
+        b.sync().unwrap();
+    }
+    no_violations(&sim);
+}
+
+#[test]
+fn a_stream_that_a_graph_meets_last_is_closed_without_a_lock() {
+    let (runtime, sim) = late();
+    let device = runtime.device("late").unwrap();
+    let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
+    let y = device.upload(&[5u8; 4]).unwrap();
+    let mut x = device.upload(&[4u8; 4]).unwrap();
+    let graph = b.capture(|s| s.copy(&y, &mut x)).unwrap();
+    let x = Arc::new(x);
+    let of_graph = x.clone();
+    let (src, told) = whose_deleter_asks(&device, &[9; 4], move || of_graph.download::<u8>().unwrap());
+    let mut scratch = device.alloc(DType::U8, 4).unwrap();
+    a.copy(&src, &mut scratch).unwrap();
+    a.copy(&*x, &mut scratch).unwrap();
+    drop((src, scratch, a));
+    assert!(told.lock().unwrap().is_none(), "the buffer of the graph has the stream");
+    graph.launch(&b).unwrap();
+    assert_eq!(told.lock().unwrap().take(), Some(vec![5; 4]), "the deleter runs without a lock");
+    b.sync().unwrap();
+    no_violations(&sim);
+}
+
 #[test]
 fn streams_and_buffers_in_any_order_of_dropping() {
     let (runtime, sim) = late();
