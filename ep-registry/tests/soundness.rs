@@ -136,7 +136,7 @@ fn a_stream_whose_last_work_is_taken_over_is_closed_without_a_lock() {
         let other = device.upload(&[1u8; 4]).unwrap();
         let mut between = device.alloc(DType::U8, 4).unwrap();
         let on_b = b.clone();
-        let (src, told) = whose_deleter_asks(&device, &[9; 4], move || {
+        let (src, told) = whose_deleter_asks(device, &[9; 4], move || {
             let mut copy = other.device().alloc(DType::U8, 4).unwrap();
             on_b.copy(&other, &mut copy).unwrap();
             copy.download::<u8>().unwrap()
@@ -169,7 +169,7 @@ fn a_stream_that_a_graph_meets_last_is_closed_without_a_lock() {
     let graph = b.capture(|s| s.copy(&y, &mut x)).unwrap();
     let x = Arc::new(x);
     let of_graph = x.clone();
-    let (src, told) = whose_deleter_asks(&device, &[9; 4], move || of_graph.download::<u8>().unwrap());
+    let (src, told) = whose_deleter_asks(device, &[9; 4], move || of_graph.download::<u8>().unwrap());
     let mut scratch = device.alloc(DType::U8, 4).unwrap();
     a.copy(&src, &mut scratch).unwrap();
     a.copy(&*x, &mut scratch).unwrap();
