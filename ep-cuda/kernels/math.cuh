@@ -197,10 +197,12 @@ EP_DEVICE f32 gelu(f32 x) {
     return fmaf(-below, scaled_back, __fmaf_rd(0.5f, fabsf(x), 0.5f * x));
 }
 
-// The same to the 11 bits of half types: a shorter polynomial (relative error 3e-5) and the fast power of two.
-EP_DEVICE f32 gelu_for_half(f32 x) {
-    const f32 size = fminf(fabsf(x), 14.5f), t = near_reciprocal(fmaf(0.35f, size, 1));
-    // Scaled by 2^64, as in `power_of`.
+// The upper tail of the normal distribution at x >= 0 to the 11 bits of half types, scaled by 2^64 as in `power_of`: a shorter
+// polynomial (relative error 3e-5) and the fast power of two.
+EP_DEVICE f32 upper_tail_for_half(f32 x) {
+    f32 size;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(size) : "f"(x), "f"(14.5f));
+    const f32 t = near_reciprocal(fmaf(0.35f, size, 1));
     f32 power;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(fmaf(size * size, -0.7213475204f, 64)));
     f32 y = -0.0334488168f;
@@ -209,7 +211,11 @@ EP_DEVICE f32 gelu_for_half(f32 x) {
     y = fmaf(y, t, 0.0965614448f);
     y = fmaf(y, t, 0.1448221298f);
     y = fmaf(y, t, 0.1392587379f);
-    return (x < 0 ? x * 0 : x) - y * t * power * size * scaled_back;
+    return y * t * power;
+}
+EP_DEVICE f32 gelu_for_half(f32 x) {
+    const f32 size = fminf(fabsf(x), 14.5f);
+    return (x < 0 ? x * 0 : x) - upper_tail_for_half(size) * size * scaled_back;
 }
 
 // 1 / (1 + e^-x) to the bits of half types.
@@ -332,27 +338,6 @@ EP_DEVICE f32 power_of_two(f32 x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(low ? x + 64 : x));
     return y * (low ? scaled_back : 1);
 }
-
-EP_DEVICE f64 near_cosh(f64 x) { return cosh(x); }
-EP_DEVICE f32 near_cosh(f32 x) {
-    // A quarter of the power, which does not overflow where the result does not.
-    const f32 size = fabsf(x), bound = size > 95 ? 95 : size;
-    const f32 quarter = exp_near(bound - 1.386291504f, -2.85721354e-6f);
-    return fmaf(2, quarter, 0.125f / quarter);
-}
-
-// Functions whose f32 version is off by more than two units of the last place, and which nothing depends on the
-// speed of.
-#define EP_IN_F64(name)                                 \
-    EP_DEVICE f64 exact_##name(f64 x) { return name(x); } \
-    EP_DEVICE f32 exact_##name(f32 x) { return f32(name(f64(x))); }
-EP_IN_F64(sinh)
-EP_IN_F64(asinh)
-EP_IN_F64(acosh)
-EP_IN_F64(atanh)
-EP_IN_F64(tan)
-EP_IN_F64(erfc)
-#undef EP_IN_F64
 
 // The sum of (q + k)^-s over k = 0, 1, ... for q > 0, s > 1: single terms, then Euler and Maclaurin's integral and
 // corrections (DLMF 25.11.28).

@@ -1,6 +1,6 @@
 // The functions of one element.
 #pragma once
-#include "math.cuh"
+#include "f32_math.cuh"
 
 enum class Unary {
     identity, elu, celu, relu, gelu, hard_swish, hard_sigmoid, hard_shrink, hard_tanh, leaky_relu, mish, selu, silu,
@@ -23,10 +23,8 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     // Scale and alpha of selu (Klambauer and others, 2017).
     constexpr T selu_scale = T(1.0507009873554805), selu_alpha = T(1.6732632423543772);
     if constexpr (Op == U::elu) return x > 0 ? x : T(attr0 * f64(expm1_below(x)));
-    else if constexpr (Op == U::celu) {
-        if (x > 0) return x;
-        return T(attr0 * expm1(f64(x) / attr0));
-    } else if constexpr (Op == U::relu) return x <= 0 ? T(0) : x;
+    else if constexpr (Op == U::celu) return x > 0 ? x : celu_below(x, attr0);
+    else if constexpr (Op == U::relu) return x <= 0 ? T(0) : x;
     else if constexpr (Op == U::gelu) return gelu(x);
     else if constexpr (Op == U::hard_swish) return x >= 3 ? x : x <= -3 ? T(0) : x * (x + 3) / 6;
     else if constexpr (Op == U::hard_sigmoid) return x >= 3 ? T(1) : x <= -3 ? T(0) : (x + 3) / 6;
@@ -58,15 +56,8 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     } else if constexpr (Op == U::silu) return times_sigmoid(x, fabs(x), T(0));
     else if constexpr (Op == U::soft_shrink) return x > a ? x - a : x < -a ? x + a : x != x ? x : T(0);
     else if constexpr (Op == U::soft_sign) return x / (1 + fabs(x));
-    else if constexpr (Op == U::soft_plus) {
-        const f64 exact = f64(x) * attr0;
-        const T product = T(exact), rest = fabs(product) < 1000 ? T(fma(f64(x), attr0, -f64(product))) : T(0);
-        // Below the normal range the reciprocal would enlarge what rounding cuts off.
-        if (sizeof(T) == 4 && exact < -80 && exact > -1000) return T(exp(exact) / attr0);
-        const f64 result = f64(soft_plus(product, rest));
-        // A division is worth its time only where the reciprocal's rounding would show.
-        return exact > attr1 ? x : T(sizeof(T) == 8 ? result / attr0 : result * (1 / attr0));
-    } else if constexpr (Op == U::tanh) return tanh(x);
+    else if constexpr (Op == U::soft_plus) return scaled_soft_plus(x, attr0, attr1);
+    else if constexpr (Op == U::tanh) return tanh(x);
     else if constexpr (Op == U::threshold) return x <= a ? b : x;
     else if constexpr (Op == U::fast_gelu || Op == U::quick_gelu) {
         const T size = fabs(x);
@@ -75,18 +66,18 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     } else if constexpr (Op == U::square_relu) return x > 0 ? x * x : T(0);
     else if constexpr (Op == U::abs) return fabs(x);
     else if constexpr (Op == U::acos) return acos(x);
-    else if constexpr (Op == U::acosh) return exact_acosh(x);
+    else if constexpr (Op == U::acosh) return near_acosh(x);
     else if constexpr (Op == U::asin) return asin(x);
-    else if constexpr (Op == U::asinh) return exact_asinh(x);
+    else if constexpr (Op == U::asinh) return near_asinh(x);
     else if constexpr (Op == U::atan) return atan(x);
-    else if constexpr (Op == U::atanh) return exact_atanh(x);
+    else if constexpr (Op == U::atanh) return near_atanh(x);
     else if constexpr (Op == U::ceil) return ceil(x);
     else if constexpr (Op == U::cos) return cos(x);
     else if constexpr (Op == U::cosh) return near_cosh(x);
     else if constexpr (Op == U::digamma) return digamma(x);
     else if constexpr (Op == U::trigamma) return trigamma(x);
     else if constexpr (Op == U::erf) return erf(x);
-    else if constexpr (Op == U::erfc) return exact_erfc(x);
+    else if constexpr (Op == U::erfc) return erfc(x);
     else if constexpr (Op == U::exp) return exp(x);
     else if constexpr (Op == U::exp2) return power_of_two(x);
     else if constexpr (Op == U::expm1) return expm1(x);
@@ -101,19 +92,21 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     else if constexpr (Op == U::reciprocal) return 1 / x;
     else if constexpr (Op == U::reciprocal_no_nan) return x == 0 ? T(0) : 1 / x;
     else if constexpr (Op == U::rint || Op == U::round) return rint(x);
-    else if constexpr (Op == U::rsqrt) return 1 / sqrt(x);
+    else if constexpr (Op == U::rsqrt) return near_reciprocal_root(x);
     else if constexpr (Op == U::sigmoid) return sigmoid(x);
     else if constexpr (Op == U::sign) return x > 0 ? T(1) : x < 0 ? T(-1) : T(0);
     else if constexpr (Op == U::sin) return sin(x);
-    else if constexpr (Op == U::sinh) return exact_sinh(x);
+    else if constexpr (Op == U::sinh) return near_sinh(x);
     else if constexpr (Op == U::sqrt) return sqrt(x);
     else if constexpr (Op == U::square) return x * x;
-    else if constexpr (Op == U::tan) return exact_tan(x);
+    else if constexpr (Op == U::tan) return tan(x);
     else if constexpr (Op == U::trunc) return trunc(x);
     else if constexpr (Op == U::not_equal_zero) return x == 0 ? T(0) : T(1);
     else if constexpr (Op == U::nan_assign) return x != x ? T(0) : x;
     else static_assert(Op != Op, "no such function of a float");
 }
+
+#include "half_math.cuh"
 
 // Of an integer or a truth value. What rounds leaves it alone; arithmetic wraps.
 template <Unary Op, class T>
@@ -172,15 +165,7 @@ EP_DEVICE Dst unary(Src x, f64 a, f64 b) {
         else return convert<Dst>(unary_int<Op>(u8(x.byte != 0)));
     } else if constexpr (is_int<Src>) return convert<Dst>(unary_int<Op>(x));
     else if constexpr (is_complex<Src>) return convert<Dst>(unary_complex<Op>(x));
-    else if constexpr (Op == U::gelu && is_half<Src>) return convert<Dst>(gelu_for_half(to_f32(x)));
-    else if constexpr (Op == U::sigmoid && is_half<Src>) return convert<Dst>(sigmoid_for_half(to_f32(x)));
-    else if constexpr (Op == U::tanh && is_half<Src>) return convert<Dst>(tanh_for_half(to_f32(x)));
-    else if constexpr (Op == U::silu && is_half<Src>)
-        return convert<Dst>(to_f32(x) * sigmoid_for_half(to_f32(x)));
-    else if constexpr (Op == U::fast_gelu && is_half<Src>)
-        return convert<Dst>(to_f32(x) * sigmoid_for_half(fast_gelu_argument_for_half(to_f32(x))));
-    else if constexpr (Op == U::quick_gelu && is_half<Src>)
-        return convert<Dst>(to_f32(x) * sigmoid_for_half(1.702f * to_f32(x)));
+    else if constexpr (is_half<Src>) return convert<Dst>(unary_for_half<Op>(to_f32(x), a, b));
     else {
         using A = Compute<Src>;
         return convert<Dst>(unary_real<Op, A>(widen(x), a, b));

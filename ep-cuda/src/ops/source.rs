@@ -8,6 +8,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("normalizer.cuh", include_str!("../../kernels/normalizer.cuh")),
     ("rows.cuh", include_str!("../../kernels/rows.cuh")),
     ("math.cuh", include_str!("../../kernels/math.cuh")),
+    ("f32_math.cuh", include_str!("../../kernels/f32_math.cuh")),
+    ("half_math.cuh", include_str!("../../kernels/half_math.cuh")),
     ("nd.cuh", include_str!("../../kernels/nd.cuh")),
     ("unary_ops.cuh", include_str!("../../kernels/unary_ops.cuh")),
     ("binary_ops.cuh", include_str!("../../kernels/binary_ops.cuh")),
