@@ -241,7 +241,7 @@ def merge_permutation(shape, perm):
     return sizes, [order.index(g) for g in range(len(groups))]
 
 
-def permute(size, shape, perm, src, dst, force=None):
+def permute(size, shape, perm, src, dst, force=None, bulk=True):
     sizes, perm = merge_permutation(shape, perm)
     if len(sizes) < 2:
         return copy(size, [max(1, math.prod(shape))], [1], [1], src, dst)
@@ -277,7 +277,7 @@ def permute(size, shape, perm, src, dst, force=None):
         return transpose(size, sizes, src_strides, to, a, b, tile, src, dst)
     # Large blocks have longer runs; where there are few of them, smaller ones keep more multiprocessors busy.
     large = math.prod(shape) * size >= (40 << 10) * 3 * SMS
-    return permute_blocks(size, sizes, perm, src_strides, to, src, dst, (40 << 10) if large else 16 << 10)
+    return permute_blocks(size, sizes, perm, src_strides, to, src, dst, (40 << 10) if large else 16 << 10, bulk=bulk)
 
 
 def transpose(size, sizes, src_strides, to, a, b, tile, src, dst):
@@ -297,7 +297,11 @@ def transpose(size, sizes, src_strides, to, a, b, tile, src, dst):
     return Launch(spec, args, min(args.tiles, 1 << 30))
 
 
-def permute_blocks(size, sizes, perm, src_strides, to, src, dst, volume, threads=256):
+# Bytes of a run that is copied in bulk, at least, and of shared memory for such runs.
+BULK_BYTES, BULK_ROOM = 256, 44352
+
+
+def permute_blocks(size, sizes, perm, src_strides, to, src, dst, volume, threads=256, bulk=True):
     rank, in_word, in_pack = len(sizes), max(1, 4 // size), 16 // size
     volume, capacity = volume // size, (volume + 2048) // size
     block = [1] * rank
@@ -355,6 +359,19 @@ def permute_blocks(size, sizes, perm, src_strides, to, src, dst, volume, threads
             shared[d] = step
             step *= block[d]
 
+    # Long runs are copied by the hardware where they have the same place within 16 bytes in shared memory as in src, if
+    # neighbours of dst then are in different banks.
+    bulky = {d: shared[d] for d in src_run}
+    least = run(src_order)[0] + 2 * (in_pack - 1)
+    for d in src_order:
+        if d in inside and d not in src_run:
+            bulky[d] = least + (src_strides[d] - least) % in_pack
+            least = bulky[d] * block[d]
+    bulk = bulk and size <= 2 and not is_loose(size, src, dst) and run(src_order)[0] * size >= BULK_BYTES
+    bulk = bulk and bulky.get(perm[-1], 0) % 2 == 1 and (least + 2 * in_pack) * size <= BULK_ROOM
+    if bulk:
+        shared = bulky
+
     def lanes_for(packs):
         """As many as a run has packs for, from 4 to those of a warp."""
         return min(32, max(4, 1 << (packs - 1).bit_length()))
@@ -401,7 +418,9 @@ def permute_blocks(size, sizes, perm, src_strides, to, src, dst, volume, threads
     fill(args.cut_of, [number(d) for d in outer])
     args.blocks = math.prod(ceil_div(sizes[d], block[d]) for d in outer)
     loose = dict(LOOSE=1) if is_loose(size, src, dst) else {}
-    short = int(args.src_side.lanes < 32 or args.dst_side.lanes < 32)
+    short = int(args.src_side.lanes < 32 and not bulk or args.dst_side.lanes < 32)
+    if bulk:
+        loose = dict(BULK=1)
     return Launch(Spec("permute.cu", SIZE=size, THREADS=threads, SHORT=short, **loose), args, min(args.blocks, 1 << 30))
 
 
