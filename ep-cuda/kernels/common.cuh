@@ -231,6 +231,30 @@ struct Pack {
     __device__ __forceinline__ Pack() {}
 };
 
+// Elements of a pack as they are computed with; those of half types out of their words, so that none is shifted down first.
+template <class T, int N>
+EP_DEVICE void spread(Compute<T> (&values)[N], const Pack<T, N>& pack) {
+    using P = Pack<T, N>;
+    if constexpr (is_half<T> && P::chunk == 16) {
+#pragma unroll
+        for (int i = 0; i < N; i += 2) {
+            const uint4 chunk = pack.raw[i / 8];
+            const u32 word = i % 8 == 0 ? chunk.x : i % 8 == 2 ? chunk.y : i % 8 == 4 ? chunk.z : chunk.w;
+            if constexpr (same<T, bf16>) {
+                values[i] = __uint_as_float(word << 16);
+                values[i + 1] = __uint_as_float(word & 0xffff0000u);
+            } else {
+                asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
+                    : "=f"(values[i]), "=f"(values[i + 1])
+                    : "r"(word));
+            }
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i) values[i] = widen(pack.at[i]);
+    }
+}
+
 // Results of a pack; those of half types are rounded in pairs, by one instruction for two.
 template <class T, int N, class A>
 EP_DEVICE void narrow(Pack<T, N>& pack, const A (&values)[N]) {

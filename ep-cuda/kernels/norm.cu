@@ -1,8 +1,10 @@
 // layer_norm and rms_norm of rows that fit the registers of the threads that share them.
 //
 // EP_DATA  dtype     EP_RMS  1: rms_norm, which uses gamma as its weight, and rstd as its inv_rms     and what
-// rows.cuh names. With EP_KEPT (any value; rows are aligned, and shared by blocks) blocks take several rows, and keep
-// gamma and beta of their columns in dynamic shared memory.
+// rows.cuh names. With EP_KEPT (any value; rows are shared by a warp or more) warps or blocks take several rows, and keep
+// gamma and beta of their columns in dynamic shared memory, as the packs of their rows have them: a thread reads what it
+// wrote, and nobody else's. So all rows of a warp or block must begin at the same place of a pack: of rows that are not
+// aligned the grid takes a multiple of EP_PACK at once.
 #define EP_ENDS_APART   // gamma and beta would have to be loaded for both ends of a joined pack
 #include "rows.cuh"
 
@@ -17,27 +19,57 @@ struct Args {
     u64 mean, rstd;    // 0 where they are not wanted
 };
 
+#ifdef EP_KEPT
+constexpr bool keeps = true;
+static_assert(Rows::lanes == warp_size, "all groups of a warp would need a row");
+#else
+constexpr bool keeps = false;
+#endif
+
 // Elements of a row by their number, mean and squared deviations from it.
 struct Moments {
     A count, mean, squares;
 };
 
-EP_DEVICE f32 quick_ratio(f32 a, f32 b) { return __fdividef(a, b); }
-EP_DEVICE f64 quick_ratio(f64 a, f64 b) { return a / b; }
-
-// Chan's formula; of nothing on both sides nothing.
-EP_DEVICE Moments merge(Moments a, Moments b) {
-    const A count = a.count + b.count, share = count > 0 ? quick_ratio(b.count, count) : A(0);
-    const A distance = b.mean - a.mean;
-    return {count, a.mean + distance * share, a.squares + b.squares + distance * distance * a.count * share};
-}
 EP_DEVICE A sum_of(A a, A b) { return a + b; }
+EP_DEVICE f32 reciprocal_root(f32 x) { return rsqrtf(x); }
+EP_DEVICE f64 reciprocal_root(f64 x) { return 1 / sqrt(x); }
 
-// What one element repeated so many times adds is taken out again.
-EP_DEVICE Moments without(Moments all, A element, A times, A rest) {
-    const A distance = all.mean - element, share = times / rest;
+// Squares of all warps' elements.
+EP_DEVICE Moments over_row(Exchange<A>& exchange, Moments own, i32) { return {0, 0, exchange.all(own.squares, sum_of)}; }
+
+// Moments of all warps' elements, so many: first their mean, which is exact where all are equal, then deviations from it.
+EP_DEVICE Moments over_row(Exchange<Moments>& exchange, Moments own, i32 count) {
+    const Moments* const found = exchange.gather(own);
+    // Where this is for one row alone it is computed only now, for registers are few before.
+    const A per_element = 1 / A(keeps ? count : count ^ i32(exchange.late_zero()));
+    constexpr u32 places = Exchange<Moments>::places, lanes = least(places, warp_size);
+    const u32 lane = threadIdx.x % lanes;
+    const A some = found[0].mean;
+    Moments all{0, 0, 0};
+#pragma unroll
+    for (u32 i = 0; i < places; i += warp_size)
+        all.mean += (found[lane + i].mean - some) * (found[lane + i].count * per_element);
+    all.mean = some + over_lanes<lanes>(all.mean, sum_of);
+#pragma unroll
+    for (u32 i = 0; i < places; i += warp_size) {
+        // Of many places they are read again, for registers are few.
+        const volatile Moments* const again = found + lane + i;
+        const Moments part =
+            places > 2 * warp_size ? Moments{again->count, again->mean, again->squares} : found[lane + i];
+        const A distance = part.mean - all.mean;
+        // Nothing where there are no elements.
+        all.squares += part.squares + distance * (distance * part.count);
+    }
+    all.squares = over_lanes<lanes>(all.squares, sum_of);
+    return all;
+}
+
+// What one element repeated so many times adds is taken out again: `share` is how often for each of the rest.
+EP_DEVICE Moments without(Moments all, A element, A share) {
+    const A distance = all.mean - element;
     const A squares = all.squares - distance * distance * all.count * share;
-    return {rest, all.mean + distance * share, squares < 0 ? A(0) : squares};
+    return {all.count, all.mean + distance * share, squares < 0 ? A(0) : squares};
 }
 
 // Elements of this thread's warp, of which a row's packs have so many.
@@ -59,12 +91,12 @@ EP_DEVICE i32 held_by_warp(i32 count) {
 constexpr int together = is_half<Data> && Rows::is_aligned && Rows::packs >= 4 ? 2 : 1;
 static_assert(Rows::packs % together == 0, "all packs are in a group");
 // The same for the registers of layer_norm's warps.
-constexpr u32 resident = Rows::in_warp && !EP_RMS ? 768 / Rows::threads : Rows::resident;
+constexpr u32 resident = Rows::in_warp && !EP_RMS ? (keeps ? 640 : 768) / Rows::threads : Rows::resident;
 
 // Gamma and beta of half types are shifted into place out of two aligned packs where rows are not aligned. The packs at
 // their ends, of which a part may be outside, each warp has in shared memory. The most packs of a thread leave no registers
 // for this.
-constexpr bool shifts = is_half<Data> && !Rows::is_aligned && Rows::packs < 8;
+constexpr bool shifts = is_half<Data> && !Rows::is_aligned && Rows::packs < 8 && !keeps;
 struct Ends {
     uint4 head, tail;
 };
@@ -114,30 +146,22 @@ EP_DEVICE void load_weights(
     }
 }
 
-#ifdef EP_KEPT
-// Wide gamma and beta would come from the second-level cache for each row: two more reads for each of the row. The next
-// row is loaded before blocks wait for each other.
-constexpr bool keeps = true;
-static_assert(Rows::is_aligned && !Rows::in_warp && !EP_RMS, "a thread reads what it wrote, and nobody else's");
-#else
-constexpr bool keeps = false;
-#endif
 EP_DEVICE Pack<Data, Rows::pack>* kept_weights() {
     extern __shared__ uint4 memory[];
     return reinterpret_cast<Pack<Data, Rows::pack>*>(memory) + threadIdx.x;
 }
 // Where pack j of this thread's gamma is, and of its beta.
-EP_DEVICE i32 kept_at(i32 j, i32 of_beta) { return (2 * j + of_beta) * i32(Rows::threads); }
+EP_DEVICE i32 kept_at(i32 j, i32 of_beta) { return ((EP_RMS ? 1 : 2) * j + of_beta) * i32(Rows::threads); }
 EP_DEVICE void keep_weights(const Args& args, const Ends& none, i32 first, i32 step, i32 cols) {
 #pragma unroll
     for (int j = 0; j < Rows::packs; j += together) {
         Pack<Data, Rows::pack> gamma[together], beta[together];
         load_weights(gamma, args.gamma, none, first + j * step, step, cols, A(1));
-        load_weights(beta, args.beta, none, first + j * step, step, cols, A(0));
+        if constexpr (!EP_RMS) load_weights(beta, args.beta, none, first + j * step, step, cols, A(0));
 #pragma unroll
         for (int k = 0; k < together; ++k) {
             kept_weights()[kept_at(j + k, 0)].raw[0] = gamma[k].raw[0];
-            kept_weights()[kept_at(j + k, 1)].raw[0] = beta[k].raw[0];
+            if constexpr (!EP_RMS) kept_weights()[kept_at(j + k, 1)].raw[0] = beta[k].raw[0];
         }
     }
 }
@@ -146,8 +170,9 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
     const __grid_constant__ Args args) {
     const i32 cols = i32(args.cols);
     const u32 zero = u32(args.cols >> 32);
-    __shared__ typename Exchange<Moments>::Shared shared;
-    Exchange<Moments> exchange(shared, zero);
+    using Found = Select<EP_RMS, A, Moments>;
+    __shared__ typename Exchange<Found>::Shared shared;
+    Exchange<Found> exchange(shared, zero);
     cluster_arrive();
     bool cluster_is_here = false;
     __shared__ Ends ends_of_warps[shifts ? Rows::threads / warp_size : 1][2];
@@ -158,49 +183,75 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
     // A warp goes on until none of its groups has a row: all of its lanes take part in shuffles.
     const Walk walk = walk_over_rows();
     static_assert(Rows::rows == 1, "a group takes one row at a time");
+    // Packs that are not all the row's are filled with an element of it, which is taken out of the statistics: with a
+    // question for each element they would take much longer.
+    constexpr bool fills_ends = !Rows::is_aligned && !EP_RMS;
+    auto src_of = [&](u64 row) { return pointer<const Data>(args.src) + row * args.cols; };
     Pack<Data, Rows::pack> next[Rows::packs];
+    [[maybe_unused]] Data filling;
     auto begin = [&](u64 row) {
-        const Data* const src = pointer<const Data>(args.src) + row * args.cols;
-        return RowLoad<Data>(next, src, cut_of(src, cols), span_of(row, args.rows, args.cols), convert<Data>(A(0)));
+        const Data* const src = src_of(row);
+        RowLoad<Data>(next, src, cut_of(src, cols), span_of(row, args.rows, args.cols), convert<Data>(A(0)));
+        if constexpr (fills_ends) filling = *src;
     };
+    // Elements of this thread's warp.
+    A number = 0;
+    auto count_of = [&](i32 before) {
+        return Rows::is_aligned ? cols : (before + cols + Rows::pack - 1) / Rows::pack * Rows::pack;
+    };
+    // Where all rows of a block begin alike, so do their packs.
+    const u64 first_row = least(walk.row, args.rows - 1);
+    u32 alike_all = 0;
     if constexpr (keeps) {
-        begin(least(walk.row, args.rows - 1));
+        const Data* const first_dst = pointer<const Data>(args.dst) + first_row * args.cols;
+        alike_all = elements_past_pack(src_of(first_row)) == elements_past_pack(first_dst);
+        // Held, where it would be found again for each pack.
+        asm volatile("" : "+r"(alike_all));
+        begin(first_row);
+        if constexpr (!EP_RMS) number = A(held_by_warp(count_of(elements_past_pack(src_of(first_row)))));
         const Part part = part_of_row();
-        keep_weights(args, ends[0], i32(part.first) * Rows::pack, i32(part.step) * Rows::pack, cols);
+        const i32 first = i32(part.first) * Rows::pack - elements_past_pack(src_of(first_row));
+        keep_weights(args, ends[0], first, i32(part.step) * Rows::pack, cols);
     }
     for (u64 skipped = 0; walk.of_warp + skipped < args.rows; skipped += walk.step) {
-        const u64 own = walk.row + skipped, row = least(own, args.rows - 1);
-        const Data* const src = pointer<const Data>(args.src) + row * args.cols;
+        const u64 own = walk.row + skipped, row = keeps ? own : least(own, args.rows - 1);
+        const Data *const src = src_of(row), *const like = keeps ? src_of(first_row) : src;
+        const Cut cut = cut_of(like, cols);
         Pack<Data, Rows::pack> x[Rows::packs];
-        RowLoad<Data> loads(
-            x, src, cut_of(src, cols), span_of(row, args.rows, args.cols), convert<Data>(A(0)), !keeps);
+        auto loads = [&] {
+            const Span span = span_of(row, args.rows, args.cols);
+            if constexpr (keeps) return RowLoad<Data>(src, cut, span, convert<Data>(A(0)));
+            else return RowLoad<Data>(x, src, cut, span, convert<Data>(A(0)));
+        }();
         if constexpr (keeps) {
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j) x[j] = next[j];
+            if constexpr (fills_ends) loads.outside = filling;
+            if (Rows::in_warp && row + walk.step < args.rows) begin(row + walk.step);
         }
         if constexpr (shifts) {
             if (skipped == 0) reinterpret_cast<Data*>(ends)[threadIdx.x % warp_size] = of_ends;
             __syncwarp();
         }
-        // Packs that are not all the row's are filled with an element of it, which is taken out of the statistics: with
-        // a question for each element they would take much longer.
-        if (!Rows::is_aligned && !EP_RMS) loads.outside = *src;
+        if constexpr (fills_ends && !keeps) loads.outside = *src;
         loads.finish(x);
         // Within a warp first the mean, then the deviations from it, so that a large mean cancels nothing.
         const Part part = part_of_row();
-        const i32 before = elements_past_pack(src), step = i32(part.step) * Rows::pack;
+        const i32 before = cut.before, step = i32(part.step) * Rows::pack;
         const i32 first = i32(part.first) * Rows::pack - before;
-        const i32 count = Rows::is_aligned ? cols : (before + cols + Rows::pack - 1) / Rows::pack * Rows::pack;
-        A mean = 0, number = 0;
+        const i32 count = count_of(before);
+        A mean = 0;
         if constexpr (!EP_RMS) {
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j) {
-                A sum = 0;
+                A values[Rows::pack];
+                spread(values, x[j]);
+                A sum = values[0];
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) sum += widen(x[j].at[i]);
-                mean += sum;
+                for (int i = 1; i < Rows::pack; ++i) sum += values[i];
+                mean = j == 0 ? sum : mean + sum;
             }
-            number = A(held_by_warp(count));
+            if constexpr (!keeps) number = A(held_by_warp(count));
             mean = over_lanes<Rows::lanes>(mean, sum_of) / (number > 0 ? number : A(1));
         }
         A squares = 0;
@@ -211,41 +262,37 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
             A sum = 0;
             forget(x[j], zero);
             if (EP_RMS || start < cols) {
+                A values[Rows::pack];
+                spread(values, x[j]);
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) {
-                    const A deviation = widen(x[j].at[i]) - mean;
-                    sum += deviation * deviation;
-                }
+                for (int i = 0; i < Rows::pack; ++i) sum += (values[i] - mean) * (values[i] - mean);
             }
             squares += sum;
         }
         squares = over_lanes<Rows::lanes>(squares, sum_of);
-        if (keeps && row + walk.step < args.rows) begin(row + walk.step);
+        // The next row is on its way while blocks wait for each other.
+        if (keeps && !Rows::in_warp && row + walk.step < args.rows) begin(row + walk.step);
         if constexpr (!Rows::in_warp) {
             if (!cluster_is_here) cluster_wait();
             cluster_is_here = true;
-            const Moments all = exchange.all(Moments{number, mean, squares}, [](Moments a, Moments b) {
-                if constexpr (EP_RMS) return Moments{0, 0, a.squares + b.squares};
-                else return merge(a, b);
-            });
-            late_zero = exchange.late_zero();
+            const Moments all = over_row(exchange, {number, mean, squares}, count);
             mean = all.mean;
             squares = all.squares;
+            late_zero = exchange.late_zero();
         }
-        if (!Rows::is_aligned && !EP_RMS) {
-            const Moments own_alone = without({A(count), mean, squares}, widen(loads.outside), A(count - cols), A(cols));
+        if constexpr (fills_ends) {
+            const Moments own_alone = without({A(count), mean, squares}, widen(loads.outside), A(count - cols) / A(cols));
             mean = own_alone.mean;
             squares = own_alone.squares;
         }
-        const A rstd = 1 / sqrt(squares / A(args.cols) + A(args.epsilon));
-        if (own >= args.rows) continue;
+        const A rstd = reciprocal_root(squares * (1 / A(keeps ? cols : cols ^ i32(late_zero))) + A(args.epsilon));
+        if (!keeps && own >= args.rows) continue;
         [[maybe_unused]] const A shift = -mean * rstd;
         if (part.first == 0) {
             if (args.mean) pointer<A>(args.mean)[row] = mean;
             if (args.rstd) pointer<A>(args.rstd)[row] = rstd;
         }
         Data* const dst = pointer<Data>(args.dst) + row * args.cols;
-        const Cut cut = cut_of(src, cols);
         const bool alike = before == elements_past_pack(dst);
 #pragma unroll
         for (int j = 0; j < Rows::packs; j += together) {
@@ -260,21 +307,32 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
                 if (start >= cols) continue;
                 if constexpr (keeps) {
                     gamma[k] = kept_weights()[kept_at(j + k, 0)];
-                    beta[k] = kept_weights()[kept_at(j + k, 1)];
+                    if constexpr (!EP_RMS) beta[k] = kept_weights()[kept_at(j + k, 1)];
                 }
-                A results[Rows::pack];
+                A results[Rows::pack], factors[Rows::pack];
                 forget(x[j + k], late_zero);
+                spread(results, x[j + k]);
+                spread(factors, gamma[k]);
+                // Of half types the difference may be rounded relative to the mean.
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) {
-                    // Of half types the difference may be rounded relative to the mean.
-                    const A value = widen(x[j + k].at[i]);
-                    const A scaled = (is_half<Data> ? value * rstd + shift : (value - mean) * rstd) * widen(gamma[k].at[i]);
-                    if constexpr (EP_RMS) results[i] = scaled;
-                    else results[i] = scaled + widen(beta[k].at[i]);
+                for (int i = 0; i < Rows::pack; ++i)
+                    results[i] = (is_half<Data> ? results[i] * rstd + shift : (results[i] - mean) * rstd) * factors[i];
+                if constexpr (!EP_RMS) {
+                    spread(factors, beta[k]);
+#pragma unroll
+                    for (int i = 0; i < Rows::pack; ++i) results[i] += factors[i];
                 }
                 Pack<Data, Rows::pack> out;
                 narrow(out, results);
-                store_pack(dst, j + k, start, cut, alike, out);
+                if constexpr (keeps && !Rows::is_aligned && is_half<Data>) {
+                    if (alike_all && (j + k > 0 || start >= 0) && start + Rows::pack <= cols) {
+                        store(dst + start, out);
+                        continue;
+                    }
+                    // Words that are stored whole are not taken apart before.
+                    forget(out, zero);
+                }
+                store_pack(dst, j + k, start, cut, keeps ? bool(alike_all) : alike, out);
             }
         }
     }

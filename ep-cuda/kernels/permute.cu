@@ -3,6 +3,8 @@
 //
 // EP_SIZE  bytes of an element     EP_THREADS     EP_SHORT  1: fewer threads than a warp take a segment of a run, as many as
 // it has work for; 0: always a warp
+// EP_BULK (any value, sm_90): runs of src are copied by the hardware, 16 bytes at a time, into shared memory where they have
+// the same place within 16 bytes as in src.
 #include "common.cuh"
 
 using Element = BitsOf<EP_SIZE>;
@@ -58,7 +60,13 @@ EP_DEVICE u32 further(u32 first, u32 times, u32 lanes) {
     return EP_SHORT ? place_of_word(first + times * lanes) : first + times * (warp_size + 1);
 }
 // Of a byte.
-EP_DEVICE u32 place_of(u32 byte) { return byte + byte / (32 * word) * word; }
+EP_DEVICE u32 place_of(u32 byte) {
+#ifdef EP_BULK
+    return byte;
+#else
+    return byte + byte / (32 * word) * word;
+#endif
+}
 
 // Copies a word to shared memory in the background, so many times `lanes` further than `first`.
 EP_DEVICE void copy_word(Word* shared, u32 first, u32 times, u32 lanes, const void* from) {
@@ -75,6 +83,39 @@ EP_DEVICE void copy_word(Word* shared, u32 first, u32 times, u32 lanes, const vo
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place + i), "l"(reinterpret_cast<u64>(from) + i), "n"(piece)
                      : "memory");
 }
+
+#ifdef EP_BULK
+// A barrier in shared memory that is passed once all threads have arrived and the bytes that they announced are there.
+struct Arrival {
+    u64 state;
+
+    __device__ __forceinline__ u32 address() { return u32(__cvta_generic_to_shared(&state)); }
+    __device__ __forceinline__ void init() {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "n"(EP_THREADS) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    // Announces so many bytes, a multiple of 16 at such addresses, and copies them in the background.
+    __device__ __forceinline__ void copy(void* to, u64 from, u32 bytes) {
+        asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                         u32(__cvta_generic_to_shared(to))),
+                     "l"(from), "r"(bytes), "r"(address())
+                     : "memory");
+    }
+    __device__ __forceinline__ void arrive() {
+        asm volatile("{.reg .b64 s; mbarrier.arrive.shared::cta.b64 s, [%0];}" ::"r"(address()) : "memory");
+    }
+    __device__ __forceinline__ void wait(u32 parity) {
+        u32 passed;
+        do {
+            asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                         : "=r"(passed)
+                         : "r"(address()), "r"(parity)
+                         : "memory");
+        } while (!passed);
+    }
+};
+#endif
 
 // Where a run is: offsets in memory and in the block, and whether it is inside.
 struct Run {
@@ -146,7 +187,13 @@ EP_DEVICE void collect_whole(
 }
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid_constant__ Args args) {
-    __shared__ Word shared[words + words / 32 + 1];
+    __shared__ alignas(16) Word shared[words + words / 32 + 1];
+#ifdef EP_BULK
+    __shared__ Arrival arrival;
+    if (threadIdx.x == 0) arrival.init();
+    __syncthreads();
+    u32 parity = 0;
+#endif
     for (u64 t = blockIdx.x; t < args.blocks; t += gridDim.x) {
         u32 rest = u32(t);
         const Element* src = pointer<const Element>(args.src);
@@ -163,6 +210,35 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
         }
         const uint2 left = {u32(least(extent[0], args.cut_size[0])), u32(least(extent[1], args.cut_size[1]))};
 
+#ifdef EP_BULK
+        // What src has in front of the block's first element within 16 bytes, runs have in shared memory, too.
+        const u32 lead = u32(reinterpret_cast<u64>(src) / EP_SIZE % in_pack);
+        const u32 src_length = length_of(args.src_side, left);
+#pragma unroll 1
+        for (u32 number = threadIdx.x; number < args.src_side.runs; number += EP_THREADS) {
+            const Run run = run_at(args.src_side, number, left);
+            if (!run.inside) continue;
+            const Element* const from = src + run.offset;
+            u8* const to = reinterpret_cast<u8*>(shared) + (run.shared + lead) * EP_SIZE;
+            // Whole pieces of 16 bytes, but none that is partly outside of src: what is left of those goes by elements.
+            const u64 first = reinterpret_cast<u64>(from), last = reinterpret_cast<u64>(from + src_length);
+            u64 begin = first & ~u64(15), end = (last + 15) & ~u64(15);
+            if (begin < args.src) begin += 16;
+            if (end > args.src + args.src_bytes) end -= 16;
+            if (begin < end) arrival.copy(to + i64(begin - first), begin, u32(end - begin));
+            if (begin > first || end < last) {
+#pragma unroll 1
+                for (u32 i = 0; i < src_length; ++i) {
+                    const u64 at = first + u64(i) * EP_SIZE;
+                    if (at < begin || at >= end) reinterpret_cast<Element*>(to)[i] = from[i];
+                }
+            }
+        }
+        arrival.arrive();
+        arrival.wait(parity);
+        parity ^= 1;
+#else
+        constexpr u32 lead = 0;
         const u32 lanes = EP_SHORT ? args.src_side.lanes : warp_size, groups = EP_THREADS / lanes;
         const u32 lane = threadIdx.x & (lanes - 1), group = threadIdx.x / lanes;
         const u32 src_length = length_of(args.src_side, left), src_words = (src_length + in_word - 1) / in_word;
@@ -233,6 +309,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
         }
         asm volatile("cp.async.wait_all;" ::: "memory");
         __syncthreads();
+#endif
 
         const u32 length = length_of(args.dst_side, left), rank = args.run_rank;
         const Steps steps = steps_of(args);
@@ -253,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
                 if (first >= end) continue;
                 u32 index[3] = {};
                 auto locate = [&](u32 at) {
-                    u32 place = run.shared;
+                    u32 place = run.shared + lead;
 #pragma unroll
                     for (u32 d = 0; d < max_rank; ++d) {
                         if (d >= rank) break;
@@ -272,10 +349,20 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
                 } else if constexpr (in_pack == 1) to[first] = element_at(shared, place);
                 else {
                     Pack<Element, int(in_pack)> pack;
-                    if (!EP_SHORT && steps.size[0] >= in_pack && begin >= 0 && end - begin == i32(in_pack)) {
+                    if (!EP_SHORT && steps.size[0] >= in_pack) {
                         const u32 twice = rank > 2 && index[1] + 1 == steps.size[1] ? steps.turned_twice : 0;
-                        collect_whole(pack, shared, place, steps.one, steps.size[0] - index[0], steps.turned + twice);
-                        store(to + begin, pack);
+                        const u32 until_turn = steps.size[0] - index[0], turned = steps.turned + twice;
+                        if (begin >= 0 && end - begin == i32(in_pack)) {
+                            collect_whole(pack, shared, place, steps.one, until_turn, turned);
+                            store(to + begin, pack);
+                            continue;
+                        }
+#pragma unroll
+                        for (u32 i = 0; i < in_pack - 1; ++i) {
+                            if (first + i32(i) >= end) break;
+                            const u32 further = i < until_turn ? 0 : turned - steps.one;
+                            to[first + i] = element_at(shared, place + i * steps.one + further);
+                        }
                         continue;
                     }
                     if (rank > 2) collect<true>(pack, shared, steps, place, begin, end, index[0], index[1]);

@@ -141,8 +141,8 @@ struct Exchange {
     // A zero that is known only after the first use. What depends on it cannot be computed earlier, and kept.
     __device__ __forceinline__ u32 late_zero() const { return *static_cast<volatile u32*>(&shared.zero); }
 
-    template <class F>
-    __device__ __forceinline__ A all(A x, F combine) {
+    // What the warps found, each in its place.
+    __device__ __forceinline__ const A* gather(A x) {
         const u32 lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
         const u32 set = uses % 2;
         [[maybe_unused]] const u32 parity = uses / 2 % 2;
@@ -169,6 +169,12 @@ struct Exchange {
             arrival.wait(parity);
 #endif
         }
+        return found;
+    }
+    template <class F>
+    __device__ __forceinline__ A all(A x, F combine) {
+        const u32 lane = threadIdx.x % warp_size;
+        const A* const found = gather(x);
         A result = found[lane % places];
 #pragma unroll
         for (u32 i = warp_size; i < places; i += warp_size) result = combine(result, found[lane + i]);
@@ -268,11 +274,16 @@ struct RowLoad {
     i32 first, last;
     Pack<T, Rows::pack> tail;
 
-    __device__ __forceinline__ RowLoad(
-        Pack<T, Rows::pack> (&packs)[Rows::packs], const T* from, Cut of_row, Span around, T nothing, bool loads = true)
+    // Of packs that are loaded already.
+    __device__ __forceinline__ RowLoad(const T* from, Cut of_row, Span around, T nothing)
         : row(from), cut(of_row), span(around), outside(nothing) {
         first = i32(part_of_row().first) * Rows::pack - cut.before;
-        last = !loads ? -Rows::pack : Rows::is_aligned ? cut.end - 1 : least(cut.end - 1, span.after - Rows::pack);
+        last = Rows::is_aligned ? cut.end - 1 : least(cut.end - 1, span.after - Rows::pack);
+    }
+    __device__ __forceinline__ RowLoad(
+        Pack<T, Rows::pack> (&packs)[Rows::packs], const T* from, Cut of_row, Span around, T nothing, bool loads = true)
+        : RowLoad(from, of_row, around, nothing) {
+        if (!loads) last = -Rows::pack;
 #pragma unroll
         for (int j = 0; j < Rows::packs; ++j) {
             const i32 start = first + j * i32(Rows::sharers) * Rows::pack;

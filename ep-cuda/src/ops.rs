@@ -75,7 +75,7 @@ pub(crate) fn kernels(arch: Arch) -> Vec<(&'static str, Vec<Spec>)> {
     all.extend(broadcast_elementwise_binary::kernels());
     all.extend(broadcast_elementwise_unary::kernels());
     all.extend(where_::kernels());
-    all.extend(permute::kernels());
+    all.extend(permute::kernels(arch));
     all.extend(copy_nd::kernels());
     all.extend(strided_copy::kernels());
     all.extend(constant_pad::kernels());

@@ -238,12 +238,45 @@ fn clusters_of_wide_rows_ask_for_the_memory_of_gamma_and_beta() {
             rstd: NoMemory,
         };
         norm.launch(&stream, call).unwrap();
-        // 396 clusters of four blocks; 32 bytes for each pack of a thread.
+        // Two turns of 61 clusters of four blocks; 32 bytes for each pack of a thread.
         let launched = launches(&rig);
-        assert_eq!(launched, ["ep_norm, [[1584, 1, 1], [512, 1, 1"]);
+        assert_eq!(launched, ["ep_norm, [[488, 1, 1], [512, 1, 1"]);
         let asked =
             rig.fake.log().into_iter().filter(|l| l.starts_with("cuFuncSetAttribute(")).collect::<Vec<_>>();
         assert!(asked.iter().any(|l| l.contains(", 8, 65536")), "{asked:?}");
+    }
+    rig.assert_clean();
+}
+
+#[test]
+fn rows_that_are_not_aligned_are_taken_by_groups_that_begin_alike() {
+    let rig = Rig::new(Setup::default());
+    {
+        let runtime = rig.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let norm =
+            runtime.primitive::<LayerNorm>(device, LayerNormDesc::new(DType::F32, DType::F32)).unwrap();
+        let (most, cols) = (1605, 8193);
+        let x = device.upload(&vec![0f32; (most * cols) as usize]).unwrap();
+        let mut y = device.alloc(DType::F32, (most * cols) as usize).unwrap();
+        let mut launched = |rows| {
+            rig.fake.fail(0, 0);
+            let (gamma, beta, mean, rstd) = (&x, &x, NoMemory, NoMemory);
+            let call = LayerNormCall { rows, cols, src: &x, gamma, beta, dst: &mut y, mean, rstd };
+            norm.launch(&stream, call).unwrap();
+            launches(&rig).join("; ")
+        };
+        // A block for each row; then 132 clusters of two blocks at once, of which those take part that are a multiple of
+        // four, with at least three rows each, and for more than twelve rows each two turns of them.
+        assert_eq!(launched(197), "ep_norm, [[197, 1, 1], [512, 1, 1");
+        assert_eq!(launched(200), "ep_norm, [[128, 1, 1], [512, 1, 1");
+        assert_eq!(launched(600), "ep_norm, [[264, 1, 1], [512, 1, 1");
+        assert_eq!(launched(1584), "ep_norm, [[264, 1, 1], [512, 1, 1");
+        assert_eq!(launched(1585), "ep_norm, [[528, 1, 1], [512, 1, 1");
+        let asked =
+            rig.fake.log().into_iter().filter(|l| l.starts_with("cuFuncSetAttribute(")).collect::<Vec<_>>();
+        assert!(asked.iter().any(|l| l.contains(", 8, 49152")), "{asked:?}");
     }
     rig.assert_clean();
 }

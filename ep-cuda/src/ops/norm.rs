@@ -26,41 +26,80 @@ fn holding(data: DType) -> Holding {
     Holding { pack: 16 / bytes, bytes, sources: 1, single: true }
 }
 
-/// Ways for wide aligned rows of layer_norm that clusters take several of, with gamma and beta in shared memory, by their
-/// width. Where one row at a time is as fast there are none.
-fn kept_sharings(rms: bool, data: DType, arch: Arch) -> Vec<Sharing> {
-    let shapes: &[(u32, u32)] = match data {
-        _ if rms || arch < Arch::new(9, 0) => &[],
-        DType::F32 => &[(512, 4), (512, 8), (1024, 8)],
-        DType::F16 | DType::BF16 => &[(512, 8)],
+/// Threads, blocks (0 where warps do) and packs of a thread that share rows of which groups take several, with gamma and
+/// beta in shared memory, by their width: for wide aligned rows of layer_norm, and for rows that are not aligned. Where one
+/// row at a time is as fast there are none.
+fn kept_shapes(rms: bool, data: DType, aligned: bool) -> &'static [(u32, u32, u32)] {
+    match (data, aligned, rms) {
+        (DType::F32, true, false) => &[(512, 4, 4), (512, 8, 4), (1024, 8, 4)],
+        (DType::F16 | DType::BF16, true, false) => &[(512, 4, 4), (512, 8, 4)],
+        (DType::F32, false, false) => &[(512, 2, 3), (512, 2, 4), (512, 4, 3), (512, 4, 4), (512, 8, 4)],
+        (DType::F16 | DType::BF16, false, false) => &[
+            (128, 0, 2),
+            (128, 0, 3),
+            (128, 0, 4),
+            (64, 1, 3),
+            (64, 1, 4),
+            (128, 1, 3),
+            (128, 1, 4),
+            (256, 1, 3),
+            (256, 1, 4),
+            (512, 1, 3),
+            (512, 1, 4),
+            (512, 2, 3),
+            (512, 2, 4),
+            (512, 2, 6),
+            (512, 4, 4),
+            (512, 8, 4),
+        ],
+        (DType::F16 | DType::BF16, false, true) => &[(128, 0, 2), (512, 4, 4), (512, 8, 4)],
         _ => &[],
-    };
+    }
+}
+
+/// Packs of a row that each of these has to exceed.
+fn least_packs(rms: bool, data: DType, sharing: &Sharing) -> u64 {
+    match (sharing.aligned, data) {
+        // For rows that leave more threads without work one row at a time, among as many as it takes, is faster.
+        (true, _) => sharing.capacity() / 8 * 7,
+        (false, DType::F32) => 2048,
+        (false, _) if rms && sharing.blocks > 0 => 4096,
+        (false, _) => 32,
+    }
+}
+
+fn kept_sharings(rms: bool, data: DType, arch: Arch, aligned: bool) -> Vec<Sharing> {
+    let shapes = if arch < Arch::new(9, 0) { &[] } else { kept_shapes(rms, data, aligned) };
     let of_shape =
-        |&(threads, blocks)| Sharing { threads, lanes: 32, blocks, rows: 1, packs: 4, aligned: true };
+        |&(threads, blocks, packs)| Sharing { threads, lanes: 32, blocks, rows: 1, packs, aligned };
     shapes.iter().map(of_shape).collect()
 }
 
-/// Whether rows of so many packs leave few of the threads of such a cluster without work: for others one row at a time,
-/// among as many threads as it takes, is faster.
-fn fills(sharing: &Sharing, packs: u64) -> bool {
-    let capacity = sharing.capacity();
-    packs <= capacity && packs > capacity / 8 * 7
-}
-
-fn kept_spec(data: DType, sharing: Sharing) -> Spec {
-    spec(false, data, Some(sharing)).with("EP_KEPT", 1)
+fn kept_spec(rms: bool, data: DType, sharing: Sharing) -> Spec {
+    spec(rms, data, Some(sharing)).with("EP_KEPT", 1)
 }
 
 /// Bytes of gamma and beta that a block keeps.
-fn kept_bytes(sharing: &Sharing) -> u32 {
-    sharing.threads * sharing.packs * 32
+fn kept_bytes(rms: bool, sharing: &Sharing) -> u32 {
+    sharing.threads * sharing.packs * if rms { 16 } else { 32 }
 }
 
-/// How many rows a cluster takes one after the other, for six turns of all clusters that are there at once, so that they end
-/// at about the same time.
-fn rows_of_cluster(sharing: &Sharing, rows: u64, sm_count: u32) -> u64 {
-    let at_once = u64::from(6 * sm_count * (1024 / sharing.threads));
-    (rows.saturating_mul(u64::from(sharing.blocks)) / at_once).min(32)
+/// How many groups of threads take so many rows, several each; none where there are too few rows.
+fn groups(sharing: &Sharing, rows: u64, sm_count: u32, pack: u64) -> Option<u64> {
+    let (resident, sharers, most) = match sharing.blocks {
+        0 => (640, sharing.lanes, 24),
+        blocks => (1024, sharing.threads * blocks, 12),
+    };
+    // A device's parts are not multiples of large clusters.
+    let usable = if sharing.blocks < 4 { 16 } else { 15 };
+    let at_once = (u64::from(sm_count) * resident * usable / (16 * u64::from(sharers))).max(1);
+    let least = if sharing.aligned { at_once * 18 } else { at_once * 3 / 2 };
+    // All that are there at once end at about the same time, so there are whole turns of them.
+    let turns = rows.div_ceil(at_once).div_ceil(most);
+    let groups = (turns.saturating_mul(at_once)).min(rows / FEWEST_ROWS);
+    // All rows of a group begin at the same place of a pack.
+    let groups = if sharing.aligned { groups } else { groups / pack * pack };
+    (rows >= least && groups > 0).then_some(groups)
 }
 /// Fewer are not worth filling shared memory for.
 const FEWEST_ROWS: u64 = 3;
@@ -89,7 +128,9 @@ pub(super) fn kernels(arch: Arch) -> [(&'static str, Vec<Spec>); 2] {
     [(LayerNorm::NAME, false), (RmsNorm::NAME, true)].map(|(name, rms)| {
         let of_row = |[data, _]: [DType; 2]| {
             let held = sharings(data, arch).into_iter().flatten().map(Some);
-            let kept = kept_sharings(rms, data, arch).into_iter().map(move |s| kept_spec(data, s));
+            let kept =
+                [true, false].into_iter().flat_map(move |aligned| kept_sharings(rms, data, arch, aligned));
+            let kept = kept.map(move |s| kept_spec(rms, data, s));
             held.chain([None]).map(move |sharing| spec(rms, data, sharing)).chain(kept)
         };
         (name, ROWS.into_iter().flat_map(of_row).collect())
@@ -126,8 +167,9 @@ struct Norm {
     epsilon: f64,
     /// For aligned rows and others.
     held: [Vec<(Sharing, Lazy)>; 2],
-    /// For wide aligned rows, where clusters take several.
-    kept: Vec<(Sharing, Lazy)>,
+    /// Where blocks or clusters take several rows, in the same order.
+    kept: [Vec<(Sharing, Lazy)>; 2],
+    rms: bool,
     wide: Lazy,
     sm_count: u32,
 }
@@ -139,18 +181,21 @@ impl Norm {
         let lazy = |sharing| Lazy::new(&loader, name, spec(rms, data, sharing));
         let held = sharings(data, properties.arch)
             .map(|list| list.into_iter().map(|sharing| (sharing, lazy(Some(sharing)))).collect());
-        let has_room = |s: &Sharing| kept_bytes(s) + STATIC_BYTES <= properties.shared_bytes;
-        let of_kept = |s| (s, Lazy::new(&loader, name, kept_spec(data, s)));
-        let kept = kept_sharings(rms, data, properties.arch);
-        let kept = kept.into_iter().filter(has_room).map(of_kept).collect();
-        Ok(Norm { data, epsilon, held, kept, wide: lazy(None), sm_count: properties.sm_count })
+        let has_room = |s: &Sharing| kept_bytes(rms, s) + STATIC_BYTES <= properties.shared_bytes;
+        let of_kept = |s| (s, Lazy::new(&loader, name, kept_spec(rms, data, s)));
+        let kept = [true, false].map(|aligned| {
+            let sharings = kept_sharings(rms, data, properties.arch, aligned);
+            sharings.into_iter().filter(has_room).map(of_kept).collect()
+        });
+        Ok(Norm { data, epsilon, held, kept, rms, wide: lazy(None), sm_count: properties.sm_count })
     }
 
-    /// The kernel for several rows at a time, and how many, where that is faster.
-    fn kept(&self, rows: u64, packs: u64) -> Option<(&Sharing, &Lazy, u64)> {
-        let (sharing, lazy) = self.kept.iter().find(|(s, _)| fills(s, packs))?;
-        let each = rows_of_cluster(sharing, rows, self.sm_count);
-        (each >= FEWEST_ROWS).then_some((sharing, lazy, each))
+    /// The kernel for several rows at a time, and how many groups of threads take them, where that is faster.
+    fn kept(&self, rows: u64, packs: u64, aligned: bool) -> Option<(&Sharing, &Lazy, u64)> {
+        let mut kept = self.kept[usize::from(!aligned)].iter();
+        let (sharing, lazy) = kept.find(|(s, _)| packs <= s.capacity())?;
+        let groups = groups(sharing, rows, self.sm_count, holding(self.data).pack)?;
+        (packs > least_packs(self.rms, self.data, sharing)).then_some((sharing, lazy, groups))
     }
 
     /// # Safety
@@ -163,13 +208,14 @@ impl Norm {
         let holding = holding(self.data);
         let aligned = (src | dst).is_multiple_of(16) && cols.is_multiple_of(holding.pack);
         let packs = holding.packs(cols, aligned && self.data != DType::F64);
+        let kept = if cols > 0 { self.kept(rows, packs, aligned) } else { None };
         // Over no columns the statistics are not numbers, which the general kernel finds by itself.
         let mut held = self.held[usize::from(!aligned)].iter().filter(|_| cols > 0);
-        if aligned && let Some((sharing, lazy, each)) = self.kept(rows, packs) {
+        if let Some((sharing, lazy, groups)) = kept {
             let function = lazy.get()?;
-            let shared_bytes = kept_bytes(sharing);
+            let shared_bytes = kept_bytes(self.rms, sharing);
             function.allow_shared(shared_bytes)?;
-            let geometry = Geometry { shared_bytes, ..sharing.geometry(rows.div_ceil(each)) };
+            let geometry = Geometry { shared_bytes, ..sharing.geometry(groups) };
             // SAFETY: the caller's promise, and the kernel's argument.
             return unsafe { function.launch(stream, geometry, &args) };
         }
@@ -237,39 +283,99 @@ mod tests {
     const HOPPER: Arch = Arch::new(9, 0);
 
     #[test]
-    fn clusters_that_take_several_rows_have_room_for_gamma_and_beta() {
+    fn blocks_that_take_several_rows_have_room_for_gamma_and_beta() {
         for data in [DType::F32, DType::F16, DType::BF16] {
-            let kept = kept_sharings(false, data, HOPPER);
-            assert!(kept.is_sorted_by_key(Sharing::capacity), "{data:?}");
-            for sharing in &kept {
-                let blocks_at_once = 1024 / sharing.threads;
-                // What an H200 has for a block, which blocks share.
-                assert!((kept_bytes(sharing) + STATIC_BYTES) * blocks_at_once <= 232_448, "{sharing:?}");
-                assert_eq!(sharing.capacity() * 32 / u64::from(sharing.blocks), kept_bytes(sharing).into());
+            for (rms, aligned) in [(false, true), (false, false), (true, false)] {
+                let kept = kept_sharings(rms, data, HOPPER, aligned);
+                assert_eq!(kept.is_empty(), rms && data == DType::F32);
+                assert!(kept.is_sorted_by_key(Sharing::capacity), "{data:?}");
+                for sharing in &kept {
+                    let blocks_at_once = if sharing.blocks == 0 { 7 } else { 1024 / sharing.threads };
+                    // What an H200 has for a block, which blocks share.
+                    assert!(
+                        (kept_bytes(rms, sharing) + STATIC_BYTES) * blocks_at_once.min(2) <= 232_448,
+                        "{sharing:?}"
+                    );
+                    let of_pack = if rms { 16 } else { 32 };
+                    let alone = if sharing.blocks == 0 { 4 } else { 1 };
+                    let bytes = sharing.capacity() * alone * of_pack / u64::from(sharing.blocks.max(1));
+                    assert_eq!(bytes, kept_bytes(rms, sharing).into());
+                }
             }
-            assert_eq!(kept.last().map(Sharing::capacity), Some(131_072 / (16 / data.bytes_for_bounds())));
+            let widest = kept_sharings(false, data, HOPPER, true);
+            assert_eq!(widest.last().map(Sharing::capacity), Some(131_072 / (16 / data.bytes_for_bounds())));
         }
-        let none = |rms, data, arch| kept_sharings(rms, data, arch).is_empty();
-        assert!(none(true, DType::F32, HOPPER) && none(false, DType::F64, HOPPER));
-        assert!(none(false, DType::F32, Arch::new(8, 0)), "no clusters before sm_90");
+        let none = |rms, data, arch, aligned| kept_sharings(rms, data, arch, aligned).is_empty();
+        assert!(none(true, DType::F32, HOPPER, true));
+        for aligned in [true, false] {
+            assert!(none(false, DType::F64, HOPPER, aligned) && none(true, DType::F64, HOPPER, aligned));
+            assert!(none(false, DType::F32, Arch::new(8, 0), aligned), "no clusters before sm_90");
+        }
     }
 
     #[test]
-    fn rows_that_would_leave_threads_idle_are_not_shared_so() {
-        let kept = kept_sharings(false, DType::F32, HOPPER);
-        let which = |packs| kept.iter().position(|s| fills(s, packs));
-        // Of 8192, 16384 and 32768 packs.
-        assert_eq!([7168, 7169, 8192, 8193].map(which), [None, Some(0), Some(0), None]);
-        assert_eq!([14_336, 14_337, 16_384].map(which), [None, Some(1), Some(1)]);
-        assert_eq!([28_672, 28_673, 32_768, 32_769].map(which), [None, Some(2), Some(2), None]);
+    fn each_width_has_one_way_or_none() {
+        let which = |rms, data, aligned, packs: u64| {
+            let kept = kept_sharings(rms, data, HOPPER, aligned);
+            let n = kept.iter().position(|s| packs <= s.capacity())?;
+            (packs > least_packs(rms, data, &kept[n])).then_some((
+                kept[n].threads,
+                kept[n].blocks,
+                kept[n].packs,
+            ))
+        };
+        // Clusters with room for 8192, 16384 and 32768 packs.
+        let f32_aligned = |packs| which(false, DType::F32, true, packs);
+        assert_eq!(
+            [7168, 7169, 8192, 8193].map(f32_aligned),
+            [None, Some((512, 4, 4)), Some((512, 4, 4)), None]
+        );
+        assert_eq!([14_336, 14_337].map(f32_aligned), [None, Some((512, 8, 4))]);
+        assert_eq!([28_672, 28_673, 32_768, 32_769].map(f32_aligned), {
+            let widest = Some((1024, 8, 4));
+            [None, widest, widest, None]
+        });
+        let apart = |packs| which(false, DType::BF16, false, packs);
+        assert_eq!([32, 33, 64, 65, 128].map(apart), {
+            let of_warp = |packs| Some((128, 0, packs));
+            [None, of_warp(2), of_warp(2), of_warp(3), of_warp(4)]
+        });
+        assert_eq!([129, 377, 6284].map(apart), [Some((64, 1, 3)), Some((128, 1, 3)), Some((512, 4, 4))]);
+        assert_eq!([16_384, 16_385].map(apart), [Some((512, 8, 4)), None]);
+        assert_eq!([2048, 2049].map(|p| which(false, DType::F32, false, p)), [None, Some((512, 2, 3))]);
+        assert_eq!([64, 65, 4096, 4097].map(|p| which(true, DType::F16, false, p)), {
+            [Some((128, 0, 2)), None, None, Some((512, 4, 4))]
+        });
+        assert_eq!([3000, 12_566].map(|p| which(true, DType::F32, false, p)), [None, None]);
     }
 
     #[test]
-    fn a_cluster_takes_more_rows_the_more_there_are() {
-        let kept = kept_sharings(false, DType::F32, HOPPER);
-        let taken = |n: usize, rows| rows_of_cluster(&kept[n], rows, 132);
-        // 512 threads in four blocks: 66 clusters at once; 1024 in eight: 16.
-        assert_eq!([100, 1188, 8192, 1 << 40].map(|rows| taken(0, rows)), [0, 3, 20, 32]);
-        assert_eq!([64, 512, 4096, u64::MAX].map(|rows| taken(2, rows)), [0, 5, 32, 32]);
+    fn groups_are_whole_turns_whose_rows_begin_alike() {
+        let count = |threads, blocks, aligned, rows| {
+            groups(&Sharing { threads, lanes: 32, blocks, rows: 1, packs: 4, aligned }, rows, 132, 8)
+        };
+        // 61 clusters of four blocks at once, 30 of eight, 264 blocks alone, and 2640 warps.
+        assert_eq!(count(512, 4, false, 4096), Some(6 * 61 / 8 * 8));
+        assert_eq!(count(512, 8, true, 4096), Some(12 * 30));
+        assert_eq!(count(512, 1, false, 264 * 12), Some(264));
+        assert_eq!(count(512, 1, false, 264 * 12 + 1), Some(528));
+        assert_eq!(count(128, 0, false, 49_152), Some(2640));
+        // Few rows, and too few.
+        assert_eq!(count(512, 1, false, 396), Some(132 / 8 * 8));
+        assert_eq!([count(512, 1, false, 395), count(512, 1, true, 264 * 18 - 1)], [None, None]);
+        assert_eq!(
+            groups(&kept_sharings(false, DType::F32, HOPPER, false)[4], 7, 1, 4),
+            None,
+            "not one for each place"
+        );
+        for (threads, blocks) in [(64, 1), (128, 0), (512, 2), (512, 8)] {
+            for rows in [1, 100, 5000, 1 << 20, 1 << 40, u64::MAX] {
+                let found = count(threads, blocks, false, rows).unwrap_or(8);
+                assert!(
+                    found.is_multiple_of(8) && found <= rows.max(8),
+                    "{threads} {blocks} {rows}: {found}"
+                );
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::nd::{FastDiv, RANK};
 use super::source::{INTERLEAVE, PERMUTE, TRANSPOSE};
 use super::strided::sizes;
 use super::{SIZES, is_loose, with_loose, with_loose_sizes};
-use crate::compiler::Spec;
+use crate::compiler::{Arch, Spec};
 use crate::device::CudaDevice;
 use crate::kernel::{Argument, Geometry, Lazy};
 use crate::provider::CudaProvider;
@@ -46,6 +46,13 @@ fn blocks_spec(size: u64, loose: bool, short: bool) -> Spec {
     with_loose(spec.with("EP_SHORT", u32::from(short)), loose)
 }
 
+/// Bytes of elements of which long runs are copied in bulk: four are copied as fast by words.
+const BULK_SIZES: [u64; 2] = [1, 2];
+
+fn bulk_spec(size: u64, short: bool) -> Spec {
+    blocks_spec(size, false, short).with("EP_BULK", 1)
+}
+
 fn planes_spec(size: u64, planes: u64, apart: bool) -> Spec {
     Spec::new(&INTERLEAVE)
         .with("EP_SIZE", size)
@@ -54,7 +61,11 @@ fn planes_spec(size: u64, planes: u64, apart: bool) -> Spec {
         .with("EP_THREADS", THREADS)
 }
 
-pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 1] {
+fn has_bulk(arch: Arch, size: u64) -> bool {
+    arch >= Arch::new(9, 0) && BULK_SIZES.contains(&size)
+}
+
+pub(super) fn kernels(arch: Arch) -> [(&'static str, Vec<Spec>); 1] {
     let of_size = |size| [tiles_spec(size, false), tiles_spec(size, true)];
     let blocks =
         [false, true].into_iter().flat_map(|short| with_loose_sizes(|s, l| blocks_spec(s, l, short)));
@@ -65,7 +76,10 @@ pub(super) fn kernels() -> [(&'static str, Vec<Spec>); 1] {
             .flat_map(move |size| [false, true].map(|apart| planes_spec(size, planes, apart)))
     };
     let planes = PLANES.into_iter().flat_map(of_planes);
-    [(Permute::NAME, copy::kernels().into_iter().chain(tiles).chain(blocks).chain(planes).collect())]
+    let bulk_sizes = BULK_SIZES.into_iter().filter(|size| has_bulk(arch, *size));
+    let bulk = bulk_sizes.flat_map(|size| [false, true].map(|short| bulk_spec(size, short)));
+    let all = copy::kernels().into_iter().chain(tiles).chain(blocks).chain(planes).chain(bulk);
+    [(Permute::NAME, all.collect())]
 }
 
 pub(super) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()> {
@@ -76,10 +90,12 @@ pub(super) fn register(registrar: &mut Registrar<'_, CudaProvider>) -> Result<()
 fn build(device: &CudaDevice, desc: &PermuteDesc) -> Result<Permuter> {
     let (loader, size) = (device.loader()?, desc.data.bytes_for_bounds());
     let lazy = |spec| Lazy::new(&loader, Permute::NAME, spec);
+    let bulk = has_bulk(device.properties().arch, size);
     Ok(Permuter {
         mover: Mover::new(&loader, Permute::NAME, size),
         tiles: [false, true].map(|vector| lazy(tiles_spec(size, vector))),
         blocks: [false, true].map(|loose| [false, true].map(|short| lazy(blocks_spec(size, loose, short)))),
+        bulk: bulk.then(|| [false, true].map(|short| lazy(bulk_spec(size, short)))),
         planes: PLANES.map(|planes| [false, true].map(|apart| lazy(planes_spec(size, planes, apart)))),
         size,
         sm_count: u64::from(device.properties().sm_count),
@@ -238,6 +254,8 @@ struct Permuter {
     tiles: [Lazy; 2],
     /// For addresses that are multiples of an element's size, and of half of it; for long runs and short ones.
     blocks: [[Lazy; 2]; 2],
+    /// The same where runs are copied in bulk.
+    bulk: Option<[Lazy; 2]>,
     /// For each of [`PLANES`], interleaved and taken apart.
     planes: [[Lazy; 2]; PLANES.len()],
     size: u64,
@@ -271,12 +289,14 @@ impl Kernel<Permute, CudaDevice> for Permuter {
                 let geometry = Geometry::linear(argument.tiles.min(MAX_GRID) as u32, THREADS);
                 return self.tiles[usize::from(whole)].get()?.launch(stream, geometry, &argument);
             }
-            let argument = plan.blocks(self.sm_count);
+            let bulk = self.bulk.as_ref().filter(|_| !loose);
+            let (argument, is_bulk) = plan.blocks(self.sm_count, bulk.is_some());
             if argument.is_far() {
                 return self.mover.run(stream, plan.runs());
             }
             let geometry = Geometry::linear(argument.blocks.min(MAX_GRID) as u32, THREADS);
-            let kernel = &self.blocks[usize::from(loose)][usize::from(argument.is_short())];
+            let kernels = bulk.filter(|_| is_bulk).unwrap_or(&self.blocks[usize::from(loose)]);
+            let kernel = &kernels[usize::from(argument.is_short(is_bulk))];
             kernel.get()?.launch(stream, geometry, &argument)
         }
     }

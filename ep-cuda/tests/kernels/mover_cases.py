@@ -47,6 +47,20 @@ def permute(mem, which, size, offset, force):
     same_bytes(y.read(), expected)
 
 
+# Long runs of src that begin anywhere within 16 bytes, of an odd number of elements.
+BULK = [((3, 5, 7, 301), (2, 0, 3, 1)), ((41, 3, 129), (2, 1, 0)), ((9, 1031), (1, 0)), ((5, 11, 13, 47, 9), (4, 2, 0, 3, 1)), ((7, 33, 9, 47), (1, 3, 0, 2))]
+
+
+@case("permute_bulk", range(len(BULK)), [1, 2, 4], [0, 1, 2, 3, 5, 7, 15], [0, 1])
+def permute_bulk(mem, which, size, offset, to):
+    shape, perm = BULK[which]
+    rng, n = rng_of("bulk", which, size, offset), int(np.prod(shape))
+    x = mem.block("u8", size, n, offset, lambda: raw(size, n, rng))
+    y = mem.block("u8", size, n, to)
+    yield plan.permute(size, shape, perm, x.address, y.address, "blocks")
+    same_bytes(y.read(), x.read().reshape([*shape, size]).transpose([*perm, len(shape)]))
+
+
 # Elements that are aligned as their halves, as complex numbers may be.
 @case("permute_loose", range(len(PERMUTES)), [8, 16])
 def permute_loose(mem, which, size):

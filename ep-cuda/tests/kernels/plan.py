@@ -241,7 +241,7 @@ def merge_permutation(shape, perm):
     return sizes, [order.index(g) for g in range(len(groups))]
 
 
-def permute(size, shape, perm, src, dst, force=None):
+def permute(size, shape, perm, src, dst, force=None, bulk=True):
     sizes, perm = merge_permutation(shape, perm)
     if len(sizes) < 2:
         return copy(size, [max(1, math.prod(shape))], [1], [1], src, dst)
@@ -277,7 +277,7 @@ def permute(size, shape, perm, src, dst, force=None):
         return transpose(size, sizes, src_strides, to, a, b, tile, src, dst)
     # Large blocks have longer runs; where there are few of them, smaller ones keep more multiprocessors busy.
     large = math.prod(shape) * size >= (40 << 10) * 3 * SMS
-    return permute_blocks(size, sizes, perm, src_strides, to, src, dst, (40 << 10) if large else 16 << 10)
+    return permute_blocks(size, sizes, perm, src_strides, to, src, dst, (40 << 10) if large else 16 << 10, bulk=bulk)
 
 
 def transpose(size, sizes, src_strides, to, a, b, tile, src, dst):
@@ -297,7 +297,11 @@ def transpose(size, sizes, src_strides, to, a, b, tile, src, dst):
     return Launch(spec, args, min(args.tiles, 1 << 30))
 
 
-def permute_blocks(size, sizes, perm, src_strides, to, src, dst, volume, threads=256):
+# Bytes of a run that is copied in bulk, at least, and of shared memory for such runs.
+BULK_BYTES, BULK_ROOM = 256, 44352
+
+
+def permute_blocks(size, sizes, perm, src_strides, to, src, dst, volume, threads=256, bulk=True):
     rank, in_word, in_pack = len(sizes), max(1, 4 // size), 16 // size
     volume, capacity = volume // size, (volume + 2048) // size
     block = [1] * rank
@@ -355,6 +359,19 @@ def permute_blocks(size, sizes, perm, src_strides, to, src, dst, volume, threads
             shared[d] = step
             step *= block[d]
 
+    # Long runs are copied by the hardware where they have the same place within 16 bytes in shared memory as in src, if
+    # neighbours of dst then are in different banks.
+    bulky = {d: shared[d] for d in src_run}
+    least = run(src_order)[0] + 2 * (in_pack - 1)
+    for d in src_order:
+        if d in inside and d not in src_run:
+            bulky[d] = least + (src_strides[d] - least) % in_pack
+            least = bulky[d] * block[d]
+    bulk = bulk and size <= 2 and not is_loose(size, src, dst) and run(src_order)[0] * size >= BULK_BYTES
+    bulk = bulk and bulky.get(perm[-1], 0) % 2 == 1 and (least + 2 * in_pack) * size <= BULK_ROOM
+    if bulk:
+        shared = bulky
+
     def lanes_for(packs):
         """As many as a run has packs for, from 4 to those of a warp."""
         return min(32, max(4, 1 << (packs - 1).bit_length()))
@@ -401,7 +418,9 @@ def permute_blocks(size, sizes, perm, src_strides, to, src, dst, volume, threads
     fill(args.cut_of, [number(d) for d in outer])
     args.blocks = math.prod(ceil_div(sizes[d], block[d]) for d in outer)
     loose = dict(LOOSE=1) if is_loose(size, src, dst) else {}
-    short = int(args.src_side.lanes < 32 or args.dst_side.lanes < 32)
+    short = int(args.src_side.lanes < 32 and not bulk or args.dst_side.lanes < 32)
+    if bulk:
+        loose = dict(BULK=1)
     return Launch(Spec("permute.cu", SIZE=size, THREADS=threads, SHORT=short, **loose), args, min(args.blocks, 1 << 30))
 
 
@@ -654,31 +673,63 @@ class NormArgs(ctypes.Structure):
                 ("beta", u64), ("mean", u64), ("rstd", u64)]
 
 
-def kept_config(rms, dtype, rows, cols, aligned_rows, each):
-    """Wide rows of which a cluster takes several: their configuration, and how many each takes."""
-    shapes = dict(f32=((512, 4), (512, 8), (1024, 8)), f16=((512, 8),), bf16=((512, 8),)).get(dtype, ())
+# Threads, blocks (0 where warps do) and packs of a thread for rows of which groups take several, with gamma and beta in
+# shared memory, by whether they are aligned, and rms.
+KEPT_HALVES = dict([
+    ((True, 0), ((512, 4, 4), (512, 8, 4))),
+    ((False, 1), ((128, 0, 2), (512, 4, 4), (512, 8, 4))),
+    ((False, 0), ((128, 0, 2), (128, 0, 3), (128, 0, 4), (64, 1, 3), (64, 1, 4), (128, 1, 3), (128, 1, 4), (256, 1, 3),
+                  (256, 1, 4), (512, 1, 3), (512, 1, 4), (512, 2, 3), (512, 2, 4), (512, 2, 6), (512, 4, 4), (512, 8, 4))),
+])
+KEPT_F32 = dict([
+    ((True, 0), ((512, 4, 4), (512, 8, 4), (1024, 8, 4))),
+    ((False, 0), ((512, 2, 3), (512, 2, 4), (512, 4, 3), (512, 4, 4), (512, 8, 4))),
+])
+KEPT = dict(f16=KEPT_HALVES, bf16=KEPT_HALVES, f32=KEPT_F32)
+
+
+def kept_groups(threads, blocks, is_aligned, rows, pack):
+    """How many groups of threads take so many rows: whole turns of those that are there at once."""
+    resident, sharers, most = (1024, threads * blocks, 12) if blocks else (640, 32, 24)
+    at_once = max(1, SMS * resident * (16 if blocks < 4 else 15) // (16 * sharers))
+    groups = min(ceil_div(ceil_div(rows, at_once), most) * at_once, rows // 3)
+    groups = groups if is_aligned else groups // pack * pack
+    return groups if rows >= (at_once * 18 if is_aligned else at_once * 3 // 2) else 0
+
+
+def kept_config(rms, dtype, rows, cols, aligned_rows, each, shape=None):
+    """Rows of which a group takes several: their configuration, and how many groups there are."""
     pack = pack_for(SIZE[dtype])
-    if rms or not aligned_rows or cols % pack:
-        return None, 1
-    for threads, blocks in shapes:
-        capacity = threads * blocks * 4
-        if capacity // 8 * 7 < cols // pack <= capacity:
-            several = each or min(32, rows * blocks // (6 * SMS * (1024 // threads)))
-            config = dict(THREADS=threads, LANES=32, BLOCKS=blocks, PACK=pack, PACKS=4, ALIGNED=1, KEPT=1)
-            return (config, several) if several > 2 else (None, 1)
-    return None, 1
+    is_aligned = aligned_rows and cols % pack == 0
+    packs = cols // pack if is_aligned else ceil_div(cols, pack) + 1
+    for threads, blocks, each_thread in [shape] if shape else KEPT.get(dtype, {}).get((is_aligned, rms), ()):
+        capacity = (threads * blocks or 32) * each_thread
+        if packs > capacity:
+            continue
+        least = capacity // 8 * 7 if is_aligned else 2048 if dtype == "f32" else 4096 if rms and blocks else 32
+        groups = kept_groups(threads, blocks, is_aligned, rows, pack)
+        if each:
+            # Any width, and as many rows each.
+            least, groups = 0, ceil_div(ceil_div(rows, each), 1 if is_aligned else pack) * (1 if is_aligned else pack)
+        if packs <= least or not groups:
+            return None, 0
+        config = dict(THREADS=threads, LANES=32, BLOCKS=blocks, PACK=pack, PACKS=each_thread, ALIGNED=int(is_aligned), KEPT=1)
+        return config, groups
+    return None, 0
 
 
-def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rstd=0, held=None, force=None, each=None):
+def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rstd=0, held=None, force=None, each=None, kept=None):
+    """`each` forces groups that take so many rows, `kept` their way, or with False none."""
     args = NormArgs(rows, cols, epsilon, src, dst, gamma, beta, mean, rstd)
     aligned_rows = src % 16 == dst % 16 == 0
-    config, several = kept_config(rms, dtype, rows, cols, aligned_rows, each) if not held and not force else (None, 1)
-    shared = config["THREADS"] * config["PACKS"] * 32 if config else 0
+    takes_several = not held and not force and kept is not False
+    config, groups = kept_config(rms, dtype, rows, cols, aligned_rows, each, kept) if takes_several else (None, 0)
+    shared = config["THREADS"] * config["PACKS"] * (16 if rms else 32) if config else 0
+    groups = groups if config else rows
     config = config or rows_config(cols, [SIZE[dtype]], aligned_rows, held, joins_ends=False)
     if force is None and config:
         config["ROWS"] = 1
-        grid = rows_grid(ceil_div(rows, several), config)
-        return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, grid, shared)
+        return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, rows_grid(groups, config), shared)
     spec = Spec("norm_wide.cu", DATA=dtype, RMS=rms, THREADS=512, PACK=pack_for(SIZE[dtype]))
     return Launch(spec, args, min(rows, 1 << 30))
 

@@ -10,6 +10,9 @@ use crate::ops::nd::{FastDiv, RANK};
 const VOLUMES: [u64; 2] = [16 << 10, 40 << 10];
 const SLACK: u64 = 2 << 10;
 const MANY_BLOCKS: u64 = 3;
+/// Bytes of a run of the source that is copied in bulk, at least, and what such runs have room for.
+const BULK_BYTES: u64 = 256;
+const BULK_ROOM: u64 = 44_352;
 /// Threads that take a segment of a run, and packs of the destination in one that a whole warp takes; fewer threads take
 /// one each.
 const WARP: u64 = 32;
@@ -68,9 +71,11 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Whether runs of either side have work for fewer threads than a warp.
-    pub(super) fn is_short(&self) -> bool {
-        [self.src_side, self.dst_side].iter().any(|side| u64::from(side.lanes) < WARP)
+    /// Whether runs have work for fewer threads than a warp: of either side, or of the destination where those of the source
+    /// are copied in bulk.
+    pub(super) fn is_short(&self, bulk: bool) -> bool {
+        let short = |side: &Side| u64::from(side.lanes) < WARP;
+        short(&self.dst_side) || !bulk && short(&self.src_side)
     }
 
     /// Whether there are more blocks than 32 bits count.
@@ -142,8 +147,29 @@ impl Plan {
         block
     }
 
-    /// Blocks for a device of so many multiprocessors.
-    pub(super) fn blocks(&self, sm_count: u64) -> Blocks {
+    /// How far the neighbours along each dimension are apart in shared memory where runs of the source, of the first `in_run`
+    /// dimensions, are copied in bulk: each has the same place within 16 bytes as in the source, and room for what else
+    /// these have. None where runs are too short for that, or neighbours of the destination meet in few banks.
+    fn bulk_places(
+        &self,
+        block: &[u64; RANK],
+        run: u64,
+        in_run: usize,
+        mut places: [u32; RANK],
+    ) -> Option<[u32; RANK]> {
+        let in_pack = 16 / self.size;
+        let mut least = run + 2 * (in_pack - 1);
+        for d in self.orders()[0][in_run..self.rank].iter().copied().filter(|d| block[*d] > 1) {
+            let step = least + (self.from[d] + in_pack - least % in_pack) % in_pack;
+            places[d] = u32::try_from(step).ok()?;
+            least = step * block[d];
+        }
+        let fits = run * self.size >= BULK_BYTES && (least + 2 * in_pack) * self.size <= BULK_ROOM;
+        (fits && places[self.a()] % 2 == 1).then_some(places)
+    }
+
+    /// Blocks for a device of so many multiprocessors, and whether runs of the source are copied in bulk, if that is possible.
+    pub(super) fn blocks(&self, sm_count: u64, bulk: bool) -> (Blocks, bool) {
         let bytes = self.sizes[..self.rank].iter().product::<u64>() * self.size;
         let volume = VOLUMES[usize::from(bytes >= VOLUMES[1] * MANY_BLOCKS * sm_count)];
         let (block, sizes, rank) = (self.block(volume), self.sizes, self.rank);
@@ -179,6 +205,8 @@ impl Plan {
             in_shared[d] = step;
             step *= block[d] as u32;
         }
+        let bulky = bulk.then(|| self.bulk_places(&block, run, in_run, in_shared)).flatten();
+        let in_shared = bulky.unwrap_or(in_shared);
         let elements = block[..rank].iter().product::<u64>();
         let side = |order: &[usize; RANK], strides: &[u64; RANK], lanes: u64, segments: u64| {
             let (run, in_run, _) = self.run(&block, order);
@@ -229,7 +257,7 @@ impl Plan {
             args.blocks *= count;
             args.rank += 1;
         }
-        args
+        (args, bulky.is_some())
     }
 }
 
@@ -266,8 +294,9 @@ mod tests {
     }
 
     /// As the threads of permute.cu move elements.
-    fn emulate_blocks(plan: &Plan, sm_count: u64) -> Vec<Option<u64>> {
-        let args = plan.blocks(sm_count);
+    fn emulate_blocks(plan: &Plan, sm_count: u64, wants_bulk: bool) -> Vec<Option<u64>> {
+        let (args, bulk) = plan.blocks(sm_count, wants_bulk);
+        assert!(wants_bulk || !bulk);
         let mut moved = vec![None; plan.sizes.iter().product::<u64>() as usize];
         let (in_word, in_pack) = ((4 / plan.size).max(1), 16 / plan.size);
         for block in 0..args.blocks {
@@ -286,8 +315,27 @@ mod tests {
             let left = [0, 1].map(|k| left[k].min(args.cut_size[k]));
             let mut shared = std::collections::HashMap::new();
             let (side, length) = (&args.src_side, length(&args.src_side, left));
+            // What the source has in front of the block's first element within 16 bytes.
+            let lead = if bulk { (plan.src / plan.size + src) % in_pack } else { 0 };
+            for number in 0..u64::from(if bulk { side.runs } else { 0 }) {
+                let Some((offset, place)) = run_at(side, number, left) else { continue };
+                let begin = plan.src / plan.size + src + offset;
+                assert_eq!(begin % in_pack, (lead + place) % in_pack, "moved by 16 bytes");
+                // Whole packs of memory around the run: nothing but what is around others may be overwritten.
+                for i in begin / in_pack * in_pack..(begin + length).next_multiple_of(in_pack) {
+                    let at = lead + place + i - begin;
+                    assert!((at + 1) * plan.size <= BULK_ROOM);
+                    let held = (begin..begin + length).contains(&i).then(|| i - plan.src / plan.size);
+                    let before = shared.insert(at, held);
+                    assert!(
+                        before.is_none() || (before == Some(None) && held.is_none()),
+                        "one place for two"
+                    );
+                }
+            }
             let words = elements_of_lane(plan.size) / in_word * u64::from(side.lanes);
-            for unit in 0..u64::from(side.runs) * side.segments.divisor() * words {
+            let units = u64::from(side.runs) * side.segments.divisor() * words;
+            for unit in 0..if bulk { 0 } else { units } {
                 let (number, segment) = divide(side.segments, unit / words);
                 let at = (segment * words + unit % words) * in_word;
                 let Some((offset, place)) = run_at(side, number, left).filter(|_| at < length) else {
@@ -295,7 +343,8 @@ mod tests {
                 };
                 assert!(place % in_word == 0 && (place + at + in_word) * plan.size <= VOLUMES[1] + SLACK);
                 for i in at..length.min(at + in_word) {
-                    assert_eq!(shared.insert(place + i, src + offset + i), None, "one place for two");
+                    let before = shared.insert(place + i, Some(src + offset + i));
+                    assert_eq!(before, None, "one place for two");
                 }
             }
             let (side, length) = (&args.dst_side, self::tests::length(&args.dst_side, left));
@@ -307,7 +356,7 @@ mod tests {
                 let before = (plan.dst / plan.size + dst + offset) % in_pack;
                 let begin = ((segment * packs + unit % packs) * in_pack) as i64 - before as i64;
                 for at in begin.max(0)..(begin + in_pack as i64).min(length as i64) {
-                    let (mut rest, mut place) = (at as u64, place);
+                    let (mut rest, mut place) = (at as u64, lead + place);
                     for d in 0..args.run_rank as usize {
                         let mut index = rest;
                         if d + 1 < args.run_rank as usize {
@@ -315,7 +364,7 @@ mod tests {
                         }
                         place += index * u64::from(args.run_to_shared[d]);
                     }
-                    let from = shared[&place] as usize;
+                    let from = shared[&place].unwrap() as usize;
                     assert_eq!(moved[from].replace(dst + offset + at as u64), None, "moved twice");
                 }
             }
@@ -330,22 +379,47 @@ mod tests {
                 let plan = plan(dims, perm, size);
                 // Small and large blocks.
                 for sm_count in [1 << 20, 0] {
-                    assert_eq!(
-                        emulate_blocks(&plan, sm_count),
-                        expected(&plan),
-                        "{dims:?} {perm:?} of {size}"
-                    );
+                    for bulk in [false, true] {
+                        let moved = emulate_blocks(&plan, sm_count, bulk);
+                        assert_eq!(moved, expected(&plan), "{dims:?} {perm:?} of {size}, bulk {bulk}");
+                    }
                 }
             }
         }
     }
 
     #[test]
+    fn long_runs_are_copied_in_bulk_wherever_the_source_begins() {
+        let odd: [(&[usize], &[usize]); 4] = [
+            (&[2, 5, 3, 47, 9], &[4, 2, 0, 3, 1]),
+            (&[3, 5, 7, 301], &[2, 0, 3, 1]),
+            (&[41, 3, 129], &[2, 1, 0]),
+            (&[9, 1031], &[1, 0]),
+        ];
+        let mut taken = 0;
+        for (dims, perm) in odd {
+            for (size, begin) in [(1, 3), (1, 0), (2, 2), (2, 14), (4, 4), (4, 12)] {
+                let plan = Plan { src: 0x1000 + begin, ..plan(dims, perm, size) };
+                for sm_count in [1 << 20, 0] {
+                    taken += u32::from(plan.blocks(sm_count, true).1);
+                    let moved = emulate_blocks(&plan, sm_count, true);
+                    assert_eq!(moved, expected(&plan), "{dims:?} {perm:?} of {size} from {begin}");
+                }
+            }
+        }
+        assert!(taken > 40, "{taken} of 48");
+        let bulk = |dims: &[usize], perm: &[usize], size| plan(dims, perm, size).blocks(132, true).1;
+        assert!(bulk(&[37, 41, 43, 47, 9], &[4, 2, 0, 3, 1], 2));
+        assert!(!bulk(&[37, 40, 43, 48, 8], &[4, 2, 0, 3, 1], 2), "neighbours in one bank");
+        assert!(!bulk(&[300, 301, 9], &[2, 1, 0], 2), "short runs");
+    }
+
+    #[test]
     fn blocks_are_small_where_there_are_few_and_too_many_are_told() {
         assert_eq!(size_of::<Blocks>(), 1120);
         let huge = |n: usize| plan(&[3, n], &[1, 0], 1);
-        assert!(!huge(1 << 40).blocks(132).is_far() && huge(1 << 50).blocks(132).is_far());
-        let bytes = |n: usize| u64::from(huge(n).blocks(132).dst_side.run);
+        assert!(!huge(1 << 40).blocks(132, false).0.is_far() && huge(1 << 50).blocks(132, false).0.is_far());
+        let bytes = |n: usize| u64::from(huge(n).blocks(132, false).0.dst_side.run);
         assert!(
             bytes(1 << 20) <= VOLUMES[0] && bytes(1 << 30) > VOLUMES[0],
             "long runs where there are many"
