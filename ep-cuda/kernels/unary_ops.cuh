@@ -77,7 +77,7 @@ EP_DEVICE T unary_real(T x, f64 attr0, f64 attr1) {
     else if constexpr (Op == U::digamma) return digamma(x);
     else if constexpr (Op == U::trigamma) return trigamma(x);
     else if constexpr (Op == U::erf) return erf(x);
-    else if constexpr (Op == U::erfc) return erfc(x);
+    else if constexpr (Op == U::erfc) return near_erfc(x);
     else if constexpr (Op == U::exp) return exp(x);
     else if constexpr (Op == U::exp2) return power_of_two(x);
     else if constexpr (Op == U::expm1) return expm1(x);
@@ -165,7 +165,7 @@ EP_DEVICE Dst unary(Src x, f64 a, f64 b) {
         else return convert<Dst>(unary_int<Op>(u8(x.byte != 0)));
     } else if constexpr (is_int<Src>) return convert<Dst>(unary_int<Op>(x));
     else if constexpr (is_complex<Src>) return convert<Dst>(unary_complex<Op>(x));
-    else if constexpr (is_half<Src>) return convert<Dst>(unary_for_half<Op>(to_f32(x), a, b));
+    else if constexpr (is_half<Src>) return convert<Dst>(unary_for_half<Op, same<Src, bf16>>(to_f32(x), a, b));
     else {
         using A = Compute<Src>;
         return convert<Dst>(unary_real<Op, A>(widen(x), a, b));

@@ -15,16 +15,65 @@ use ep_core::primitive::{
 use ep_core::provider::{Factory, Kernel, Registrar};
 use ep_core::{DType, Error, Result};
 
-/// What takes longer than memory does with one pack for each thread.
-const LONGER: [&str; 8] = ["sin", "cos", "rsqrt", "log", "log2", "log10", "sigmoid", "silu"];
+/// What takes longer than memory does with one pack for each thread: of elements with 4 bytes.
+const LONGER: [&str; 11] = [
+    "acosh",
+    "asinh",
+    "atanh",
+    "celu",
+    "erfc",
+    "fast_gelu",
+    "gelu",
+    "log_sigmoid",
+    "mish",
+    "quick_gelu",
+    "soft_plus",
+];
 
 /// The same of elements with 2 bytes.
-const LONGER_OF_HALVES: [&str; 4] = ["tanh", "gelu", "fast_gelu", "quick_gelu"];
+const LONGER_OF_HALVES: [&str; 27] = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "celu",
+    "cos",
+    "elu",
+    "erf",
+    "erfc",
+    "expm1",
+    "fast_gelu",
+    "gelu",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "quick_gelu",
+    "reciprocal",
+    "selu",
+    "sigmoid",
+    "silu",
+    "sin",
+    "soft_plus",
+    "soft_sign",
+    "tan",
+];
+
+/// The same of elements with 8 bytes.
+const LONGER_OF_DOUBLES: [&str; 8] = ["sin", "cos", "rsqrt", "log", "log2", "log10", "sigmoid", "silu"];
 
 /// Packs of a thread.
 pub(super) fn unroll(op: &str, [dst, src]: [u64; 2]) -> u32 {
-    let small = dst.min(src) < 4 && (dst != src || LONGER_OF_HALVES.contains(&op));
-    if small || LONGER.contains(&op) { 2 } else { 1 }
+    let longer = match src {
+        2 => LONGER_OF_HALVES.contains(&op),
+        4 => LONGER.contains(&op),
+        8 => LONGER_OF_DOUBLES.contains(&op),
+        _ => false,
+    };
+    let between = dst.min(src) < 4 && dst != src;
+    if longer || between { 2 } else { 1 }
 }
 
 /// Ops that are for the same dtypes.

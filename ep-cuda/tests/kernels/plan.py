@@ -128,11 +128,17 @@ def pack_for(*sizes):
     return 16 // max(sizes)
 
 
+LONGER = "acosh asinh atanh celu erfc fast_gelu gelu log_sigmoid mish quick_gelu soft_plus".split()
+LONGER_OF_HALVES = """acos acosh asin asinh atan atanh celu cos elu erf erfc expm1 fast_gelu gelu log log10 log1p log2 quick_gelu reciprocal
+    selu sigmoid silu sin soft_plus soft_sign tan""".split()
+LONGER_OF_DOUBLES = "sin cos rsqrt log log2 log10 sigmoid silu".split()
+
+
 def unary(op, src_dtype, dst_dtype, dims, src, dst, src_strides=None, dst_strides=None, attrs=(0, 0), unroll=None):
     sizes = [SIZE[dst_dtype], SIZE[src_dtype]]
-    several = ("sin", "cos", "rsqrt", "log", "log2", "log10", "sigmoid", "silu")
-    small = min(sizes) < 4 and (sizes[0] != sizes[1] or op in ("tanh", "gelu", "fast_gelu", "quick_gelu"))
-    unroll = unroll or (2 if op in several or small else 1)
+    longer = {4: LONGER, 2: LONGER_OF_HALVES, 8: LONGER_OF_DOUBLES}.get(sizes[1], ())
+    between = min(sizes) < 4 and sizes[0] != sizes[1]
+    unroll = unroll or (2 if op in longer or between else 1)
     strides = [dst_strides or contiguous(dims), src_strides or contiguous(dims)]
     nd, defines, grid = plan_nd(dims, strides, sizes, [dst, src], pack_for(*sizes), unroll)
     return Launch(Spec("unary.cu", OP=op, SRC=src_dtype, DST=dst_dtype, **defines), MapArgs2(nd, *attrs), grid)
