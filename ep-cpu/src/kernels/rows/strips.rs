@@ -385,23 +385,30 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
         }
     }
 
-    /// Computes again what is not near, vector by vector, so that it does not depend on how wide strips are.
+    /// Computes again what is not near: whole vectors, so that it does not depend on how wide strips are, and adjacent
+    /// ones together, as lines that lie apart take longer to read.
     #[inline(always)]
     unsafe fn far_columns<V: Vector<Lane = A>>(&self, src: *const S, buffer: *mut A, width: usize) {
         let Some(bound) = V::NEAR else { return };
-        for at in (0..width).step_by(V::LANES) {
-            // SAFETY: the strip and its room are as `run` says; the columns from `at` on are a strip, too.
-            unsafe {
-                if V::load(self.kept(0).add(at)).within(bound) {
-                    continue;
-                }
-                let columns = Self { state: self.state.add(at), ..*self };
-                let (buffer, width) = (buffer.add(at), V::LANES.min(width - at));
-                columns.maxima::<V>(src.add(at), width, Some(buffer));
-                columns.shifts(width);
-                columns.sums::<V, A>(buffer, self.width, width, Some(src.add(at)));
-                columns.lasts(width);
+        let mut end = 0;
+        while end < width {
+            let start = end;
+            // SAFETY: below the width, of which the state has whole vectors.
+            while end < width && unsafe { !V::load(self.kept(0).add(end)).within(bound) } {
+                end += V::LANES;
             }
+            if end > start {
+                // SAFETY: the strip and its room are as `run` says; some of its columns are a strip, too.
+                unsafe {
+                    let columns = Self { state: self.state.add(start), ..*self };
+                    let (src, buffer, width) = (src.add(start), buffer.add(start), end.min(width) - start);
+                    columns.maxima::<V>(src, width, Some(buffer));
+                    columns.shifts(width);
+                    columns.sums::<V, A>(buffer, self.width, width, Some(src));
+                    columns.lasts(width);
+                }
+            }
+            end += V::LANES;
         }
     }
 
