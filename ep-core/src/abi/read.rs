@@ -105,13 +105,13 @@ pub unsafe fn read_struct<T: Growable>(ptr: *const T) -> Result<T> {
 /// As [`read_struct`].
 ///
 /// # Safety
-/// As [`read_table`]; what is readable is so for `'a`, and nobody writes it in that time.
+/// As [`read_table`], for as long as the result is used; nobody writes there in that time.
 #[inline]
-pub unsafe fn borrow_struct<'a, T: Growable>(ptr: *const T, room: &'a mut MaybeUninit<T>) -> Result<&'a T> {
+pub unsafe fn borrow_struct<T: Growable>(ptr: *const T, room: &mut MaybeUninit<T>) -> Result<&T> {
     // SAFETY: as the caller promises.
     let size = unsafe { checked_size(ptr) }?;
     if size == size_of::<T>() {
-        // SAFETY: aligned, readable for `size_of::<T>()` bytes for `'a`; any bytes of the peer's are a valid `T`, which
+        // SAFETY: aligned, readable for `size_of::<T>()` bytes as long as that; any bytes of the peer's are a valid `T`, which
         // holds only integers, floats and nullable pointers.
         return Ok(unsafe { &*ptr });
     }
