@@ -16,6 +16,18 @@ struct Row {
     dtype: DType,
     name: &'static str,
     bits: u32,
+    /// Bytes of an element, of a smaller one 1.
+    bytes: u32,
+    alignment: u32,
+}
+
+impl Row {
+    const fn new(dtype: DType, name: &'static str, bits: u32) -> Row {
+        let bytes = bits.div_ceil(8);
+        // Of a complex number that of one part.
+        let complex = dtype.0 == DType::COMPLEX64.0 || dtype.0 == DType::COMPLEX128.0;
+        Row { dtype, name, bits, bytes, alignment: if complex { bytes / 2 } else { bytes } }
+    }
 }
 
 macro_rules! dtypes {
@@ -23,7 +35,7 @@ macro_rules! dtypes {
         impl DType {
             $(#[doc = $doc] pub const $konst: DType = DType($id);)*
         }
-        const TABLE: &[Row] = &[$(Row { dtype: DType::$konst, name: $name, bits: $bits }),*];
+        const TABLE: &[Row] = &[$(Row::new(DType::$konst, $name, $bits)),*];
     };
 }
 
@@ -81,6 +93,7 @@ impl DType {
     /// complex64 and complex128.
     pub const COMPLEX: &'static [DType] = Self::ALL.split_at(13).1;
 
+    #[inline]
     fn row(self) -> Option<&'static Row> {
         TABLE.get((self.0 as usize).wrapping_sub(1))
     }
@@ -110,11 +123,9 @@ impl DType {
     /// what they were registered with.
     #[inline]
     pub fn alignment(self) -> usize {
-        match self {
-            DType::COMPLEX64 => 4,
-            DType::COMPLEX128 => 8,
-            d if d.0 < Self::VENDOR_BASE => d.size().unwrap_or(1),
-            d => vendor::with(d, |v| v.alignment as usize).unwrap_or(1),
+        match self.row() {
+            Some(row) => row.alignment as usize,
+            None => vendor::alignment(self),
         }
     }
 
@@ -122,8 +133,8 @@ impl DType {
     #[inline]
     pub fn bytes_for_bounds(self) -> u64 {
         match self.row() {
-            Some(r) => u64::from(r.bits.div_ceil(8)),
-            None => vendor::with(self, |v| u64::from(v.bits.div_ceil(8))).unwrap_or(16),
+            Some(row) => u64::from(row.bytes),
+            None => vendor::bytes_for_bounds(self),
         }
     }
 
@@ -236,6 +247,18 @@ pub mod vendor {
             .iter()
             .find(|v| v.dtype == dtype)
             .map(f)
+    }
+
+    /// As [`DType::alignment`]; apart, so that launches of core dtypes are short.
+    #[cold]
+    pub(super) fn alignment(dtype: DType) -> usize {
+        with(dtype, |v| v.alignment as usize).unwrap_or(1)
+    }
+
+    /// As [`DType::bytes_for_bounds`].
+    #[cold]
+    pub(super) fn bytes_for_bounds(dtype: DType) -> u64 {
+        with(dtype, |v| u64::from(v.bits.div_ceil(8))).unwrap_or(16)
     }
 
     /// The vendor dtype with this name, if it is known here.

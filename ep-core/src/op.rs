@@ -269,17 +269,21 @@ fn negative(name: &str, value: i64) -> Error {
 ///
 /// # Safety
 /// A non-null, aligned `values` is readable for `len` values for `'a`.
-#[inline]
+#[inline(always)]
 pub unsafe fn dims<'a>(name: &str, values: *const i64, len: i64) -> Result<&'a [i64]> {
-    if !(0..=MAX_DIMS as i64).contains(&len) || (len > 0 && (values.is_null() || !values.is_aligned())) {
-        return Err(bad_rank(name, values, len));
+    // SAFETY: the caller's promise.
+    let slice = unsafe { ints(name, values, len) }?;
+    // All in one: a launch of a few elements takes little longer than a branch for each dimension.
+    if slice.iter().fold(0, |signs, v| signs | v) < 0 {
+        return Err(bad_dims(name, slice));
     }
-    // SAFETY: the pointer has just been checked, and the rest is the caller's promise.
-    let slice = unsafe { view(values, len) };
-    match slice.iter().position(|v| *v < 0) {
-        None => Ok(slice),
-        Some(i) => Err(negative(&format!("{name}[{i}]"), slice[i])),
-    }
+    Ok(slice)
+}
+
+#[cold]
+fn bad_dims(name: &str, dims: &[i64]) -> Error {
+    let i = dims.iter().position(|v| *v < 0).unwrap_or(0);
+    negative(&format!("{name}[{i}]"), dims[i])
 }
 
 /// Signed numbers, one for each dimension: a readable pointer, at most [`MAX_DIMS`] of them.
@@ -289,7 +293,7 @@ pub unsafe fn dims<'a>(name: &str, values: *const i64, len: i64) -> Result<&'a [
 ///
 /// # Safety
 /// A non-null, aligned `values` is readable for `len` values for `'a`.
-#[inline]
+#[inline(always)]
 pub unsafe fn ints<'a>(name: &str, values: *const i64, len: i64) -> Result<&'a [i64]> {
     if !(0..=MAX_DIMS as i64).contains(&len) || (len > 0 && (values.is_null() || !values.is_aligned())) {
         return Err(bad_rank(name, values, len));

@@ -375,10 +375,24 @@ fn marker(o: &mut String, op: &Op, t: &str) {
         let length = op.arg[op.arg_index(&x.name)].length.as_deref().expect("length");
         writeln!(o, "        // SAFETY: null or readable, as the caller promises.\n        let {0} = unsafe {{ address_list(args.{0}, args.{length}) }};", x.name).unwrap();
     }
+    // What several operands have as many of is counted once.
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    for x in &op.operand {
+        let e = Expr::parse(&x.count).rust();
+        match counts.iter_mut().find(|(known, _)| *known == e) {
+            Some((_, uses)) => *uses += 1,
+            None => counts.push((e, 1)),
+        }
+    }
+    counts.retain(|(e, uses)| *uses > 1 && (e.contains("prod") || e.matches('(').count() > 1));
+    for (i, (e, _)) in counts.iter().enumerate() {
+        writeln!(o, "        let count_{i} = {e};").unwrap();
+    }
     let open = if list.is_some() { "UseList::new([" } else { "[" };
     writeln!(o, "        {open}").unwrap();
     for x in &op.operand {
         let e = Expr::parse(&x.count).rust();
+        let e = counts.iter().position(|(known, _)| *known == e).map_or(e, |i| format!("count_{i}"));
         let dtype = x.dtype.as_deref().map_or("None".to_owned(), |d| format!("Some(desc.{d})"));
         let reads = match (x.access, &x.read_if) {
             (Access::Read, _) => "true".to_owned(),

@@ -17,7 +17,9 @@ pub use fingerprint::{Mismatch, compare};
 pub use fingerprints::*;
 #[cfg(feature = "abi_stable")]
 pub use layout::{TypeLayout, explain, plugin_layout};
-pub use read::{Growable, list, missing_entry, read_struct, read_table, str_of, string_of, write_struct};
+pub use read::{
+    Growable, borrow_struct, list, missing_entry, read_struct, read_table, str_of, string_of, write_struct,
+};
 pub use status::{finish, missing_status, report, take};
 pub use tables::*;
 pub use types::*;

@@ -2,7 +2,7 @@
 
 use super::types::EpStr;
 use crate::{Error, Result};
-use std::mem::size_of;
+use std::mem::{MaybeUninit, size_of};
 
 /// A struct that starts with `struct_size: u64` and only ever grows at its end.
 ///
@@ -53,7 +53,7 @@ fn bad_size(name: &str, size: u64) -> Error {
 /// # Safety
 /// `ptr` is readable for `size` bytes.
 unsafe fn copy_prefix<T: Growable>(ptr: *const T, size: usize) -> T {
-    let mut value = std::mem::MaybeUninit::<T>::zeroed();
+    let mut value = MaybeUninit::<T>::zeroed();
     let n = size.min(size_of::<T>());
     // SAFETY: `ptr` is readable for `n <= size` bytes as the caller promises, and `value` has room for
     // `n <= size_of::<T>()`; they are distinct objects. Any prefix over zeros is valid: `Growable`.
@@ -97,6 +97,26 @@ pub unsafe fn read_struct<T: Growable>(ptr: *const T) -> Result<T> {
     }
     // SAFETY: readable for `size` bytes as the caller promises.
     unsafe { read_other(ptr, size) }
+}
+
+/// The same without a copy, where the peer's struct is of our version; a copy goes to `room`.
+///
+/// # Errors
+/// As [`read_struct`].
+///
+/// # Safety
+/// As [`read_table`], for as long as the result is used; nobody writes there in that time.
+#[inline]
+pub unsafe fn borrow_struct<T: Growable>(ptr: *const T, room: &mut MaybeUninit<T>) -> Result<&T> {
+    // SAFETY: as the caller promises.
+    let size = unsafe { checked_size(ptr) }?;
+    if size == size_of::<T>() {
+        // SAFETY: aligned, readable for `size_of::<T>()` bytes as long as that; any bytes of the peer's are a valid `T`, which
+        // holds only integers, floats and nullable pointers.
+        return Ok(unsafe { &*ptr });
+    }
+    // SAFETY: readable for `size` bytes as the caller promises.
+    Ok(room.write(unsafe { read_other(ptr, size) }?))
 }
 
 /// A struct of another version than ours: apart, so that launches need no call for those of our own.
@@ -204,8 +224,16 @@ mod tests {
     fn read(words: &[u64]) -> Result<EpCopy> {
         let mut raw = Raw([0; 16]);
         raw.0[..words.len()].copy_from_slice(words);
+        let (ptr, mut room) = ((&raw const raw).cast::<EpCopy>(), MaybeUninit::uninit());
         // SAFETY: `raw` is aligned and readable for 128 bytes; the tests' sizes are below that or refused.
-        unsafe { read_struct((&raw const raw).cast::<EpCopy>()) }
+        let (copied, borrowed) = unsafe { (read_struct(ptr), borrow_struct(ptr, &mut room)) };
+        let fields = |c: &EpCopy| (c.dst, c.dst_space.ptr, c.src, c.src_space.ptr, c.bytes);
+        assert_eq!(borrowed.as_ref().map(|c| fields(c)), copied.as_ref().map(fields));
+        if let Ok(borrowed) = borrowed {
+            let ours = raw.0[0] == size_of::<EpCopy>() as u64;
+            assert_eq!(std::ptr::eq(borrowed, ptr), ours, "only another version's is copied");
+        }
+        copied
     }
 
     #[test]

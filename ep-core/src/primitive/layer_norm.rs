@@ -250,25 +250,12 @@ unsafe impl Op for LayerNorm {
 
     #[inline]
     unsafe fn uses(desc: &LayerNormDesc, args: &LayerNormArgs) -> [OperandUse; 6] {
+        let count_0 = count(args.rows).saturating_mul(count(args.cols));
         [
-            OperandUse::new(
-                args.src,
-                Some(desc.data),
-                count(args.rows).saturating_mul(count(args.cols)),
-                true,
-                false,
-                true,
-            ),
+            OperandUse::new(args.src, Some(desc.data), count_0, true, false, true),
             OperandUse::new(args.gamma, Some(desc.data), count(args.cols), true, false, true).or_none(),
             OperandUse::new(args.beta, Some(desc.data), count(args.cols), true, false, true).or_none(),
-            OperandUse::new(
-                args.dst,
-                Some(desc.data),
-                count(args.rows).saturating_mul(count(args.cols)),
-                false,
-                true,
-                true,
-            ),
+            OperandUse::new(args.dst, Some(desc.data), count_0, false, true, true),
             OperandUse::new(args.mean, Some(desc.stats), count(args.rows), false, true, true).or_none(),
             OperandUse::new(args.rstd, Some(desc.stats), count(args.rows), false, true, true).or_none(),
         ]

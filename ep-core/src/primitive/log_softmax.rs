@@ -178,23 +178,11 @@ unsafe impl Op for LogSoftmax {
 
     #[inline]
     unsafe fn uses(desc: &LogSoftmaxDesc, args: &LogSoftmaxArgs) -> [OperandUse; 2] {
+        let count_0 =
+            count(args.rows).saturating_mul(count(args.cols)).saturating_mul((count(args.inner)).max(1));
         [
-            OperandUse::new(
-                args.src,
-                Some(desc.src),
-                count(args.rows).saturating_mul(count(args.cols)).saturating_mul((count(args.inner)).max(1)),
-                true,
-                false,
-                true,
-            ),
-            OperandUse::new(
-                args.dst,
-                Some(desc.dst),
-                count(args.rows).saturating_mul(count(args.cols)).saturating_mul((count(args.inner)).max(1)),
-                false,
-                true,
-                true,
-            ),
+            OperandUse::new(args.src, Some(desc.src), count_0, true, false, true),
+            OperandUse::new(args.dst, Some(desc.dst), count_0, false, true, true),
         ]
     }
 

@@ -185,31 +185,12 @@ unsafe impl Op for LogSoftmaxBackward {
 
     #[inline]
     unsafe fn uses(desc: &LogSoftmaxBackwardDesc, args: &LogSoftmaxBackwardArgs) -> [OperandUse; 3] {
+        let count_0 =
+            count(args.rows).saturating_mul(count(args.cols)).saturating_mul((count(args.inner)).max(1));
         [
-            OperandUse::new(
-                args.y,
-                Some(desc.src),
-                count(args.rows).saturating_mul(count(args.cols)).saturating_mul((count(args.inner)).max(1)),
-                true,
-                false,
-                true,
-            ),
-            OperandUse::new(
-                args.dy,
-                Some(desc.src),
-                count(args.rows).saturating_mul(count(args.cols)).saturating_mul((count(args.inner)).max(1)),
-                true,
-                false,
-                true,
-            ),
-            OperandUse::new(
-                args.dx,
-                Some(desc.dst),
-                count(args.rows).saturating_mul(count(args.cols)).saturating_mul((count(args.inner)).max(1)),
-                false,
-                true,
-                true,
-            ),
+            OperandUse::new(args.y, Some(desc.src), count_0, true, false, true),
+            OperandUse::new(args.dy, Some(desc.src), count_0, true, false, true),
+            OperandUse::new(args.dx, Some(desc.dst), count_0, false, true, true),
         ]
     }
 

@@ -186,9 +186,10 @@ unsafe impl Op for Permute {
     unsafe fn uses(desc: &PermuteDesc, args: &PermuteArgs) -> [OperandUse; 2] {
         // SAFETY: checked and readable, as the caller promises.
         let src_dims = unsafe { view(args.src_dims, args.num_dims) };
+        let count_0 = prod(src_dims);
         [
-            OperandUse::new(args.src, Some(desc.data), prod(src_dims), true, false, true),
-            OperandUse::new(args.dst, Some(desc.data), prod(src_dims), false, true, true),
+            OperandUse::new(args.src, Some(desc.data), count_0, true, false, true),
+            OperandUse::new(args.dst, Some(desc.data), count_0, false, true, true),
         ]
     }
 

@@ -214,24 +214,11 @@ unsafe impl Op for RmsNorm {
 
     #[inline]
     unsafe fn uses(desc: &RmsNormDesc, args: &RmsNormArgs) -> [OperandUse; 4] {
+        let count_0 = count(args.rows).saturating_mul(count(args.cols));
         [
-            OperandUse::new(
-                args.src,
-                Some(desc.data),
-                count(args.rows).saturating_mul(count(args.cols)),
-                true,
-                false,
-                true,
-            ),
+            OperandUse::new(args.src, Some(desc.data), count_0, true, false, true),
             OperandUse::new(args.weight, Some(desc.data), count(args.cols), true, false, true).or_none(),
-            OperandUse::new(
-                args.dst,
-                Some(desc.data),
-                count(args.rows).saturating_mul(count(args.cols)),
-                false,
-                true,
-                true,
-            ),
+            OperandUse::new(args.dst, Some(desc.data), count_0, false, true, true),
             OperandUse::new(args.inv_rms, Some(desc.stats), count(args.rows), false, true, true).or_none(),
         ]
     }

@@ -98,7 +98,10 @@ struct Repeat {
 }
 
 impl Repeat {
+    /// A line of the cache.
     const BLOCK: usize = 64;
+    /// Bytes from which blocks are written at lines.
+    const ALIGN: usize = 16 * Self::BLOCK;
 }
 
 impl Body for Repeat {
@@ -106,15 +109,25 @@ impl Body for Repeat {
 
     #[inline(always)]
     fn run(self) {
-        let block = [self.pattern; Self::BLOCK / 16];
-        let whole = self.bytes / Self::BLOCK;
+        let Repeat { mut dst, mut pattern, mut bytes } = self;
+        let to_line = dst.addr().wrapping_neg() % Self::BLOCK;
+        if to_line > 0 && bytes >= Self::ALIGN {
+            // One block that overlaps the next, so that no other lies in two lines.
+            // SAFETY: a block is within `bytes`, and arrays of bytes need no alignment.
+            unsafe { dst.cast::<[[u8; 16]; Self::BLOCK / 16]>().write([pattern; Self::BLOCK / 16]) };
+            pattern.rotate_left(to_line % 16);
+            dst = dst.wrapping_add(to_line);
+            bytes -= to_line;
+        }
+        let block = [pattern; Self::BLOCK / 16];
+        let whole = bytes / Self::BLOCK;
         for i in 0..whole {
             // SAFETY: block `i` ends within `bytes`, and arrays of bytes need no alignment.
-            unsafe { self.dst.cast::<[[u8; 16]; Self::BLOCK / 16]>().add(i).write(block) };
+            unsafe { dst.cast::<[[u8; 16]; Self::BLOCK / 16]>().add(i).write(block) };
         }
         let done = whole * Self::BLOCK;
         // SAFETY: less than a block is left, within `bytes`.
-        unsafe { self.dst.add(done).copy_from_nonoverlapping(block.as_ptr().cast(), self.bytes - done) };
+        unsafe { dst.add(done).copy_from_nonoverlapping(block.as_ptr().cast(), bytes - done) };
     }
 }
 
@@ -141,6 +154,24 @@ mod tests {
                     dst.written().chunks_exact(size).all(|e| *e == value[..size]),
                     "{dtype} {count} {isa}"
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn at_any_address() {
+        let value: [u8; 16] = Rng::new().bytes(16).try_into().unwrap();
+        for (dtype, isa) in rows().flat_map(|d| Isa::available().into_iter().map(move |i| (d, i))) {
+            let size = dtype.size().unwrap();
+            // Both sides of the size from which blocks are at lines, and ends at and behind a line.
+            for (shift, bytes) in (0..=Repeat::BLOCK).flat_map(|s| [960, 1024, 1087, 3056].map(|b| (s, b))) {
+                let count = bytes / size;
+                let mut dst = Guarded::<u8>::new(shift + count * size);
+                let args = FillArgs { dst: dst.ptr().wrapping_add(shift), count, value };
+                // SAFETY: `dst` has `count` elements from there on.
+                unsafe { lookup(dtype).unwrap()(isa, &Serial, &args) }.unwrap();
+                let same = dst.written()[shift..].chunks_exact(size).all(|e| *e == value[..size]);
+                assert!(same, "{dtype} {count} at {shift} {isa}");
             }
         }
     }

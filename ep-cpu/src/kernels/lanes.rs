@@ -12,6 +12,9 @@ pub(super) trait Vector: Copy {
     /// How many lanes.
     const LANES: usize;
 
+    /// The vector of two lanes, if this has more.
+    type Pair: Vector;
+
     /// Reads all lanes, one after the other.
     ///
     /// # Safety
@@ -65,6 +68,7 @@ pub(super) struct Portable([u8; LANE]);
 #[cfg(not(target_arch = "x86_64"))]
 impl Vector for Portable {
     const LANES: usize = 1;
+    type Pair = Self;
 
     #[inline(always)]
     unsafe fn load(at: *const u8) -> Self {
@@ -119,6 +123,7 @@ pub(super) mod x86 {
 
     impl Vector for __m128i {
         const LANES: usize = 1;
+        type Pair = Self;
 
         #[inline(always)]
         unsafe fn load(at: *const u8) -> Self {
@@ -159,6 +164,7 @@ pub(super) mod x86 {
 
     impl Vector for __m256i {
         const LANES: usize = 2;
+        type Pair = Self;
 
         #[inline(always)]
         unsafe fn load(at: *const u8) -> Self {
@@ -202,6 +208,7 @@ pub(super) mod x86 {
 
     impl Vector for __m512i {
         const LANES: usize = 4;
+        type Pair = __m256i;
 
         #[inline(always)]
         unsafe fn load(at: *const u8) -> Self {

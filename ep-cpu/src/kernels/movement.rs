@@ -103,6 +103,7 @@ pub(super) unsafe fn copy(
 /// # Safety
 /// `src` is readable and `dst` writable for all elements, which an address space holds, at any alignment, with no
 /// other access until this returns; they do not overlap.
+#[inline(always)]
 pub(super) unsafe fn transpose(
     isa: Isa,
     par: &dyn Parallel,
@@ -129,6 +130,7 @@ pub(super) unsafe fn transpose(
 }
 
 /// The kernel for a matrix that the cache holds, or for parts of it of a line of rows and columns at least.
+#[inline(always)]
 fn cached(isa: Isa, size: usize, rows: usize, cols: usize) -> transpose::Transpose {
     #[cfg(target_arch = "x86_64")]
     if let Some(squares) = squares::lookup_near(isa, size, rows, cols) {

@@ -80,8 +80,9 @@ unsafe fn permute<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &Permut
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::lanes::LANE;
     use crate::kernels::lines::LINE;
-    use crate::kernels::testing::{Guarded, Rng, Threads};
+    use crate::kernels::testing::{Guarded, Rng, Threads, between_pages};
     use ep_core::Code;
     use ep_core::parallel::Serial;
     use primitives::reference;
@@ -126,6 +127,35 @@ mod tests {
             ] {
                 check(&Serial, &[r, c], &[1, 0], size);
                 check(&Threads(2), &[3, r, c], &[0, 2, 1], size);
+            }
+        }
+    }
+
+    /// From memory that ends at or starts behind an inaccessible page, to such memory.
+    #[test]
+    fn small_matrices_between_pages() {
+        for size in [1, 2, 4, 8, 16] {
+            let lane = LANE / size;
+            let sides = [2, 3, lane, lane + 1, 2 * lane - 1, 2 * lane, 3 * lane - 1, 3 * lane, 4 * lane + 3];
+            for (rows, cols) in sides.into_iter().flat_map(|r| sides.map(|c| (r, c))) {
+                let bytes = rows * cols * size;
+                let data = Rng::new().bytes(bytes);
+                let want = reference::permute(&[rows, cols], &[1, 0], size, &data);
+                for at_end in [false, true] {
+                    let (src, dst) = (between_pages(bytes, at_end), between_pages(bytes, at_end));
+                    // SAFETY: both have that many bytes, which nobody else uses.
+                    unsafe { src.copy_from_nonoverlapping(data.as_ptr(), bytes) };
+                    for isa in Isa::available() {
+                        let args = PermuteArgs { src_dims: &[rows, cols], permutation: &[1, 0], src, dst };
+                        // SAFETY: as above; what is not written stays poison.
+                        let got = unsafe {
+                            dst.write_bytes(0xa5, bytes);
+                            lookup(dtype_of(size)).unwrap()(isa, &Serial, &args).unwrap();
+                            std::slice::from_raw_parts(dst, bytes)
+                        };
+                        assert!(got == &want[..], "{rows}x{cols} of {size} bytes at {isa}");
+                    }
+                }
             }
         }
     }

@@ -83,7 +83,9 @@ const PAGE: usize = 4096;
 /// instruction set that the function was looked up for.
 pub(super) type Transpose = unsafe fn(Matrix, *const u8, *mut u8);
 
-/// The function for elements of `size` bytes: 1, 2, 4, 8 or 16.
+/// The function for elements of `size` bytes: 1, 2, 4, 8 or 16. Inlined, as a caller that knows the size and the mode
+/// then looks nothing up but the level.
+#[inline(always)]
 pub(super) fn lookup(isa: Isa, size: usize, mode: Mode) -> Transpose {
     match size {
         1 => of::<1, 16>(isa, mode),
@@ -96,6 +98,7 @@ pub(super) fn lookup(isa: Isa, size: usize, mode: Mode) -> Transpose {
 
 // The modes are functions of their own: those with a buffer have a large frame, which small launches should not
 // pay for.
+#[inline(always)]
 fn of<const SIZE: usize, const N: usize>(isa: Isa, mode: Mode) -> Transpose {
     match mode {
         Mode::Cached => at::<SIZE, N, CACHED>(isa),
@@ -116,6 +119,7 @@ fn at<const SIZE: usize, const N: usize, const MODE: u8>(_: Isa) -> Transpose {
 }
 
 #[cfg(target_arch = "x86_64")]
+#[inline(always)]
 fn at<const SIZE: usize, const N: usize, const MODE: u8>(isa: Isa) -> Transpose {
     match isa.level() {
         Level::Baseline => x86::baseline::<SIZE, N, MODE>,
@@ -205,6 +209,11 @@ unsafe fn rest<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
             let (from, to) = (src.offset(row as isize * m.src_stride), dst.add(row * SIZE));
             line_band::<V, SIZE, N, false>(m, 0, m.cols, from, to);
             row += line;
+        }
+        if V::Pair::LANES == 2 && row + 2 * N <= m.rows {
+            let (from, to) = (src.offset(row as isize * m.src_stride), dst.add(row * SIZE));
+            band::<V::Pair, SIZE, N, 1, false>(m, 0, m.cols, from, to);
+            row += 2 * N;
         }
         while row < m.rows {
             let at = row.min(m.rows - N);

@@ -1,7 +1,7 @@
 //! `broadcast_elementwise_unary`.
 
 use super::group::groups;
-use super::{Bound, Sizes, Steps, destination, source, unclaimed};
+use super::{Bound, destination, sizes, source, steps, unclaimed};
 use crate::device::CpuDevice;
 use crate::kernels::broadcast_elementwise_unary::{self as strided, StridedUnaryArgs, StridedUnaryKernel};
 use crate::kernels::unary;
@@ -43,17 +43,17 @@ impl Kernel<BroadcastElementwiseUnary, CpuDevice> for Unary {
         // SAFETY: the launch has been checked, and its dims are readable during the call.
         let (src_dims, src_strides, dst_dims, dst_strides) = unsafe {
             (
-                Sizes::of(view(args.src_dims, args.num_src_dims)),
-                Steps::of(view(args.src_strides, args.num_src_dims)),
-                Sizes::of(view(args.dst_dims, args.num_dst_dims)),
-                Steps::of(view(args.dst_strides, args.num_dst_dims)),
+                sizes(view(args.src_dims, args.num_src_dims)),
+                steps(view(args.src_strides, args.num_src_dims)),
+                sizes(view(args.dst_dims, args.num_dst_dims)),
+                steps(view(args.dst_strides, args.num_dst_dims)),
             )
         };
         let map = StridedUnaryArgs {
-            src_dims: &src_dims,
-            src_strides: &src_strides,
-            dst_dims: &dst_dims,
-            dst_strides: &dst_strides,
+            src_dims,
+            src_strides,
+            dst_dims,
+            dst_strides,
             src: source(args.src),
             dst: destination(args.dst),
             attr: self.attr,

@@ -41,7 +41,7 @@ mod where_;
 use crate::device::CpuDevice;
 use crate::isa::Isa;
 use crate::provider::CpuProvider;
-use ep_core::op::{MAX_DIMS, Op};
+use ep_core::op::Op;
 use ep_core::provider::{Host, Registrar};
 use ep_core::{DType, Error, Result};
 
@@ -120,41 +120,18 @@ fn destination(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// Sizes or strides of a launch, which has been checked to have at most [`MAX_DIMS`] of them.
-struct Few<T> {
-    values: [T; MAX_DIMS],
-    len: usize,
+const _: () = assert!(size_of::<usize>() == size_of::<i64>(), "sizes and strides are read where they lie");
+
+/// Dimensions of a launch, which have been checked not to be negative.
+#[inline]
+fn sizes(dims: &[i64]) -> &[usize] {
+    // SAFETY: integers of the same size and alignment.
+    unsafe { std::slice::from_raw_parts(dims.as_ptr().cast(), dims.len()) }
 }
 
-/// Dimensions, which are not negative.
-type Sizes = Few<usize>;
-/// Strides in elements.
-type Steps = Few<isize>;
-
-impl<T: Copy + Default> Few<T> {
-    fn new(values: &[i64], convert: impl Fn(i64) -> T) -> Few<T> {
-        let mut few = Few { values: [T::default(); MAX_DIMS], len: values.len().min(MAX_DIMS) };
-        few.values.iter_mut().zip(values).for_each(|(to, from)| *to = convert(*from));
-        few
-    }
-}
-
-impl Sizes {
-    fn of(dims: &[i64]) -> Sizes {
-        Few::new(dims, size)
-    }
-}
-
-impl Steps {
-    fn of(strides: &[i64]) -> Steps {
-        Few::new(strides, |stride| stride as isize)
-    }
-}
-
-impl<T> std::ops::Deref for Few<T> {
-    type Target = [T];
-
-    fn deref(&self) -> &[T] {
-        &self.values[..self.len]
-    }
+/// Strides of a launch, in elements.
+#[inline]
+fn steps(strides: &[i64]) -> &[isize] {
+    // SAFETY: integers of the same size and alignment.
+    unsafe { std::slice::from_raw_parts(strides.as_ptr().cast(), strides.len()) }
 }

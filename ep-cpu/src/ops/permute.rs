@@ -1,6 +1,6 @@
 //! `permute`.
 
-use super::{Bound, Sizes, destination, source, unclaimed};
+use super::{Bound, destination, sizes, source, unclaimed};
 use crate::device::CpuDevice;
 use crate::kernels::permute::{self, PermuteFn};
 use crate::provider::CpuProvider;
@@ -27,13 +27,9 @@ impl Kernel<Permute, CpuDevice> for Permuter {
         // SAFETY: the launch has been checked, and its dims are readable during the call.
         let (src_dims, permutation) =
             unsafe { (view(args.src_dims, args.num_dims), view(args.permutation, args.num_dims)) };
-        let (src_dims, permutation) = (Sizes::of(src_dims), Sizes::of(permutation));
-        let permute = permute::PermuteArgs {
-            src_dims: &src_dims,
-            permutation: &permutation,
-            src: source(args.src),
-            dst: destination(args.dst),
-        };
+        let (src_dims, permutation) = (sizes(src_dims), sizes(permutation));
+        let permute =
+            permute::PermuteArgs { src_dims, permutation, src: source(args.src), dst: destination(args.dst) };
         // SAFETY: the caller promises both operands, which do not overlap.
         unsafe { (self.0.kernel)(self.0.isa, &self.0.host, &permute) }
     }

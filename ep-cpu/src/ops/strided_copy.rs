@@ -1,6 +1,6 @@
 //! `strided_copy`.
 
-use super::{Bound, Sizes, Steps, destination, size, source, unclaimed};
+use super::{Bound, destination, size, sizes, source, steps, unclaimed};
 use crate::device::CpuDevice;
 use crate::kernels::strided_copy::{self, StridedCopyKernel};
 use crate::provider::CpuProvider;
@@ -32,15 +32,15 @@ impl Kernel<StridedCopy, CpuDevice> for Copier {
         // SAFETY: the launch has been checked, and its dims are readable during the call.
         let (dims, src_strides, dst_strides) = unsafe {
             (
-                Sizes::of(view(args.dims, args.num_dims)),
-                Steps::of(view(args.src_strides, args.num_dims)),
-                Steps::of(view(args.dst_strides, args.num_dims)),
+                sizes(view(args.dims, args.num_dims)),
+                steps(view(args.src_strides, args.num_dims)),
+                steps(view(args.dst_strides, args.num_dims)),
             )
         };
         let copy = strided_copy::StridedCopyArgs {
-            dims: &dims,
-            src_strides: &src_strides,
-            dst_strides: &dst_strides,
+            dims,
+            src_strides,
+            dst_strides,
             src_offset: size(args.src_offset),
             dst_offset: size(args.dst_offset),
             src: source(args.src),

@@ -7,6 +7,7 @@ use crate::abi::*;
 use crate::op::Op;
 use crate::{Error, Result};
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 struct Built<O: Op, K> {
@@ -91,18 +92,20 @@ unsafe extern "C" fn primitive_launch<P: Provider, O: Op, K: Kernel<O, P::Device
     args: *const c_void,
 ) -> *const EpStatus {
     entry::<P>(|| {
-        // SAFETY: a live primitive and stream of ours, and the op's argument struct.
+        let mut room = MaybeUninit::uninit();
+        // SAFETY: a live primitive and stream of ours, and the op's argument struct, which the host leaves alone
+        // during the call.
         let (built, stream, args) = unsafe {
             (
                 object::<Built<O, K>, _>(primitive)?,
                 &super::graph::stream_of::<P>(stream)?.stream,
-                read_struct(args.cast::<O::Args>())?,
+                borrow_struct(args.cast::<O::Args>(), &mut room)?,
             )
         };
         // SAFETY: the host promises readable dims with every launch.
-        unsafe { check_launch::<O>(&built.desc, &args) }?;
+        unsafe { check_launch::<O>(&built.desc, args) }?;
         // SAFETY: launching is unsafe for the host, which promises valid memory (rule 11).
-        unsafe { built.kernel.launch(stream, &args) }
+        unsafe { built.kernel.launch(stream, args) }
     })
 }
 

@@ -1,7 +1,9 @@
 //! Columns that are `inner` elements apart: strips of adjacent ones, each column in a lane of its own.
 //!
-//! A strip is read once, into a buffer that stays in the second-level cache, and written once. Where a strip has
-//! too many columns even at its narrowest, its elements are read again instead.
+//! A strip is read once, into a buffer that stays in the second-level cache, and written once. Results that go past the
+//! caches are written while the next strip is read, from one of two buffers of half the size: memory then never waits for
+//! the one direction to finish before the other. Where a strip has too many columns even at its narrowest, its elements
+//! are read again instead.
 
 use super::exp::{Last, Shift};
 use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
@@ -14,7 +16,11 @@ use ep_core::parallel::Parallel;
 use ep_core::{Error, Result};
 use std::cell::RefCell;
 
-/// Bytes that a strip's exponentials take at most: half of a second-level cache of 1 MiB or more.
+mod behind;
+
+use behind::Behind;
+
+/// Bytes that the exponentials of a strip, or of two, take at most: half of a second-level cache of 1 MiB or more.
 pub(super) const STRIP_BYTES: usize = 512 << 10;
 /// The most elements side by side in a strip: what is kept of each stays in the first-level cache.
 const WIDEST: usize = 512;
@@ -22,6 +28,8 @@ const WIDEST: usize = 512;
 const NARROWEST: usize = 64;
 /// Columns worked on in turn: so many sequential streams of memory.
 const STEP: usize = 8;
+/// How many columns ahead memory is asked for where the strip before is written meanwhile.
+const AHEAD: usize = 48;
 /// Intermediate values of each element of a strip's width: the maximum, three of its shift, and two of its sum:
 /// the sum and what rounding took from it, then the parts of [`Last`].
 const STATE: usize = 6;
@@ -45,6 +53,14 @@ where
         return unsafe { periodic::run::<S, D, A>(isa, par, m, inner) };
     }
     let fits = STRIP_BYTES / size_of::<A>() / cols;
+    // Whole lines past the cache: with parts of them, columns written in turn would wait for each other's.
+    let lines = [m.dst.addr(), inner * size_of::<D>()].iter().all(|bytes| bytes.is_multiple_of(LINE));
+    let behind = m.stream
+        && lines
+        && size_of::<D>() == size_of::<A>()
+        && fits / 2 >= MAX_LANES
+        && dispatch::<A, _>(isa, HasNear);
+    let (buffers, fits) = if behind { (2, fits / 2) } else { (1, fits) };
     let cached = fits >= MAX_LANES || fits >= inner;
     // Several strips for each thread, so that none waits long for the last one.
     let shared_out = m.rows.saturating_mul(inner) / (4 * par.threads()).max(1);
@@ -55,7 +71,7 @@ where
     let (src, dst, stream, log) = (Shared::new(m.src.cast_mut()), Shared::new(m.dst), m.stream, m.log);
     let cost = cols.saturating_mul(width.min(inner)).saturating_mul(EXP_BYTES);
     for_ranges(par, m.rows * strips, cost, 1, |units| {
-        let room = (STATE + if cached { cols } else { 0 }) * width * size_of::<A>();
+        let room = buffers * (STATE + if cached { cols } else { 0 }) * width * size_of::<A>();
         with_scratch(room, |scratch| {
             let part = Strips {
                 units: (units.start, units.end),
@@ -67,6 +83,7 @@ where
                 dst: dst.get(),
                 stream,
                 log,
+                behind,
                 state: scratch.cast(),
                 // SAFETY: there is room for the state, and for the buffer beyond it if it is used.
                 buffer: cached.then(|| unsafe { scratch.cast::<A>().add(STATE * width) }),
@@ -74,6 +91,18 @@ where
             dispatch::<A, _>(isa, part);
         })
     })
+}
+
+/// Whether a level knows elements that are near.
+struct HasNear;
+
+impl<A> Body<A> for HasNear {
+    type Out = bool;
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = A>>(self) -> bool {
+        V::NEAR.is_some()
+    }
 }
 
 #[repr(C, align(64))]
@@ -101,7 +130,8 @@ pub(super) fn with_scratch(bytes: usize, f: impl FnOnce(*mut u8)) -> Result<()> 
 }
 
 /// Some strips, the units of `units`. Made only where `src` and `dst` are a whole matrix, `state` has room for
-/// `STATE * width` values and `buffer`, if any, for `cols * width`.
+/// `STATE * width` values and `buffer`, if any, for `cols * width`; to write one `behind` the next, there is a buffer, right
+/// after the state, as much room again for both, and each strip's results are whole lines.
 struct Strips<S, D, A> {
     units: (usize, usize),
     cols: usize,
@@ -112,6 +142,7 @@ struct Strips<S, D, A> {
     dst: *mut D,
     stream: bool,
     log: bool,
+    behind: bool,
     state: *mut A,
     buffer: Option<*mut A>,
 }
@@ -121,6 +152,12 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Body<A> for Strips<S, D, A> {
 
     #[inline(always)]
     fn run<V: Vector<Lane = A>>(self) {
+        // The sizes are known when this is compiled, and most never come here.
+        if V::NEAR.is_some() && size_of::<D>() == size_of::<A>() && self.behind {
+            // SAFETY: each strip is inside the matrix, and there is room for two.
+            unsafe { self.run_behind::<V>() };
+            return stream::fence();
+        }
         for unit in self.units.0..self.units.1 {
             let (start, width) = self.place(unit);
             let next = if unit + 1 < self.units.1 { self.place(unit + 1).0 } else { start };
@@ -129,7 +166,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Body<A> for Strips<S, D, A> {
                 let (src, dst) = (self.src.add(start), self.dst.add(start));
                 match self.buffer {
                     Some(buffer) if V::NEAR.is_some() => {
-                        self.near_sums::<V>(src, buffer, width, self.src.wrapping_add(next));
+                        self.near_sums::<V>(src, buffer, width, self.src.wrapping_add(next), None);
                         self.near_lasts(width);
                         self.far_columns::<V>(src, buffer, width);
                         self.write_buffered::<V>(buffer, dst, width);
@@ -272,7 +309,8 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
     }
 
     /// As [`Self::maxima`], [`Self::shifts`] and [`Self::sums`] for columns that are all near, of which it keeps the
-    /// largest magnitude; for a logarithm, the elements stay in the buffer.
+    /// largest magnitude; for a logarithm, the elements stay in the buffer. Meanwhile writes the strip `before`, if there
+    /// is one, which is as wide and whole vectors.
     #[inline(always)]
     unsafe fn near_sums<V: Vector<Lane = A>>(
         &self,
@@ -280,8 +318,10 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
         buffer: *mut A,
         width: usize,
         next: *const S,
+        before: Option<&Behind<S, D, A>>,
     ) {
         let Some(bound) = V::NEAR else { return };
+        let distance = if self.behind { AHEAD.min(self.cols) } else { self.cols };
         // SAFETY: the strip and its room are as `run` says.
         unsafe {
             let (largest_at, sum_at, lost_at) = (self.kept(0), self.kept(4), self.kept(5));
@@ -292,16 +332,30 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
             }
             for first in (0..self.cols).step_by(STEP) {
                 let step = STEP.min(self.cols - first);
+                let ahead = first + distance;
+                let ahead = match ahead.checked_sub(self.cols) {
+                    None => src.wrapping_add(ahead * self.inner),
+                    Some(beyond) => next.wrapping_add(beyond * self.inner),
+                };
                 for at in (0..width).step_by(V::LANES) {
                     let len = V::LANES.min(width - at);
+                    let before = before.map(|before| before.finisher::<V>(at));
                     let mut largest = V::load(largest_at.add(at));
                     // Columns of which an element was far are computed again anyway.
                     if !largest.within(bound) {
+                        if let Some(before) = &before {
+                            for col in first..first + step {
+                                before.write(col);
+                            }
+                        }
                         continue;
                     }
                     let mut part = V::splat(A::ZERO);
                     for col in first..first + step {
-                        prefetch_far(next.wrapping_add(col * self.inner + at));
+                        if let Some(before) = &before {
+                            before.write(col);
+                        }
+                        prefetch_far(ahead.wrapping_add((col - first) * self.inner + at));
                         let from = src.add(col * self.inner + at);
                         let x =
                             if len == V::LANES { V::load(from) } else { V::load_part(from, len, A::ZERO) };
@@ -331,23 +385,30 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
         }
     }
 
-    /// Computes again what is not near, vector by vector, so that it does not depend on how wide strips are.
+    /// Computes again what is not near: whole vectors, so that it does not depend on how wide strips are, and adjacent
+    /// ones together, as lines that lie apart take longer to read.
     #[inline(always)]
     unsafe fn far_columns<V: Vector<Lane = A>>(&self, src: *const S, buffer: *mut A, width: usize) {
         let Some(bound) = V::NEAR else { return };
-        for at in (0..width).step_by(V::LANES) {
-            // SAFETY: the strip and its room are as `run` says; the columns from `at` on are a strip, too.
-            unsafe {
-                if V::load(self.kept(0).add(at)).within(bound) {
-                    continue;
-                }
-                let columns = Self { state: self.state.add(at), ..*self };
-                let (buffer, width) = (buffer.add(at), V::LANES.min(width - at));
-                columns.maxima::<V>(src.add(at), width, Some(buffer));
-                columns.shifts(width);
-                columns.sums::<V, A>(buffer, self.width, width, Some(src.add(at)));
-                columns.lasts(width);
+        let mut end = 0;
+        while end < width {
+            let start = end;
+            // SAFETY: below the width, of which the state has whole vectors.
+            while end < width && unsafe { !V::load(self.kept(0).add(end)).within(bound) } {
+                end += V::LANES;
             }
+            if end > start {
+                // SAFETY: the strip and its room are as `run` says; some of its columns are a strip, too.
+                unsafe {
+                    let columns = Self { state: self.state.add(start), ..*self };
+                    let (src, buffer, width) = (src.add(start), buffer.add(start), end.min(width) - start);
+                    columns.maxima::<V>(src, width, Some(buffer));
+                    columns.shifts(width);
+                    columns.sums::<V, A>(buffer, self.width, width, Some(src));
+                    columns.lasts(width);
+                }
+            }
+            end += V::LANES;
         }
     }
 
