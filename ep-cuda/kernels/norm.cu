@@ -32,8 +32,8 @@ struct Moments {
 };
 
 EP_DEVICE A sum_of(A a, A b) { return a + b; }
-EP_DEVICE f32 reciprocal_root(f32 x) { return rsqrtf(x); }
-EP_DEVICE f64 reciprocal_root(f64 x) { return 1 / sqrt(x); }
+[[maybe_unused]] EP_DEVICE f32 reciprocal_root(f32 x) { return rsqrtf(x); }
+[[maybe_unused]] EP_DEVICE f64 reciprocal_root(f64 x) { return 1 / sqrt(x); }
 
 // Squares of all warps' elements.
 EP_DEVICE Moments over_row(Exchange<A>& exchange, Moments own, i32) { return {0, 0, exchange.all(own.squares, sum_of)}; }

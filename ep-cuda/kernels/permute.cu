@@ -39,7 +39,7 @@ struct Args {
 
 constexpr u32 word = EP_SIZE < 4 ? 4 : EP_SIZE;
 // Elements of a word and of a store. What may be aligned as its halves is stored one by one.
-constexpr u32 in_word = word / EP_SIZE;
+[[maybe_unused]] constexpr u32 in_word = word / EP_SIZE;
 #ifdef EP_LOOSE
 constexpr u32 in_pack = 1;
 #else
@@ -358,7 +358,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid
                             continue;
                         }
 #pragma unroll
-                        for (u32 i = 0; i < in_pack - 1; ++i) {
+                        for (u32 i = 0; i + 1 < in_pack; ++i) {
                             if (first + i32(i) >= end) break;
                             const u32 further = i < until_turn ? 0 : turned - steps.one;
                             to[first + i] = element_at(shared, place + i * steps.one + further);
