@@ -156,15 +156,21 @@ fn functions_of_one_element_are_packed_and_casts_convert_between_all() {
         let x = device.upload(&[0.5f32; 5000]).unwrap();
         let (mut y, mut z) =
             (device.alloc(DType::F32, 5000).unwrap(), device.alloc(DType::I8, 5000).unwrap());
-        let desc = ElementwiseUnaryDesc::new(UnaryOp::GELU, DType::F32, DType::F32);
-        let gelu = runtime.primitive::<ElementwiseUnary>(device, desc).unwrap();
+        let function = |op| {
+            let desc = ElementwiseUnaryDesc::new(op, DType::F32, DType::F32);
+            runtime.primitive::<ElementwiseUnary>(device, desc).unwrap()
+        };
+        let (relu, gelu) = (function(UnaryOp::RELU), function(UnaryOp::GELU));
         let cast = runtime.primitive::<Cast>(device, CastDesc::new(DType::F32, DType::I8)).unwrap();
         rig.fake.fail(0, 0);
-        gelu.launch(&stream, ElementwiseUnaryCall { count: 5000, src: &x, dst: &mut y }).unwrap();
+        for op in [relu, gelu] {
+            op.launch(&stream, ElementwiseUnaryCall { count: 5000, src: &x, dst: &mut y }).unwrap();
+        }
         cast.launch(&stream, CastCall { count: 4999, src: &x, dst: &mut z }).unwrap();
         stream.sync().unwrap();
-        // 1250 packs of four: one for each of 256 threads, and two where results are small.
-        assert_eq!(launches(&rig), ["ep_unary, [[5, 1, 1], [256, 1, 1", "ep_unary, [[3, 1, 1], [256, 1, 1"]);
+        // 1250 packs of four: one for each of 256 threads, and two of longer functions and where results are small.
+        let [one, two] = ["ep_unary, [[5, 1, 1], [256, 1, 1", "ep_unary, [[3, 1, 1], [256, 1, 1"];
+        assert_eq!(launches(&rig), [one, two, two]);
         let none = ElementwiseUnaryDesc::new(UnaryOp::GELU, DType::I32, DType::I32);
         let error = runtime.primitive::<ElementwiseUnary>(device, none).unwrap_err();
         assert_eq!(error.code(), Code::Unsupported);
