@@ -96,15 +96,19 @@ EP_DEVICE f32 near_reciprocal_root(f32 x) {
     return missed == missed ? better : y;
 }
 
+// For an alpha of either sign whose reciprocal is in the normal range.
 EP_DEVICE f64 celu_below(f64 x, f64 alpha) { return alpha * expm1(x / alpha); }
 EP_DEVICE f32 celu_below(f32 x, f64 alpha) {
     const Rounded<f32> factor = as_f32(alpha), u = scaled(x, reciprocal_of(factor));
-    // The library's is for an alpha below 0.
+    // The library's is for an alpha below 0, of which it may be infinite.
     const f32 y = u.value <= 0 ? expm1_below(u.value) : expm1(u.value);
-    return y == 0 ? y * factor.value : fmaf(y, factor.value, fmaf(y, factor.rest, u.rest * (y + 1) * factor.value));
+    const f32 whole =
+        isfinite(y) ? fmaf(y, factor.value, fmaf(y, factor.rest, u.rest * (y + 1) * factor.value)) : y * factor.value;
+    // A quotient below the normal range has lost digits.
+    return fabsf(u.value) < 1e-9f ? x : whole;
 }
 
-// ln(1 + e^(beta x)) / beta, and x where beta x is above the threshold.
+// ln(1 + e^(beta x)) / beta, and x where beta x is above the threshold. Of f32 for a beta of either sign between 1e-20 and 1e30.
 EP_DEVICE f64 scaled_soft_plus(f64 x, f64 beta, f64 threshold) {
     const f64 product = x * beta, rest = fabs(product) < 1000 ? fma(x, beta, -product) : 0;
     return product > threshold ? x : soft_plus(product, rest) / beta;
@@ -119,7 +123,8 @@ EP_DEVICE f32 scaled_soft_plus(f32 x, f64 beta, f64 threshold) {
         times_exp(low ? inverse.value : 1, low ? u.value + 32 : -fabsf(u.value), above ? -u.rest : u.rest);
     const f32 tail = log1p(power), y = above ? u.value + (tail + u.rest) : tail;
     const f32 whole = low ? power * 1.26641655e-14f : fmaf(y, inverse.value, y * inverse.rest);
-    return (u.value - bound.value) + (u.rest - bound.rest) > 0 ? x : x != x ? x : whole;
+    // From e^100 on nothing is added to x, whatever the threshold is.
+    return u.value > 100 || (u.value - bound.value) + (u.rest - bound.rest) > 0 ? x : x != x ? x : whole;
 }
 
 // With the power as 2^n (1 + p), and t = 1 / (1 + |x| / 2) of which e^(x^2) erfc |x| is a polynomial, fitted with a relative error of 6e-9

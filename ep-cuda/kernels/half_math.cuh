@@ -44,8 +44,17 @@ EP_DEVICE f32 log_for_half(f32 x, f32 of_base) {
 EP_DEVICE f32 soft_plus_for_half(f32 x) { return fmaxf(x, 0) + log1p_for_half(quick_exp(-fabsf(x))); }
 EP_DEVICE f32 scaled_soft_plus_for_half(f32 x, f64 beta, f64 threshold) {
     const Rounded<f32> factor = as_f32(beta), u = scaled(x, factor), bound = as_f32(threshold);
-    const f32 y = soft_plus_for_half(u.value) * near_reciprocal(factor.value);
-    return (u.value - bound.value) + (u.rest - bound.rest) > 0 ? x : y;
+    // As of f32: a power below the normal range is made e^32 times as large before it is divided.
+    const f32 inverse = near_reciprocal(factor.value);
+    const bool low = u.value < -80;
+    const f32 power = quick_exp(low ? u.value + 32 : -fabsf(u.value));
+    const f32 y = low ? power * inverse * 1.26641655e-14f : (fmaxf(u.value, 0) + log1p_for_half(power)) * inverse;
+    return u.value > 100 || (u.value - bound.value) + (u.rest - bound.rest) > 0 ? x : y;
+}
+// A quotient below the normal range has lost digits.
+EP_DEVICE f32 celu_for_half(f32 x, f32 alpha) {
+    const f32 u = x * near_reciprocal(alpha);
+    return x > 0 || fabsf(u) < 1e-6f ? x : alpha * expm1_for_half(u);
 }
 // x tanh(ln(1 + e^x))
 EP_DEVICE f32 mish_for_half(f32 x) {
@@ -185,7 +194,7 @@ EP_DEVICE f32 unary_for_half(f32 x, f64 attr0, f64 attr1) {
     else if constexpr (Op == U::fast_gelu) return x * sigmoid_for_half(fast_gelu_argument_for_half(x));
     else if constexpr (Op == U::quick_gelu) return x * sigmoid_for_half(1.702f * x);
     else if constexpr (Op == U::elu) return x > 0 ? x : f32(attr0) * expm1_for_half(x);
-    else if constexpr (Op == U::celu) return x > 0 ? x : f32(attr0) * expm1_for_half(x * near_reciprocal(f32(attr0)));
+    else if constexpr (Op == U::celu) return celu_for_half(x, f32(attr0));
     else if constexpr (Op == U::selu) return x > 0 ? 1.05070099f * x : 1.75809934f * expm1_for_half(x);
     else if constexpr (Op == U::hard_swish) return x >= 3 ? x : x <= -3 ? 0 : x * (x + 3) * 0.166666667f;
     else if constexpr (Op == U::hard_sigmoid) return x >= 3 ? 1 : x <= -3 ? 0 : (x + 3) * 0.166666667f;

@@ -182,7 +182,7 @@ template <class Dst, class Src, bool Rolled = false, class F>
 EP_DEVICE void map1(const NdArgs<2>& args, F f) {
     Pack<Src, pack_size> src[unroll];
     Place<2> places[unroll];
-    // Of elements of 4 bytes plain blocks have code of their own: past the conditions below the compiler moves nothing, and
+    // Of elements of 4 bytes and more plain blocks have code of their own: past the conditions below the compiler moves nothing, and
     // functions of some fifty instructions took up to 15 % longer. Of shorter elements, which are more to a pack, they take
     // longer so.
     constexpr bool apart = !Rolled && sizeof(Src) >= 4 && sizeof(Dst) >= 4;

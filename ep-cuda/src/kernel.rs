@@ -11,17 +11,26 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The functions that a context has loaded, by the kernel's key. They stay until the context ends.
 #[derive(Default)]
 pub(crate) struct Modules {
-    loaded: Mutex<HashMap<Key, (CuModule, CuFunction)>>,
+    loaded: Mutex<HashMap<Key, Loaded>>,
+}
+
+#[derive(Clone)]
+struct Loaded {
+    module: CuModule,
+    raw: CuFunction,
+    /// The dynamic shared memory that its blocks may have.
+    allowed: Arc<AtomicU32>,
 }
 
 impl Modules {
     /// Unloads everything. The context is current, and nothing in it runs any more.
     pub(crate) fn unload(&self, context: &Context) {
-        for (_, (module, _)) in self.loaded.lock().drain() {
+        for (_, Loaded { module, .. }) in self.loaded.lock().drain() {
             // SAFETY: loaded below, unloaded once.
             context.log("unloading a module", unsafe { context.driver().cuModuleUnload(module) });
         }
@@ -37,6 +46,7 @@ const SHARED_WITHOUT_ASKING: u32 = 40 << 10;
 pub struct Function {
     context: Arc<Context>,
     raw: CuFunction,
+    allowed: Arc<AtomicU32>,
     name: &'static str,
 }
 
@@ -97,13 +107,13 @@ impl Function {
     pub fn load(loader: &Loader, name: &'static str, spec: &Spec) -> Result<Function> {
         let context = loader.context.clone();
         let key = spec.key();
-        let known = context.modules().loaded.lock().get(&key).map(|(_, function)| *function);
-        if let Some(raw) = known {
-            return Ok(Function { context, raw, name });
+        let known = context.modules().loaded.lock().get(&key).cloned();
+        if let Some(Loaded { raw, allowed, .. }) = known {
+            return Ok(Function { context, raw, allowed, name });
         }
         let code = loader.compiler.code(spec, loader.arch)?;
         let entry = CString::new(spec.source.entry).map_err(|e| Error::internal(e.to_string()))?;
-        let raw = {
+        let Loaded { raw, allowed, .. } = {
             let _current = context.enter()?;
             let driver = context.driver();
             let (mut module, mut raw) = (CuModule::NULL, CuFunction::NULL);
@@ -117,28 +127,39 @@ impl Function {
                     return Err(context.error(e).context(spec));
                 }
                 let mut loaded = context.modules().loaded.lock();
-                if let Some((_, first)) = loaded.get(&key) {
+                if let Some(first) = loaded.get(&key) {
                     // Another thread was faster.
                     context.log("unloading a module", driver.cuModuleUnload(module));
-                    raw = *first;
+                    first.clone()
                 } else {
-                    loaded.insert(key, (module, raw));
+                    let allowed = Arc::new(AtomicU32::new(SHARED_WITHOUT_ASKING));
+                    let function = Loaded { module, raw, allowed };
+                    loaded.insert(key, function.clone());
+                    function
                 }
             }
-            raw
         };
-        Ok(Function { context, raw, name })
+        Ok(Function { context, raw, allowed, name })
     }
 
-    /// Lets a block have as much dynamic shared memory as `bytes`, which needs asking above 48 KiB in all.
+    /// Lets a block have as much dynamic shared memory as `bytes`, which needs asking above 48 KiB in all, and only once.
     ///
     /// # Errors
     /// The driver's, where the device has less.
+    #[inline]
     pub fn allow_shared(&self, bytes: u32) -> Result<()> {
-        if bytes <= SHARED_WITHOUT_ASKING {
-            return Ok(());
+        if bytes <= self.allowed.load(Ordering::Acquire) { Ok(()) } else { self.ask_for_shared(bytes) }
+    }
+
+    #[cold]
+    fn ask_for_shared(&self, bytes: u32) -> Result<()> {
+        // One at a time: of two threads that ask, the one with less must not be the last.
+        let _one = self.context.modules().loaded.lock();
+        if bytes > self.allowed.load(Ordering::Acquire) {
+            self.set(constant::FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes as i32)?;
+            self.allowed.store(bytes, Ordering::Release);
         }
-        self.set(constant::FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes as i32)
+        Ok(())
     }
 
     fn set(&self, attribute: i32, value: i32) -> Result<()> {

@@ -219,8 +219,8 @@ fn movers_and_maps_launch_what_their_shapes_need() {
     rig.assert_clean();
 }
 
-#[test]
-fn clusters_of_wide_rows_ask_for_the_memory_of_gamma_and_beta() {
+/// Each launch of a layer_norm of f32: its rows, what is launched, and the dynamic shared memory that it asks for.
+fn layer_norms(cols: i64, each: &[(i64, &str, &[u32])]) {
     let rig = Rig::new(Setup::default());
     {
         let runtime = rig.runtime(&[]);
@@ -228,63 +228,46 @@ fn clusters_of_wide_rows_ask_for_the_memory_of_gamma_and_beta() {
         let stream = device.stream().unwrap();
         let norm =
             runtime.primitive::<LayerNorm>(device, LayerNormDesc::new(DType::F32, DType::F32)).unwrap();
-        // 7680 of 8192 packs of a cluster, and rows enough for three each.
-        let (rows, cols) = (1188, 30_720);
-        let x = device.upload(&vec![0f32; (rows * cols) as usize]).unwrap();
-        let mut y = device.alloc(DType::F32, (rows * cols) as usize).unwrap();
-        rig.fake.fail(0, 0);
-        let call = LayerNormCall {
-            rows,
-            cols,
-            src: &x,
-            gamma: &x,
-            beta: NoMemory,
-            dst: &mut y,
-            mean: NoMemory,
-            rstd: NoMemory,
-        };
-        norm.launch(&stream, call).unwrap();
-        // Two turns of 61 clusters of four blocks; 32 bytes for each pack of a thread.
-        let launched = launches(&rig);
-        assert_eq!(launched, ["ep_norm, [[488, 1, 1], [512, 1, 1"]);
-        let asked =
-            rig.fake.log().into_iter().filter(|l| l.starts_with("cuFuncSetAttribute(")).collect::<Vec<_>>();
-        assert!(asked.iter().any(|l| l.contains(", 8, 65536")), "{asked:?}");
+        let most = each.iter().map(|e| e.0 * cols).max().unwrap() as usize;
+        let x = device.upload(&vec![0f32; most]).unwrap();
+        let mut y = device.alloc(DType::F32, most).unwrap();
+        for (rows, launched, asked) in each {
+            rig.fake.fail(0, 0);
+            let (rows, gamma, beta, mean, rstd) = (*rows, &x, &x, NoMemory, NoMemory);
+            let call = LayerNormCall { rows, cols, src: &x, gamma, beta, dst: &mut y, mean, rstd };
+            norm.launch(&stream, call).unwrap();
+            assert_eq!(launches(&rig), [format!("ep_norm, {launched}")], "{rows}");
+            let log = rig.fake.log().into_iter().filter(|l| l.starts_with("cuFuncSetAttribute("));
+            let bytes: Vec<_> = log.map(|l| l.split(", 8, ").nth(1).unwrap().to_owned()).collect();
+            let same = bytes.iter().zip(*asked).all(|(found, asked)| found.starts_with(&asked.to_string()));
+            assert!(same && bytes.len() == asked.len(), "{rows}: {bytes:?}");
+        }
     }
     rig.assert_clean();
 }
 
 #[test]
+fn clusters_of_wide_rows_ask_once_for_the_memory_of_gamma_and_beta() {
+    // 7680 of 8192 packs of a cluster, and rows enough for three each: two turns of 61 clusters of four blocks, and
+    // 32 bytes for each pack of a thread.
+    let launched = "[[488, 1, 1], [512, 1, 1";
+    layer_norms(30_720, &[(1188, launched, &[65_536]), (1188, launched, &[])]);
+}
+
+#[test]
 fn rows_that_are_not_aligned_are_taken_by_groups_that_begin_alike() {
-    let rig = Rig::new(Setup::default());
-    {
-        let runtime = rig.runtime(&[]);
-        let device = runtime.device("cuda:0").unwrap();
-        let stream = device.stream().unwrap();
-        let norm =
-            runtime.primitive::<LayerNorm>(device, LayerNormDesc::new(DType::F32, DType::F32)).unwrap();
-        let (most, cols) = (1605, 8193);
-        let x = device.upload(&vec![0f32; (most * cols) as usize]).unwrap();
-        let mut y = device.alloc(DType::F32, (most * cols) as usize).unwrap();
-        let mut launched = |rows| {
-            rig.fake.fail(0, 0);
-            let (gamma, beta, mean, rstd) = (&x, &x, NoMemory, NoMemory);
-            let call = LayerNormCall { rows, cols, src: &x, gamma, beta, dst: &mut y, mean, rstd };
-            norm.launch(&stream, call).unwrap();
-            launches(&rig).join("; ")
-        };
-        // A block for each row; then 132 clusters of two blocks at once, of which those take part that are a multiple of
-        // four, with at least three rows each, and for more than twelve rows each two turns of them.
-        assert_eq!(launched(197), "ep_norm, [[197, 1, 1], [512, 1, 1");
-        assert_eq!(launched(200), "ep_norm, [[128, 1, 1], [512, 1, 1");
-        assert_eq!(launched(600), "ep_norm, [[264, 1, 1], [512, 1, 1");
-        assert_eq!(launched(1584), "ep_norm, [[264, 1, 1], [512, 1, 1");
-        assert_eq!(launched(1585), "ep_norm, [[528, 1, 1], [512, 1, 1");
-        let asked =
-            rig.fake.log().into_iter().filter(|l| l.starts_with("cuFuncSetAttribute(")).collect::<Vec<_>>();
-        assert!(asked.iter().any(|l| l.contains(", 8, 49152")), "{asked:?}");
-    }
-    rig.assert_clean();
+    // A block for each row; then 132 clusters of two blocks at once, of which those take part that are a multiple of
+    // four, with at least three rows each, and for more than twelve rows each two turns of them.
+    layer_norms(
+        8193,
+        &[
+            (197, "[[197, 1, 1], [512, 1, 1", &[]),
+            (200, "[[128, 1, 1], [512, 1, 1", &[49_152]),
+            (600, "[[264, 1, 1], [512, 1, 1", &[]),
+            (1584, "[[264, 1, 1], [512, 1, 1", &[]),
+            (1585, "[[528, 1, 1], [512, 1, 1", &[]),
+        ],
+    );
 }
 
 #[test]
