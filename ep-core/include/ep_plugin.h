@@ -825,7 +825,10 @@ struct EpPrimitiveTable {
   uint64_t struct_size;
   /** Frees the primitive. No launch of it may be running. */
   void (*destroy)(EpPrimitive *primitive);
-  /** Queues the work on `stream`. `args` is the op's argument struct; nothing in it is kept after the call. */
+  /**
+   * Queues the work on `stream`. `args` is the op's argument struct; nobody changes it during the call, and
+   * nothing in it is kept after.
+   */
   const EpStatus *(*launch)(EpPrimitive *primitive, EpStream *stream, const void *args);
   /**
    * Bytes of workspace that a launch with these arguments wants; without one the provider uses scratch of

@@ -40,11 +40,27 @@ impl Drop for Adopted {
             return;
         }
         let core = &self.0;
-        let _done;
+        let mut after = After::default();
         match core.state.lock() {
-            Ok(mut state) => _done = core.close(&mut state),
+            Ok(mut state) => core.close(&mut state, &mut after),
             // It has no owner, so that this does not happen: whoever ends the native stream next cannot be told.
             Err(e) => tracing::error!("{}: an adopted stream is not closed: {e}", core.device.name()),
+        }
+    }
+}
+
+/// What waits until a stream's lock is released: deleters and whoever receives messages may use the stream. Declared
+/// before the lock is taken, so dropped after it.
+#[derive(Default)]
+struct After {
+    kept: Vec<Deferred>,
+    untold: Option<Box<dyn FnOnce()>>,
+}
+
+impl Drop for After {
+    fn drop(&mut self) {
+        if let Some(tell) = self.untold.take() {
+            tell();
         }
     }
 }
@@ -100,7 +116,7 @@ impl Stream {
         // The primary lane is made now, so that a device without resources says so here. Not by way of the lock, which
         // would belong to this thread from then on: the first that uses the stream is to have it.
         let mut state = State::default();
-        open_lane(&device, options, &mut state, 0)?;
+        open_lane(&device, options, &mut state, 0, &mut After::default())?;
         // An event counts from here on.
         state.last = state.lanes.iter().flatten().any(|lane| !lane.inline).then_some(0);
         Ok(Stream {
@@ -199,9 +215,9 @@ impl StreamCore {
 
     /// Lets go of what was kept for work that is done. That runs deleters, which are foreign code: no lock is held.
     pub(crate) fn tidy(&self) -> Result<()> {
-        let _done;
+        let mut after = After::default();
         let mut state = self.state.lock()?;
-        _done = self.take_done(&mut state.deferred);
+        self.take_done(&mut state.deferred, &mut after);
         Ok(())
     }
 
@@ -211,14 +227,13 @@ impl StreamCore {
         member: usize,
         work: impl FnOnce(&StreamHandle) -> Result<R>,
     ) -> Result<R> {
-        // Declared first, so dropped after the lock is released: a deleter may use this stream.
-        let _done;
+        let mut after = After::default();
         let mut state = self.state.lock()?;
         if state.recording.is_some() {
             return Err(records());
         }
         if !matches!(state.lanes.get(member), Some(Some(_))) {
-            open_lane(&self.device, self.options, &mut state, member)?;
+            open_lane(&self.device, self.options, &mut state, member, &mut after)?;
         }
         if state.last.is_some_and(|l| l != member) {
             switch_lane(&mut state, member)?;
@@ -228,7 +243,9 @@ impl StreamCore {
         if lane.inline {
             return work(&lane.handle);
         }
-        _done = if TIDY { self.take_done(deferred) } else { Vec::new() };
+        if TIDY {
+            self.take_done(deferred, &mut after);
+        }
         *last = Some(member);
         self.submitted.fetch_add(1, Ordering::Relaxed);
         work(&lane.handle)
@@ -241,19 +258,17 @@ impl StreamCore {
     /// Waits for all work. Where that cannot be waited for, the outer result is the error, and the work may still go on; else
     /// the inner one is that of the work.
     pub(crate) fn settle(&self) -> Result<Result<()>> {
-        let _done;
+        let mut after = After::default();
         let mut state = self.state.lock()?;
         // What is recorded has not begun, and what came before is done.
         if state.recording.is_some() {
             return Ok(Ok(()));
         }
-        let (done, result) = self.drain(&mut state);
-        _done = done;
-        Ok(result)
+        Ok(self.drain(&mut state, &mut after))
     }
 
-    /// Waits for everything. What was kept until then is dropped by the caller, without the lock.
-    fn drain(&self, state: &mut State) -> (VecDeque<Deferred>, Result<()>) {
+    /// Waits for everything.
+    fn drain(&self, state: &mut State, after: &mut After) -> Result<()> {
         let submitted = self.submitted.load(Ordering::Relaxed);
         let mut first = Ok(());
         for lane in state.lanes.iter().flatten().filter(|l| !l.inline) {
@@ -264,7 +279,8 @@ impl StreamCore {
         }
         // Done even where it failed: a failed piece of work no longer touches its memory.
         self.completed.fetch_max(submitted, Ordering::Release);
-        (std::mem::take(&mut state.deferred), first)
+        after.kept.extend(state.deferred.drain(..));
+        first
     }
 
     /// Whether the stream records a graph.
@@ -280,16 +296,14 @@ impl StreamCore {
 
     /// Records the work of a member from now on, after all earlier work.
     pub(crate) fn begin_recording(&self, member: usize) -> Result<()> {
-        let _done;
+        let mut after = After::default();
         let mut state = self.state.lock()?;
         if state.recording.is_some() {
             return Err(records());
         }
-        let (done, result) = self.drain(&mut state);
-        _done = done;
-        result?;
+        self.drain(&mut state, &mut after)?;
         if !matches!(state.lanes.get(member), Some(Some(_))) {
-            open_lane(&self.device, self.options, &mut state, member)?;
+            open_lane(&self.device, self.options, &mut state, member, &mut after)?;
         }
         let Some(Some(lane)) = state.lanes.get(member) else { unreachable!("opened above") };
         lane.handle.begin_recording()?;
@@ -391,7 +405,8 @@ impl StreamCore {
     /// Keeps something until everything queued so far is done; for ever, where that cannot be found out.
     pub(crate) fn keep(&self, kept: Kept) {
         // Declared first, so dropped after the lock is released.
-        let (_kept, _done);
+        let _kept;
+        let mut after = After::default();
         let mut state = match self.state.lock() {
             Ok(state) => state,
             Err(e) => {
@@ -410,14 +425,14 @@ impl StreamCore {
             Ok(None) => _kept = kept,
             Err(e) => {
                 _kept = kept;
-                let (done, result) = self.drain(&mut state);
-                _done = done;
-                // Whoever receives messages may use the stream.
-                drop(state);
-                tracing::error!("{}: could not record an event, waited instead: {e}", self.device.name());
-                if let Err(e) = result {
-                    tracing::error!("{}: {e}", self.device.name());
-                }
+                let result = self.drain(&mut state, &mut after);
+                let device = self.device.clone();
+                after.untold = Some(Box::new(move || {
+                    tracing::error!("{}: could not record an event, waited instead: {e}", device.name());
+                    if let Err(e) = result {
+                        tracing::error!("{}: {e}", device.name());
+                    }
+                }));
             }
         }
     }
@@ -425,15 +440,13 @@ impl StreamCore {
     /// Takes out what was kept for work that is done. Events are in queue order, so the first pending one ends
     /// it.
     #[inline]
-    fn take_done(&self, deferred: &mut VecDeque<Deferred>) -> Vec<Deferred> {
-        let mut done = Vec::new();
-        while deferred.front().is_some_and(|d| is_done(&d.event)) {
-            done.extend(deferred.pop_front());
+    fn take_done(&self, deferred: &mut VecDeque<Deferred>, after: &mut After) {
+        while deferred.front().is_some_and(|d| is_done(&d.event, after)) {
+            after.kept.extend(deferred.pop_front());
         }
-        if let Some(last) = done.last() {
+        if let Some(last) = after.kept.last() {
             self.completed.fetch_max(last.number, Ordering::Release);
         }
-        done
     }
 
     /// Whether the lane of a member works when it is called.
@@ -444,7 +457,13 @@ impl StreamCore {
 
 /// Makes the lane of a member.
 #[cold]
-fn open_lane(of: &Device, options: StreamOptions, state: &mut State, member: usize) -> Result<()> {
+fn open_lane(
+    of: &Device,
+    options: StreamOptions,
+    state: &mut State,
+    member: usize,
+    after: &mut After,
+) -> Result<()> {
     let device = of.members()[member].handle();
     let count = of.members().len();
     state.lanes.resize_with(count, || None);
@@ -463,7 +482,12 @@ fn open_lane(of: &Device, options: StreamOptions, state: &mut State, member: usi
                     state.lanes[member] = Some(Lane { handle, inline, adopted: true });
                     return Ok(());
                 }
-                Err(e) => tracing::debug!("{}: a stream of its own instead: {e}", of.name()),
+                Err(e) => {
+                    let of = of.clone();
+                    after.untold = Some(Box::new(move || {
+                        tracing::debug!("{}: a stream of its own instead: {e}", of.name());
+                    }));
+                }
             }
         }
     }
@@ -512,29 +536,30 @@ fn record(state: &State) -> Result<Option<EventHandle>> {
 }
 
 /// A query that fails does not tell that the work is over, unless the device is; a later `sync` does.
-fn is_done(event: &EventHandle) -> bool {
+fn is_done(event: &EventHandle, after: &mut After) -> bool {
     event.query().unwrap_or_else(|e| {
         let lost = e.code() == Code::DeviceLost;
         if !lost {
-            tracing::warn!("asking whether work is done: {e}");
+            after.untold = Some(Box::new(move || tracing::warn!("asking whether work is done: {e}")));
         }
         lost
     })
 }
 
 impl StreamCore {
-    /// Waits for all work and gives the lanes back. What was kept until then is dropped by the caller, without the lock.
-    fn close(&self, state: &mut State) -> VecDeque<Deferred> {
-        let (done, result) = self.drain(state);
-        if let Err(e) = result {
-            tracing::error!("{}: work of a dropped stream failed: {e}", self.device.name());
+    /// Waits for all work and gives the lanes back.
+    fn close(&self, state: &mut State, after: &mut After) {
+        if let Err(e) = self.drain(state, after) {
+            let device = self.device.clone();
+            after.untold = Some(Box::new(move || {
+                tracing::error!("{}: work of a dropped stream failed: {e}", device.name());
+            }));
         }
         state.last = None;
         // Adopted lanes go before the lane whose native stream they use.
         while let Some(lane) = state.lanes.pop() {
             drop(lane);
         }
-        done
     }
 }
 
@@ -542,6 +567,6 @@ impl Drop for StreamCore {
     fn drop(&mut self) {
         // Whichever thread this is: nobody else has it.
         let mut state = std::mem::take(self.state.get_mut());
-        drop(self.close(&mut state));
+        self.close(&mut state, &mut After::default());
     }
 }

@@ -67,43 +67,51 @@ fn a_query_that_fails_frees_nothing() {
     no_violations(&sim);
 }
 
+/// Calls the function for each message.
+struct Asks<F>(F);
+
+impl<F: Fn() + Send + Sync + 'static> tracing::Subscriber for Asks<F> {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0();
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
 #[test]
-fn a_deleter_that_waits_for_a_buffer_of_a_graph_gets_it() {
-    let (runtime, _) = late();
+fn whoever_receives_messages_may_use_the_stream() {
+    let (runtime, sim) = late();
     let device = runtime.device("late").unwrap();
     let stream = device.stream().unwrap();
-    let x = Arc::new(device.upload(&[5u8; 4]).unwrap());
-    let mut y = device.alloc(DType::U8, 4).unwrap();
-    let graph = stream.capture(|s| s.copy(&*x, &mut y)).unwrap();
-    let launches: [&dyn Fn(); 2] = [&|| graph.launch(&stream).unwrap(), &|| {
-        let mut z = device.alloc(DType::U8, 4).unwrap();
-        stream.copy(&*x, &mut z).unwrap();
-    }];
-    for launch in launches {
-        let mut data = [9u8; 4];
-        let address = data.as_mut_ptr().expose_provenance() as u64;
-        let (x, seen) = (x.clone(), Arc::new(Mutex::new(None)));
-        let told = seen.clone();
-        let deleter = move || {
-            // Another thread's call, for which this one waits: as a deleter that needs an interpreter's lock does.
-            let (sender, receiver) = std::sync::mpsc::channel();
-            std::thread::spawn(move || sender.send(x.download::<u8>()));
-            *told.lock().unwrap() = receiver.recv_timeout(std::time::Duration::from_secs(10)).ok();
-        };
-        // SAFETY: the array outlives the buffer and the copy, and nobody touches it meanwhile.
-        let src = unsafe { Buffer::import(device, SPACE, address, 4, DType::U8, deleter) }.unwrap();
-        let mut dst = device.alloc(DType::U8, 4).unwrap();
-        stream.copy(&src, &mut dst).unwrap();
-        drop(src);
-        // The copy is done, and the stream has not noticed.
-        let event = ep_registry::Event::new();
-        stream.record(&event).unwrap();
-        event.sync().unwrap();
-        assert!(seen.lock().unwrap().is_none());
-        launch();
-        assert_eq!(seen.lock().unwrap().take(), Some(Ok(vec![5; 4])), "the deleter runs without a lock");
-        stream.sync().unwrap();
-    }
+    let src = device.upload(&[7i32]).unwrap();
+    let (mut dst, mut other) = (device.alloc(DType::I32, 1).unwrap(), device.alloc(DType::I32, 1).unwrap());
+    stream.copy(&src, &mut dst).unwrap();
+    drop(src);
+    sim.fail_queries.store(true, Ordering::Relaxed);
+    let asked = Arc::new(AtomicBool::new(false));
+    let (mine, seen) = (stream.clone(), asked.clone());
+    let subscriber = Asks(move || {
+        mine.sync().unwrap();
+        seen.store(true, Ordering::Relaxed);
+    });
+    tracing::subscriber::with_default(subscriber, || stream.upload(&mut other, vec![3i32]).unwrap());
+    assert!(asked.load(Ordering::Relaxed), "a query that fails is told");
+    assert_eq!(other.download::<i32>().unwrap(), [3]);
+    no_violations(&sim);
 }
 
 /// A buffer of which the memory belongs to nobody, and whose deleter tells what `call` returns on another thread: as a
@@ -127,10 +135,45 @@ fn whose_deleter_asks<T: Send + 'static>(
 }
 
 #[test]
+fn a_deleter_that_waits_for_a_buffer_of_a_graph_gets_it() {
+    let (runtime, _) = late();
+    let device = runtime.device("late").unwrap();
+    let stream = device.stream().unwrap();
+    let x = Arc::new(device.upload(&[5u8; 4]).unwrap());
+    let mut y = device.alloc(DType::U8, 4).unwrap();
+    let graph = stream.capture(|s| s.copy(&*x, &mut y)).unwrap();
+    let launches: [&dyn Fn(); 2] = [&|| graph.launch(&stream).unwrap(), &|| {
+        let mut z = device.alloc(DType::U8, 4).unwrap();
+        stream.copy(&*x, &mut z).unwrap();
+    }];
+    for launch in launches {
+        let x = x.clone();
+        let (src, told) = whose_deleter_asks(device, &[9; 4], move || x.download::<u8>());
+        let mut dst = device.alloc(DType::U8, 4).unwrap();
+        stream.copy(&src, &mut dst).unwrap();
+        drop(src);
+        // The copy is done, and the stream has not noticed.
+        wait_for(&stream);
+        assert!(told.lock().unwrap().is_none());
+        launch();
+        assert_eq!(told.lock().unwrap().take(), Some(Ok(vec![5; 4])), "the deleter runs without a lock");
+        stream.sync().unwrap();
+    }
+}
+
+/// Until the work of a stream is done, by an event, which tells the stream nothing.
+fn wait_for(stream: &ep_registry::Stream) {
+    let event = ep_registry::Event::new();
+    stream.record(&event).unwrap();
+    event.sync().unwrap();
+}
+
+#[test]
 fn a_stream_whose_last_work_is_taken_over_is_closed_without_a_lock() {
     let (runtime, sim) = late();
     let device = runtime.device("late").unwrap();
-    // The buffer's list has the last reference to the dropped stream: while its work is under way, and after it.
+    // The buffer's list has the last reference to the dropped stream: while its work is under way, and after the stream
+    // was asked and knows that it is done.
     for done in [false, true] {
         let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
         let other = device.upload(&[1u8; 4]).unwrap();
@@ -144,9 +187,8 @@ fn a_stream_whose_last_work_is_taken_over_is_closed_without_a_lock() {
         a.copy(&src, &mut between).unwrap();
         drop(src);
         if done {
-            let event = ep_registry::Event::new();
-            a.record(&event).unwrap();
-            event.sync().unwrap();
+            wait_for(&a);
+            assert!(a.query().unwrap());
         }
         drop(a);
         assert!(told.lock().unwrap().is_none(), "{done}");
@@ -163,21 +205,29 @@ fn a_stream_whose_last_work_is_taken_over_is_closed_without_a_lock() {
 fn a_stream_that_a_graph_meets_last_is_closed_without_a_lock() {
     let (runtime, sim) = late();
     let device = runtime.device("late").unwrap();
-    let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
-    let y = device.upload(&[5u8; 4]).unwrap();
-    let mut x = device.upload(&[4u8; 4]).unwrap();
-    let graph = b.capture(|s| s.copy(&y, &mut x)).unwrap();
-    let x = Arc::new(x);
-    let of_graph = x.clone();
-    let (src, told) = whose_deleter_asks(device, &[9; 4], move || of_graph.download::<u8>().unwrap());
-    let mut scratch = device.alloc(DType::U8, 4).unwrap();
-    a.copy(&src, &mut scratch).unwrap();
-    a.copy(&*x, &mut scratch).unwrap();
-    drop((src, scratch, a));
-    assert!(told.lock().unwrap().is_none(), "the buffer of the graph has the stream");
-    graph.launch(&b).unwrap();
-    assert_eq!(told.lock().unwrap().take(), Some(vec![5; 4]), "the deleter runs without a lock");
-    b.sync().unwrap();
+    // While the stream's work is under way, and after the stream was asked: then the buffers' lists let go of it at once.
+    for done in [false, true] {
+        let (a, b) = (device.stream().unwrap(), device.stream().unwrap());
+        let y = device.upload(&[5u8; 4]).unwrap();
+        let mut x = device.upload(&[4u8; 4]).unwrap();
+        let graph = b.capture(|s| s.copy(&y, &mut x)).unwrap();
+        let x = Arc::new(x);
+        let of_graph = x.clone();
+        let (src, told) = whose_deleter_asks(device, &[9; 4], move || of_graph.download::<u8>().unwrap());
+        let mut scratch = device.alloc(DType::U8, 4).unwrap();
+        a.copy(&src, &mut scratch).unwrap();
+        a.copy(&*x, &mut scratch).unwrap();
+        drop((src, scratch));
+        if done {
+            wait_for(&a);
+            assert!(a.query().unwrap());
+        }
+        drop(a);
+        assert!(told.lock().unwrap().is_none(), "{done}: the buffer of the graph has the stream");
+        graph.launch(&b).unwrap();
+        assert_eq!(told.lock().unwrap().take(), Some(vec![5; 4]), "{done}: the deleter runs without a lock");
+        b.sync().unwrap();
+    }
     no_violations(&sim);
 }
 

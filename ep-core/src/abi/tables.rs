@@ -13,7 +13,7 @@ use std::ffi::c_void;
 pub struct PrimitiveTable {
     /// Frees the primitive. No launch of it may be running.
     pub destroy: unsafe extern "C" fn(primitive: *mut EpPrimitive),
-    /// Queues the work on `stream`. `args` is the op's argument struct; nothing in it is kept after the call.
+    /// Queues the work on `stream`. `args` is the op's argument struct; nobody changes it during the call, and nothing in it is kept after.
     pub launch: unsafe extern "C" fn(
         primitive: *mut EpPrimitive,
         stream: *mut EpStream,

@@ -1274,7 +1274,7 @@ pub struct EpPrimitiveTable {
     pub struct_size: u64,
     /// Frees the primitive. No launch of it may be running.
     pub destroy: Option<unsafe extern "C" fn(primitive: *mut EpPrimitive)>,
-    /// Queues the work on `stream`. `args` is the op's argument struct; nothing in it is kept after the call.
+    /// Queues the work on `stream`. `args` is the op's argument struct; nobody changes it during the call, and nothing in it is kept after.
     pub launch: Option<
         unsafe extern "C" fn(
             primitive: *mut EpPrimitive,

@@ -120,7 +120,10 @@ fn destination(address: u64) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-const _: () = assert!(size_of::<usize>() == size_of::<i64>(), "sizes and strides are read where they lie");
+const _: () = assert!(
+    size_of::<usize>() == size_of::<i64>() && align_of::<usize>() == align_of::<i64>(),
+    "sizes and strides are read where they lie"
+);
 
 /// Dimensions of a launch, which have been checked not to be negative.
 #[inline]

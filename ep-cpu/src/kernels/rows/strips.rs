@@ -389,6 +389,8 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
     /// ones together, as lines that lie apart take longer to read.
     #[inline(always)]
     unsafe fn far_columns<V: Vector<Lane = A>>(&self, src: *const S, buffer: *mut A, width: usize) {
+        // The state is finished by as many columns as the longest vector has: a shorter one's neighbour would be finished twice.
+        const { assert!(V::NEAR.is_none() || V::LANES == MAX_LANES) }
         let Some(bound) = V::NEAR else { return };
         let mut end = 0;
         while end < width {
@@ -398,7 +400,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
                 end += V::LANES;
             }
             if end > start {
-                // SAFETY: the strip and its room are as `run` says; some of its columns are a strip, too.
+                // SAFETY: the strip and its room are as `run` says; some of its columns, in whole vectors, are a strip, too.
                 unsafe {
                     let columns = Self { state: self.state.add(start), ..*self };
                     let (src, buffer, width) = (src.add(start), buffer.add(start), end.min(width) - start);
