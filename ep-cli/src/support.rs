@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 
 const EXAMPLES: &str = "\
 Examples:
-  ep support --device cpu                            the whole table on standard output
-  ep support --device cpu --out docs/support.csv     write it
-  ep support --device cpu --check docs/support.csv   fail if the file is not what the providers do";
+  ep support --device cpu                                   the whole table on standard output
+  ep support --device cpu --device cuda --out table.csv     write it, with a column each
+  ep support --device cpu --device cuda --check table.csv   fail if the file is not what the providers do";
 
 /// Prints which combinations of ops, selectors and dtypes devices support, and for the others the reason
 ///

@@ -296,13 +296,13 @@ fn what_has_a_meaning_is_offered() {
             (row.op, dtypes.join(" "), selectors.join(" "))
         })
         .collect();
-    // op, dtypes, an answer, selectors: `yes` is what the CPU provider has, which has all that has a meaning.
+    // op, dtypes, answers, selectors: `yes` is what the CPU provider has, which has all that has a meaning.
     let table = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/support.csv");
     let table = std::fs::read_to_string(table).unwrap();
     let mut wanted = BTreeSet::new();
     for line in table.lines().skip(1) {
-        let [op, dtypes, answer, selectors] = line.split(',').collect::<Vec<_>>()[..] else {
-            panic!("four columns: {line}")
+        let [op, dtypes, answer, _, selectors] = line.split(',').collect::<Vec<_>>()[..] else {
+            panic!("five columns: {line}")
         };
         let schema = runtime.schema(op).unwrap();
         let names: Vec<_> = schema.selectors().map(|(_, names)| names).collect();
