@@ -127,8 +127,8 @@ EP_DEVICE T gradient(T dy, T x, T a, T b) {
         // Half the power and twice the factor where only what is too large in the end is to overflow.
         const T shift = T(x > 64);
         return dy * (T(ln_2) * (1 + shift) * exp2(x - shift));
-    } else if constexpr (Op == B::lgamma_backward_with_dy_x) return dy * digamma(x);
-    else if constexpr (Op == B::digamma_backward_with_dy_x) return dy * trigamma(x);
+    } else if constexpr (Op == B::lgamma_backward_with_dy_x) return dy * T(digamma(f64(x)));
+    else if constexpr (Op == B::digamma_backward_with_dy_x) return dy * T(trigamma(f64(x)));
     else if constexpr (Op == B::log_backward_with_dy_x) return dy / x;
     else if constexpr (Op == B::log2_backward_with_dy_x) return dy * (T(1 / ln_2) / x);
     else if constexpr (Op == B::log10_backward_with_dy_x) return dy * (T(1 / ln_10) / x);

@@ -2,7 +2,6 @@
 #pragma once
 #include "f32_math.cuh"
 
-constexpr f32 ln_of_2 = 0.693147181f, log2_of_e = 1.442695041f;
 
 // These keep numbers below the normal range, which bf16 has.
 EP_DEVICE f32 quick_exp2(f32 x) {
@@ -11,34 +10,19 @@ EP_DEVICE f32 quick_exp2(f32 x) {
     return y;
 }
 EP_DEVICE f32 quick_exp(f32 x) { return quick_exp2(x * log2_of_e); }
-EP_DEVICE f32 quick_log2(f32 x) {
-    f32 y;
-    asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 EP_DEVICE f32 quick_root(f32 x) {
     f32 y;
     asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// Near 0 by their series: the differences would cancel.
+// Near 0 by its series: the difference would cancel.
 EP_DEVICE f32 expm1_for_half(f32 x) {
     f32 y = 4.16666667e-2f;
     y = fmaf(y, x, 0.166666667f);
     y = fmaf(y, x, 0.5f);
     // The sum is with 1, so that a zero keeps its sign.
     return fabsf(x) < 0.2f ? x * fmaf(x, y, 1) : quick_exp(x) - 1;
-}
-EP_DEVICE f32 log1p_for_half(f32 x) {
-    f32 y = -0.25f;
-    y = fmaf(y, x, 0.333333333f);
-    y = fmaf(y, x, -0.5f);
-    return fabsf(x) < 0.0625f ? fmaf(x * x, y, x) : quick_log2(1 + x) * ln_of_2;
-}
-EP_DEVICE f32 log_for_half(f32 x, f32 of_base) {
-    const f32 past = x - 1;
-    return (fabsf(past) < 0.0625f ? log1p_for_half(past) : quick_log2(x) * ln_of_2) * of_base;
 }
 
 EP_DEVICE f32 soft_plus_for_half(f32 x) { return fmaxf(x, 0) + log1p_for_half(quick_exp(-fabsf(x))); }
@@ -220,5 +204,8 @@ EP_DEVICE f32 unary_for_half(f32 x, f64 attr0, f64 attr1) {
     else if constexpr (Op == U::acos) return acos_for_half(x);
     else if constexpr (Op == U::sqrt) return quick_root(x);
     else if constexpr (Op == U::rsqrt) return rsqrtf(x);
+    else if constexpr (Op == U::digamma) return digamma_for_half(x);
+    else if constexpr (Op == U::trigamma) return trigamma_for_half(x);
+    else if constexpr (Op == U::lgamma) return log_gamma_for_half(x);
     else return unary_real<Op, f32>(x, attr0, attr1);
 }

@@ -267,6 +267,24 @@ EP_DEVICE f32 fast_gelu_argument_for_half(f32 x) {
     return 1.5957691216f * x * fmaf(0.0447149985f * x, x, 1);
 }
 
+constexpr f32 ln_of_2 = 0.693147181f, log2_of_e = 1.442695041f;
+EP_DEVICE f32 quick_log2(f32 x) {
+    f32 y;
+    asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// Logarithms to the bits of half types: near 1 by their series.
+EP_DEVICE f32 log1p_for_half(f32 x) {
+    f32 y = -0.25f;
+    y = fmaf(y, x, 0.333333333f);
+    y = fmaf(y, x, -0.5f);
+    return fabsf(x) < 0.0625f ? fmaf(x * x, y, x) : quick_log2(1 + x) * ln_of_2;
+}
+EP_DEVICE f32 log_for_half(f32 x, f32 of_base) {
+    const f32 past = x - 1;
+    return (fabsf(past) < 0.0625f ? log1p_for_half(past) : quick_log2(x) * ln_of_2) * of_base;
+}
+
 // The derivative of x sigmoid(u), given u and its derivative.
 template <class T>
 EP_DEVICE T gated(T x, Rounded<T> u, T slope) {
@@ -305,7 +323,6 @@ EP_DEVICE f64 digamma(f64 x) {
     const f64 past = x - rint(x);
     return digamma_above_zero(1 - x) - pi * cospi(past) / sinpi(past);
 }
-EP_DEVICE f32 digamma(f32 x) { return f32(digamma(f64(x))); }
 
 EP_DEVICE f64 trigamma_above_zero(f64 x) {
     f64 below = 0;
@@ -325,10 +342,8 @@ EP_DEVICE f64 trigamma(f64 x) {
     const f64 ratio = pi / sinpi(x - rint(x));
     return ratio * ratio - trigamma_above_zero(1 - x);
 }
-EP_DEVICE f32 trigamma(f32 x) { return f32(trigamma(f64(x))); }
 
 EP_DEVICE f64 log_gamma(f64 x) { return lgamma(x); }
-EP_DEVICE f32 log_gamma(f32 x) { return f32(lgamma(f64(x))); }
 
 // The device's own squares a root below the normal range, with twice the error.
 EP_DEVICE f64 power_of_two(f64 x) { return exp2(x); }

@@ -1,6 +1,7 @@
 // The functions of one element.
 #pragma once
 #include "f32_math.cuh"
+#include "gamma_math.cuh"
 
 enum class Unary {
     identity, elu, celu, relu, gelu, hard_swish, hard_sigmoid, hard_shrink, hard_tanh, leaky_relu, mish, selu, silu,
@@ -12,8 +13,9 @@ enum class Unary {
 };
 
 // What loops: hundreds of instructions for each element.
-template <Unary Op>
-constexpr bool is_long = Op == Unary::digamma || Op == Unary::trigamma || Op == Unary::lgamma;
+template <Unary Op, class T>
+constexpr bool is_long =
+    same<T, f64> && (Op == Unary::digamma || Op == Unary::trigamma || Op == Unary::lgamma);
 
 // Of a real number. T is f32 or f64; half types compute in f32.
 template <Unary Op, class T>

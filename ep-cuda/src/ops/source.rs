@@ -9,6 +9,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("rows.cuh", include_str!("../../kernels/rows.cuh")),
     ("math.cuh", include_str!("../../kernels/math.cuh")),
     ("f32_math.cuh", include_str!("../../kernels/f32_math.cuh")),
+    ("gamma_math.cuh", include_str!("../../kernels/gamma_math.cuh")),
     ("half_math.cuh", include_str!("../../kernels/half_math.cuh")),
     ("nd.cuh", include_str!("../../kernels/nd.cuh")),
     ("unary_ops.cuh", include_str!("../../kernels/unary_ops.cuh")),

@@ -28,6 +28,11 @@ EP_DEVICE f64 ulps(f64 found, f64 truth) {
     return fabs(found - truth) / scalbn(1.0, exponent - bits);
 }
 
+// Near a root of these, where values are below 2, an absolute error is allowed in f32.
+[[maybe_unused]] EP_DEVICE bool near_a_root(f64 found, f64 truth) {
+    return same<T, f32> && fabs(truth) < 2 && fabs(found - truth) <= 1e-6;
+}
+
 EP_DEVICE T element(u64 random) { return from_bits<T>(random, 0); }
 
 [[maybe_unused]] EP_DEVICE u64 mixed(u64 x) {
@@ -75,6 +80,8 @@ EP_DEVICE f64 error_at(const Args& args, u64 i) {
     const T a = element(i);
     found = f64(widen(unary<Unary::EP_OP, T, T>(a, args.attr0, args.attr1)));
     truth = unary_real<Unary::EP_OP, f64>(f64(widen(a)), args.attr0, args.attr1);
+    constexpr bool has_roots = Unary::EP_OP == Unary::lgamma || Unary::EP_OP == Unary::digamma;
+    if (has_roots && near_a_root(found, truth)) return 0;
 #endif
     return ulps(found, truth);
 }
