@@ -103,7 +103,7 @@ fn verdict<'a>(row: &'a Row, threads: usize, lines: &[&Measured], without: &[Str
         ours_us: (!ours.is_empty()).then(|| median(&ours)),
         peers,
         foreign: lines.iter().map(|l| l.foreign).fold(0.0, f64::max),
-        required: required(&row.id(), threads),
+        required: required(row, threads),
         differs: lines.iter().flat_map(|l| l.differs.clone()).collect(),
         reason: lines.iter().find_map(|l| l.absent.get("ours").cloned()),
     }

@@ -1,5 +1,6 @@
 //! The results for people and for programs: tables, JSON, the page in the docs, and the dated record.
 
+use crate::bars::required_mean;
 use crate::charts;
 use crate::judge::{Mean, Verdict, means};
 use crate::record::{Header, Measured};
@@ -132,16 +133,28 @@ pub fn text(verdicts: &[Verdict<'_>]) -> String {
     for m in means(verdicts) {
         let _ = writeln!(
             out,
-            "{} {}: {:<30} {:>6.2} times as fast as the fastest peer over {} rows, {} of them ok",
+            "{} {}: {:<30} {:>6.2} times as fast as the fastest peer{}, over {} rows, {} of them ok",
             m.threads,
             if m.threads == 1 { "thread" } else { "threads" },
             m.family.name(),
             m.mean,
+            match mean_judged(&m) {
+                (bar, word) if !bar.is_empty() => format!(" (required {bar}: {word})"),
+                _ => String::new(),
+            },
             m.rows,
             m.ok
         );
     }
     out
+}
+
+/// What is required of a family's mean, and whether it is reached.
+fn mean_judged(m: &Mean) -> (String, &'static str) {
+    match required_mean(m.family) {
+        Some(bar) => (format!("{bar:.2}"), if m.mean >= bar { "ok" } else { "MISSED" }),
+        None => (String::new(), ""),
+    }
 }
 
 fn markdown(verdicts: &[Verdict<'_>], header: &Header, setting: &Setting) -> String {
@@ -156,10 +169,13 @@ fn markdown(verdicts: &[Verdict<'_>], header: &Header, setting: &Setting) -> Str
     );
     let all = means(verdicts);
     out += "### By family\n\nThe geometric mean of the ratio to the *fastest* peer of each row; above 1 is faster.\n\n";
-    out += "| family | threads | rows | mean ratio | as fast as required |\n|---|---|---|---|---|\n";
+    out += "| family | threads | rows | mean ratio | required | | rows as fast as required |\n|---|---|---|---|---|---|---|\n";
     for m in &all {
         let Mean { family, threads, rows, mean, ok } = m;
-        let _ = writeln!(out, "| {} | {threads} | {rows} | {mean:.2} | {ok} of {rows} |", family.name());
+        let (bar, word) = mean_judged(m);
+        let name = family.name();
+        let _ =
+            writeln!(out, "| {name} | {threads} | {rows} | {mean:.2} | {bar} | {word} | {ok} of {rows} |");
     }
     out += "\n![Mean ratio by family](performance/families.svg)\n";
     let groups = [Group::Large, Group::Medium, Group::Small, Group::Chain, Group::Grid];

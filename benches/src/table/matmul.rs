@@ -70,11 +70,12 @@ pub fn rows(rows: &mut Vec<Row>) {
         add(rows, Group::Large, [plain("matmul", F32, n), constant]);
     }
     add(rows, Group::Large, [512, 1024, 2048].map(|n| plain("matmul_bf16", bf16, n)));
+    add(rows, Group::Large, [512, 1024, 2048].map(|n| plain("matmul_f64", f64, n)));
+    add(rows, Group::Large, [512, 1024, 2048].map(|n| plain("matmul_f16", f16, n)));
     let large = [
         batched(F32, 64, [128, 64, 128]),
         shared(F32, 64, [128, 64, 128]),
         matmul("matmul_gemv", F32, [1, 4096, 4096], [false; 2]),
-        plain("matmul_f16", f16, 1024),
     ];
     add(rows, Group::Large, large);
     add(rows, Group::Medium, [32, 64, 128].map(|n| plain("matmul", F32, n)));
@@ -88,7 +89,6 @@ pub fn rows(rows: &mut Vec<Row>) {
         matmul("matmul_gemv", bf16, [1, 4096, 4096], [false; 2]),
         matmul("matmul_gemv_nt", F32, [1, 4096, 4096], [false, true]),
         matmul("matmul", bf16, [333, 517, 401], [false; 2]),
-        plain("matmul", f64, 512),
         plain("matmul", DType::COMPLEX64, 256),
         plain("matmul", DType::I32, 256),
         batched(bf16, 64, [128, 64, 128]),

@@ -16,22 +16,25 @@ use ep_core::provider::{Factory, Kernel, Registrar};
 use ep_core::{DType, Error, Result};
 
 /// What takes longer than memory does with one pack for each thread: of elements with 4 bytes.
-const LONGER: [&str; 11] = [
+const LONGER: [&str; 14] = [
     "acosh",
     "asinh",
     "atanh",
     "celu",
+    "digamma",
     "erfc",
     "fast_gelu",
     "gelu",
+    "lgamma",
     "log_sigmoid",
     "mish",
     "quick_gelu",
     "soft_plus",
+    "trigamma",
 ];
 
 /// The same of elements with 2 bytes.
-const LONGER_OF_HALVES: [&str; 27] = [
+const LONGER_OF_HALVES: [&str; 29] = [
     "acos",
     "acosh",
     "asin",
@@ -40,6 +43,7 @@ const LONGER_OF_HALVES: [&str; 27] = [
     "atanh",
     "celu",
     "cos",
+    "digamma",
     "elu",
     "erf",
     "erfc",
@@ -59,6 +63,7 @@ const LONGER_OF_HALVES: [&str; 27] = [
     "soft_plus",
     "soft_sign",
     "tan",
+    "trigamma",
 ];
 
 /// The same of elements with 8 bytes.

@@ -128,9 +128,9 @@ def pack_for(*sizes):
     return 16 // max(sizes)
 
 
-LONGER = "acosh asinh atanh celu erfc fast_gelu gelu log_sigmoid mish quick_gelu soft_plus".split()
-LONGER_OF_HALVES = """acos acosh asin asinh atan atanh celu cos elu erf erfc expm1 fast_gelu gelu log log10 log1p log2 quick_gelu reciprocal
-    selu sigmoid silu sin soft_plus soft_sign tan""".split()
+LONGER = "acosh asinh atanh celu digamma erfc fast_gelu gelu lgamma log_sigmoid mish quick_gelu soft_plus trigamma".split()
+LONGER_OF_HALVES = """acos acosh asin asinh atan atanh celu cos digamma elu erf erfc expm1 fast_gelu gelu log log10 log1p log2
+    quick_gelu reciprocal selu sigmoid silu sin soft_plus soft_sign tan trigamma""".split()
 LONGER_OF_DOUBLES = "sin cos rsqrt log log2 log10 sigmoid silu".split()
 
 
