@@ -147,6 +147,23 @@ impl Context {
         failed.into()
     }
 
+    /// An error of another library in this context. Such a library does not say that the device is lost, so the driver is
+    /// asked.
+    #[cold]
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        let (mut free, mut total) = (0, 0);
+        let asked = self.enter().and_then(|_current| {
+            // SAFETY: valid out-pointers; the context is current.
+            unsafe { self.driver.cuMemGetInfo(&mut free, &mut total) }.map_err(|e| self.error(e))
+        });
+        match asked {
+            Err(lost) if lost.code() == Code::DeviceLost => {
+                Error::new(Code::DeviceLost, format!("{error}; {lost}"))
+            }
+            _ => error,
+        }
+    }
+
     /// Whether a call has failed in a way after which none works.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)

@@ -51,7 +51,7 @@ pub(crate) enum Work {
     Kernel { function: u64, argument: Vec<u8>, grid: [u32; 3], block: [u32; 3] },
     Product(Box<Product>),
     Record { event: u64, number: u64 },
-    Wait { event: u64, number: u64 },
+    Wait { stream: u64, event: u64, number: u64 },
     Free { address: u64 },
 }
 
@@ -345,6 +345,15 @@ impl World {
         Ok(())
     }
 
+    /// Does what a stream has up to a record, and no more: what comes behind it may have to wait for others.
+    pub(crate) fn reach(&mut self, stream: u64, event: u64, number: u64) -> Outcome {
+        let record = Work::Record { event, number };
+        while self.streams.get(&stream).is_some_and(|s| s.queue.contains(&record)) {
+            self.step(stream)?;
+        }
+        Ok(())
+    }
+
     /// Frees in stream order.
     pub(crate) fn free_later(&mut self, address: u64, handle: u64) -> Outcome {
         let delay = self.config.delay;
@@ -422,13 +431,7 @@ impl World {
                     event.time = clock;
                 }
             }
-            Work::Wait { event, number } => {
-                let state = self.events.get(&event).map(|e| (e.stream, e.reached));
-                // What it waits for is done first.
-                if let Some((stream, _)) = state.filter(|(_, reached)| *reached < number) {
-                    self.drain(stream)?;
-                }
-            }
+            Work::Wait { stream, event, number } => self.reach(stream, event, number)?,
             Work::Free { address } => self.release(address).map_err(fault)?,
         }
         Ok(())

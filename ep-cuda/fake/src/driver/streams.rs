@@ -56,8 +56,8 @@ pub(super) extern "C" fn stream_query(stream: u64) -> i32 {
 
 pub(super) extern "C" fn stream_wait(stream: u64, event: u64, _flags: u32) -> i32 {
     call("cuStreamWaitEvent", format_args!("{stream:#x}, {event:#x}"), Needs::Context, |w| {
-        let number = w.event(event)?.recorded;
-        w.enqueue(stream, Work::Wait { event, number })
+        let (number, from) = w.event(event).map(|e| (e.recorded, e.stream))?;
+        w.enqueue(stream, Work::Wait { stream: from, event, number })
     })
 }
 
@@ -142,8 +142,8 @@ pub(super) extern "C" fn event_query(event: u64) -> i32 {
 
 pub(super) extern "C" fn event_sync(event: u64) -> i32 {
     call("cuEventSynchronize", format_args!("{event:#x}"), Needs::Driver, |w| {
-        let (stream, recorded, reached) = w.event(event).map(|e| (e.stream, e.recorded, e.reached))?;
-        if reached < recorded { w.drain(stream) } else { Ok(()) }
+        let (stream, number) = w.event(event).map(|e| (e.stream, e.recorded))?;
+        w.reach(stream, event, number)
     })
 }
 
