@@ -315,6 +315,13 @@ fn graphs_record_replay_and_take_new_addresses() {
         unsafe { exec.launch(&queue) }.unwrap();
         assert_eq!(download(&queue, &space, z, 16), [1; 16]);
         assert_eq!(exec.update(&capture(z, true)), Ok(Update::Refused(2)), "another shape");
+        // Nor is memory in the stream's order, which is refused before it spoils anything.
+        queue.begin_capture().unwrap();
+        for refused in [memory.alloc(16, 64, Some(&queue)).map(drop), memory.free_async(x, 16, &queue)] {
+            let error = refused.unwrap_err();
+            assert!(error.code() == Code::InvalidArgument && error.message().contains("records"), "{error}");
+        }
+        drop(queue.end_capture().unwrap());
         // Waiting is no part of a graph and spoils it.
         queue.begin_capture().unwrap();
         let error = queue.sync().unwrap_err();

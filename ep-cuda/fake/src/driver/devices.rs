@@ -41,6 +41,15 @@ fn words(result: i32) -> Option<[&'static CStr; 2]> {
             c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
             c"operation failed due to a previous error during capture",
         ],
+        904 => [c"CUDA_ERROR_STREAM_CAPTURE_UNJOINED", c"capturing stream has unjoined work"],
+        905 => [
+            c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+            c"dependency created on uncaptured work in another stream",
+        ],
+        907 => [
+            c"CUDA_ERROR_CAPTURED_EVENT",
+            c"operation not permitted on an event last recorded in a capturing stream",
+        ],
         _ => return None,
     })
 }
