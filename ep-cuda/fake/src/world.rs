@@ -14,6 +14,7 @@ pub(crate) type Outcome<T = ()> = Result<T, i32>;
 
 pub(crate) const INVALID_VALUE: i32 = 1;
 pub(crate) const NOT_INITIALIZED: i32 = 3;
+pub(crate) const NO_DEVICE: i32 = 100;
 pub(crate) const INVALID_DEVICE: i32 = 101;
 pub(crate) const INVALID_IMAGE: i32 = 200;
 pub(crate) const INVALID_CONTEXT: i32 = 201;
@@ -40,6 +41,8 @@ pub(crate) struct Config {
     pub(crate) memory_bytes: u64,
     /// Queries that find a piece of work pending.
     pub(crate) delay: u32,
+    /// Whether the environment chooses among the devices.
+    pub(crate) environment: bool,
     pub(crate) version: i32,
 }
 
@@ -149,6 +152,8 @@ pub(crate) struct Function {
 pub(crate) struct World {
     pub(crate) config: Config,
     pub(crate) initialized: bool,
+    /// Which of its devices it shows, in order: a place here is the number of a device for the caller.
+    pub(crate) visible: Vec<i32>,
     pub(crate) log: Vec<String>,
     pub(crate) calls: u64,
     /// The call that fails, and with what.
@@ -197,7 +202,8 @@ const DEVICES_ENV: &str = "FAKECUDA_DEVICES";
 impl Default for Config {
     fn default() -> Config {
         let devices = std::env::var(DEVICES_ENV).ok().and_then(|n| n.parse().ok()).unwrap_or(1);
-        Config { devices, pools: true, peers: true, memory_bytes: 1 << 30, delay: 2, version: 13000 }
+        let (pools, peers, environment) = (true, true, true);
+        Config { devices, pools, peers, memory_bytes: 1 << 30, delay: 2, environment, version: 13000 }
     }
 }
 
@@ -216,6 +222,7 @@ impl World {
         World {
             config,
             initialized: false,
+            visible: Vec::new(),
             log: Vec::new(),
             calls: 0,
             fail: None,
