@@ -453,7 +453,8 @@ fn an_asynchronous_error_names_the_pending_work_and_is_sticky() {
 /// Whoever finds the error first names the work that may have caused it, also that of other streams.
 #[test]
 fn an_asynchronous_error_names_the_work_of_other_streams() {
-    let finders: [(&str, fn(&Finder<'_>) -> Result<(), Error>); 8] = [
+    type Find = fn(&Finder<'_>) -> Result<(), Error>;
+    let finders: [(&str, Find); 8] = [
         ("on the event's stream: copy, copy; on stream ", |f| f.event.sync()),
         ("on the event's stream: copy, copy; on stream ", |f| {
             loop {
