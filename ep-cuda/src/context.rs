@@ -1,9 +1,10 @@
 //! A device's primary context, which this provider shares with every library of the process.
 
 use crate::device::Properties;
-use crate::driver::{AccessDesc, CuContext, CuDevice, CuEvent, CuResult, Driver, Failed, Location};
+use crate::driver::{AccessDesc, CuContext, CuDevice, CuEvent, CuResult, CuStream, Driver, Failed, Location};
 use crate::kernel::Modules;
 use crate::memory::Pool;
+use crate::pending::Pending;
 use crate::refusal::Refusals;
 use ep_core::{Code, Error, Result};
 use parking_lot::Mutex;
@@ -22,6 +23,7 @@ pub struct Context {
     modules: Modules,
     pool: Pool,
     refusals: Refusals,
+    pending: Pending,
 }
 
 /// The contexts of one provider instance, so that those of peers are let into each other's memory.
@@ -75,6 +77,7 @@ impl Context {
             modules: Modules::default(),
             pool: Pool::new(limits),
             refusals: Refusals::default(),
+            pending: Pending::default(),
         };
         if properties.memory_pools {
             let raw = {
@@ -120,6 +123,11 @@ impl Context {
         &self.refusals
     }
 
+    /// What is queued on its streams.
+    pub(crate) fn pending(&self) -> &Pending {
+        &self.pending
+    }
+
     /// Makes it current on this thread until the result is dropped, which puts back what was current before.
     ///
     /// # Errors
@@ -138,13 +146,39 @@ impl Context {
         Ok(Entered { context: self, before: Some(before) })
     }
 
-    /// An error of a call on this context; one after which nothing works is remembered.
+    /// An error of a call on this context. One after which nothing works is remembered, and names the work that may have
+    /// caused it, which need not be what was called: that of all streams.
     #[cold]
     pub fn error(&self, failed: Failed) -> Error {
-        if failed.result.is_sticky() {
-            self.lost.store(true, Ordering::Relaxed);
+        self.error_on(failed, None)
+    }
+
+    /// The same of a call on a stream, whose work is named first; with a word for the stream.
+    #[cold]
+    pub(crate) fn error_on(&self, failed: Failed, stream: Option<(CuStream, &str)>) -> Error {
+        let error = Error::from(failed);
+        if !failed.result.is_sticky() {
+            return error;
         }
-        failed.into()
+        self.lost.store(true, Ordering::Relaxed);
+        error.context(self.pending.describe(stream))
+    }
+
+    /// An error of another library in this context. Such a library does not say that the device is lost, so the driver is
+    /// asked.
+    #[cold]
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        let (mut free, mut total) = (0, 0);
+        let asked = self.enter().and_then(|_current| {
+            // SAFETY: valid out-pointers; the context is current.
+            unsafe { self.driver.cuMemGetInfo(&mut free, &mut total) }.map_err(|e| self.error(e))
+        });
+        match asked {
+            Err(lost) if lost.code() == Code::DeviceLost => {
+                Error::new(Code::DeviceLost, format!("{error}; {lost}"))
+            }
+            _ => error,
+        }
     }
 
     /// Whether a call has failed in a way after which none works.
@@ -160,12 +194,7 @@ impl Context {
             Err(e) if e.result == CuResult::DEINITIALIZED || self.is_lost() => {
                 tracing::debug!("{what}: {e}");
             }
-            Err(e) => {
-                if e.result.is_sticky() {
-                    self.lost.store(true, Ordering::Relaxed);
-                }
-                tracing::error!("{what}: {e}");
-            }
+            Err(e) => tracing::error!("{what}: {}", self.error(e)),
         }
     }
 

@@ -255,7 +255,8 @@ impl Handle {
         {
             let _current = context.enter()?;
             // SAFETY: a valid out-pointer; the context is current.
-            library.check("cublasLtCreate", unsafe { (library.functions.create)(&mut raw) })?;
+            let made = library.check("cublasLtCreate", unsafe { (library.functions.create)(&mut raw) });
+            made.map_err(|e| context.explain(e))?;
         }
         Ok(Handle { library, context, raw })
     }
@@ -399,6 +400,10 @@ impl Plan {
     /// # Errors
     /// The library's; `Unsupported` for a dtype that it does not have.
     pub fn new(handle: &Arc<Handle>, task: Task, shape: &Shape) -> Result<Option<Plan>> {
+        Plan::ask(handle, task, shape).map_err(|e| handle.context.explain(e))
+    }
+
+    fn ask(handle: &Arc<Handle>, task: Task, shape: &Shape) -> Result<Option<Plan>> {
         let library = &handle.library;
         let f = &library.functions;
         let [data, scale, compute] = types(task.data, task.tf32)
@@ -540,7 +545,7 @@ impl Plan {
                 stream,
             )
         };
-        library.check("cublasLtMatmul", result)
+        library.check("cublasLtMatmul", result).map_err(|e| self.handle.context.explain(e))
     }
 }
 

@@ -1,11 +1,11 @@
 //! Events: points in a stream's work.
 
 use crate::context::Context;
-use crate::driver::{CuEvent, CuResult, Failed};
+use crate::driver::{CuEvent, CuResult, CuStream, Failed};
 use ep_core::provider::Event;
 use ep_core::{Error, Result};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A point in a stream's work, with the time at which it was reached. Drawn from the context's pool.
 pub struct CudaEvent {
@@ -13,12 +13,14 @@ pub struct CudaEvent {
     raw: CuEvent,
     /// The driver would call an event from the pool recorded.
     recorded: AtomicBool,
+    /// On which stream.
+    stream: AtomicU64,
 }
 
 impl CudaEvent {
     pub(crate) fn new(context: Arc<Context>) -> Result<CudaEvent> {
         let raw = context.take_event()?;
-        Ok(CudaEvent { context, raw, recorded: AtomicBool::new(false) })
+        Ok(CudaEvent { context, raw, recorded: AtomicBool::new(false), stream: AtomicU64::new(0) })
     }
 
     /// The driver's handle.
@@ -30,8 +32,16 @@ impl CudaEvent {
         self.recorded.load(Ordering::Acquire)
     }
 
-    pub(crate) fn mark_recorded(&self) {
+    pub(crate) fn mark_recorded(&self, stream: CuStream) {
+        self.stream.store(stream.raw(), Ordering::Relaxed);
         self.recorded.store(true, Ordering::Release);
+    }
+
+    /// The error of a call, which the work before the event has caused most likely.
+    #[cold]
+    fn failed(&self, failed: Failed) -> Error {
+        let stream = CuStream::from_raw(self.stream.load(Ordering::Relaxed));
+        self.context.error_on(failed, Some((stream, "the event's stream")))
     }
 
     /// Nanoseconds from `start` to `end`.
@@ -50,7 +60,7 @@ impl CudaEvent {
             Ok(()) if milliseconds < 0.0 => Err(Error::invalid("the end event is before the start event")),
             Ok(()) => Ok((f64::from(milliseconds) * 1e6) as u64),
             Err(e) if e.result == CuResult::NOT_READY => Err(not_done()),
-            Err(e) => Err(context.error(e)),
+            Err(e) => Err(end.failed(e)),
         }
     }
 }
@@ -66,7 +76,7 @@ impl Event for CudaEvent {
         }
         let _current = self.context.enter()?;
         // SAFETY: a live event.
-        done(&self.context, unsafe { self.context.driver().cuEventQuery(self.raw) })
+        done(unsafe { self.context.driver().cuEventQuery(self.raw) }, |e| self.failed(e))
     }
 
     fn sync(&self) -> Result<()> {
@@ -75,7 +85,7 @@ impl Event for CudaEvent {
         }
         let _current = self.context.enter()?;
         // SAFETY: a live event.
-        unsafe { self.context.driver().cuEventSynchronize(self.raw) }.map_err(|e| self.context.error(e))
+        unsafe { self.context.driver().cuEventSynchronize(self.raw) }.map_err(|e| self.failed(e))
     }
 }
 
@@ -86,10 +96,13 @@ impl Drop for CudaEvent {
 }
 
 /// A query's answer.
-pub(crate) fn done(context: &Context, answer: std::result::Result<(), Failed>) -> Result<bool> {
+pub(crate) fn done(
+    answer: std::result::Result<(), Failed>,
+    failed: impl FnOnce(Failed) -> Error,
+) -> Result<bool> {
     match answer {
         Ok(()) => Ok(true),
         Err(e) if e.result == CuResult::NOT_READY => Ok(false),
-        Err(e) => Err(context.error(e)),
+        Err(e) => Err(failed(e)),
     }
 }

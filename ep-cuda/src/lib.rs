@@ -18,6 +18,7 @@ pub mod kernel;
 pub mod memory;
 pub mod nvrtc;
 pub mod ops;
+mod pending;
 pub mod provider;
 mod refusal;
 mod search;

@@ -270,6 +270,17 @@ impl CudaAllocator {
         )
     }
 
+    /// Memory that is taken or given back while a stream records would be the graph's own.
+    fn not_recording(&self, stream: &CudaStream) -> Result<()> {
+        if self.kind == MemoryKind::PinnedHost || !stream.is_capturing()? {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "memory cannot be allocated or freed in the order of a stream that records a graph; do it without the \
+             stream, or end the recording first",
+        ))
+    }
+
     /// Frees, ordered on a stream or at once.
     fn free_on(&self, address: u64, stream: Option<CuStream>) -> Result<()> {
         let block = self.context.pool().ledger(self.kind).lock().take(address)?;
@@ -299,6 +310,7 @@ impl Allocator for CudaAllocator {
                 )));
             }
         }
+        stream.map_or(Ok(()), |stream| self.not_recording(stream))?;
         // An empty allocation has an address of its own too.
         let padding = alignment.saturating_sub(DRIVER_ALIGNMENT);
         let size =
@@ -323,6 +335,7 @@ impl Allocator for CudaAllocator {
             stream.sync()?;
             return self.free_on(address, None);
         }
+        self.not_recording(stream)?;
         self.free_on(address, Some(stream.raw()))
     }
 

@@ -331,6 +331,7 @@ mod tests {
         let error = told.check().unwrap_err();
         assert!(error.message().starts_with("index -1 at position 0 of an earlier"), "{error}");
     }
+
     #[test]
     fn the_streams_that_launch_a_graph_tell_of_it() {
         let fake = fakecuda::Fake::beside_the_test();
@@ -376,6 +377,18 @@ mod tests {
         refuse(memory(address), 0, 1, -1);
         assert!(told(&first).starts_with("gather: index -1"));
         assert_eq!(next(), address, "nothing tells there any more");
+
+        // As a part of another graph.
+        first.begin_capture().unwrap();
+        // SAFETY: as above.
+        unsafe { graph.launch(&first) }.unwrap();
+        let whole = first.end_capture().unwrap().instantiate().unwrap();
+        // SAFETY: as above.
+        unsafe { whole.launch(&second) }.unwrap();
+        refuse(memory(updated), launch, 4, 9);
+        assert_eq!(first.sync(), Ok(()), "it has only recorded the launch");
+        assert!(told(&second).starts_with("scatter_add: index 9 at position 4"));
+        drop(whole);
 
         // Destroyed with a replay under way.
         // SAFETY: as above.

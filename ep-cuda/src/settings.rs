@@ -10,7 +10,7 @@ use std::path::PathBuf;
 ///
 /// | option | default | meaning |
 /// |---|---|---|
-/// | `visible` | all | devices in the order wanted, as in `CUDA_VISIBLE_DEVICES`: numbers or `GPU-` and an identity |
+/// | `visible` | all | devices in the order wanted, as in `CUDA_VISIBLE_DEVICES`: numbers, or `GPU-` or `MIG-` and an identity |
 /// | `memory_limit` | none | bytes of each device that are handed out at a time at most |
 /// | `cache_bytes` | all | bytes of freed memory that the pool of each device keeps for reuse at most |
 /// | `sync_launches` | `false` | waits for each launch, so that an error names the one that caused it |

@@ -4,21 +4,18 @@ use crate::context::{Context, Fleet};
 use crate::driver::{CuContext, CuStream, Failed, constant};
 use crate::event::{CudaEvent, done};
 use crate::memory::Scratch;
+use crate::pending::Queued;
 use crate::refusal::{Recorded, Refused, Told};
 use crate::space::Place;
 use ep_core::provider::{CopyRequest, Stream};
 use ep_core::{Code, Error, Result};
-use std::cell::{Cell, RefCell};
-use std::fmt::Write;
+use std::cell::RefCell;
 use std::sync::Arc;
-
-/// How many names of queued work a stream remembers for the message of an asynchronous error.
-const REMEMBERED: usize = 16;
 
 /// A stream, our own or one that another library made.
 ///
 /// The device reports an error of a piece of work at some later call. The message of that error names the latest
-/// pieces that were queued and not known to be done; with `sync_launches` each piece is waited for, so that it is
+/// pieces that were queued and not known to be done, on this stream first, then on the others of the device; with `sync_launches` each piece is waited for, so that it is
 /// one.
 pub struct CudaStream {
     context: Arc<Context>,
@@ -26,49 +23,13 @@ pub struct CudaStream {
     raw: CuStream,
     owned: bool,
     sync_launches: bool,
-    queued: Queued,
+    queued: Arc<Queued>,
     told: Told,
     /// Where the launches that it records tell of refused indices.
     recording: RefCell<Option<Arc<Recorded>>>,
     /// Of the graphs that were launched since the last wait.
     replayed: RefCell<Vec<Arc<Recorded>>>,
     scratch: Scratch,
-}
-
-/// The latest pieces of work, oldest first from `count` on, as a ring. One thread at a time uses a stream.
-#[derive(Default)]
-struct Queued {
-    names: [Cell<&'static str>; REMEMBERED],
-    count: Cell<usize>,
-}
-
-impl Queued {
-    #[inline]
-    fn push(&self, name: &'static str) {
-        let count = self.count.get();
-        self.names[count % REMEMBERED].set(name);
-        self.count.set(count + 1);
-    }
-
-    fn clear(&self) {
-        self.count.set(0);
-    }
-
-    fn describe(&self) -> String {
-        let count = self.count.get();
-        let mut text = match count {
-            0 => return "no work of this stream was pending".to_owned(),
-            1 => "the work pending on this stream was ".to_owned(),
-            2..=REMEMBERED => format!("one of {count} pieces of work pending on this stream: "),
-            _ => format!("one of {count} pieces of work pending on this stream, the last of them: "),
-        };
-        for i in count.saturating_sub(REMEMBERED)..count {
-            let separator = if i + 1 == count { "" } else { ", " };
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{}{separator}", self.names[i % REMEMBERED].get());
-        }
-        text
-    }
 }
 
 impl CudaStream {
@@ -136,7 +97,8 @@ impl CudaStream {
         owned: bool,
         sync_launches: bool,
     ) -> CudaStream {
-        let (queued, told, scratch) = (Queued::default(), Told::default(), Scratch::default());
+        let (queued, told, scratch) = (Queued::new(raw), Told::default(), Scratch::default());
+        context.pending().add(&queued);
         let (recording, replayed) = Default::default();
         CudaStream { context, fleet, raw, owned, sync_launches, queued, told, recording, replayed, scratch }
     }
@@ -248,21 +210,13 @@ impl CudaStream {
     /// The error of queueing `name`.
     #[cold]
     fn refused(&self, name: &'static str, failed: Failed) -> Error {
-        let error = self.context.error(failed);
-        if failed.result.is_sticky() {
-            let pending = self.queued.describe();
-            return Error::new(error.code(), format!("{name}: {error}; {pending}"));
-        }
-        error.context(name)
+        self.failed(failed).context(name)
     }
 
-    /// The error of waiting.
+    /// The error of a call on this stream.
     #[cold]
     fn failed(&self, failed: Failed) -> Error {
-        let error = self.context.error(failed);
-        let pending = self.queued.describe();
-        self.queued.clear();
-        Error::new(error.code(), format!("{pending}: {error}"))
+        self.context.error_on(failed, Some((self.raw, "this stream")))
     }
 
     fn enter_and_drain(&self) -> Result<()> {
@@ -287,7 +241,7 @@ impl CudaStream {
         let mut status = 0;
         // SAFETY: a live stream and a valid out-pointer.
         unsafe { self.context.driver().cuStreamIsCapturing(self.raw, &mut status) }
-            .map_err(|e| self.context.error(e))?;
+            .map_err(|e| self.failed(e))?;
         Ok(status != 0)
     }
 }
@@ -313,7 +267,7 @@ impl Stream for CudaStream {
     fn query(&self) -> Result<bool> {
         let _current = self.context.enter()?;
         // SAFETY: a live stream.
-        let done = done(&self.context, unsafe { self.context.driver().cuStreamQuery(self.raw) })?;
+        let done = done(unsafe { self.context.driver().cuStreamQuery(self.raw) }, |e| self.failed(e))?;
         if done {
             self.check_indices()?;
         }
@@ -344,7 +298,7 @@ impl Stream for CudaStream {
         // SAFETY: a live event and stream.
         unsafe { self.context.driver().cuEventRecord(event.raw(), self.raw) }
             .map_err(|e| self.refused("recording an event", e))?;
-        event.mark_recorded();
+        event.mark_recorded(self.raw);
         Ok(())
     }
 
@@ -401,28 +355,5 @@ impl Drop for CudaStream {
             // SAFETY: made by `create`, destroyed once.
             context.log("destroying a stream", unsafe { context.driver().cuStreamDestroy(self.raw) });
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_name_the_latest_work() {
-        let queued = Queued::default();
-        assert!(queued.describe().starts_with("no work"));
-        queued.push("fill");
-        assert_eq!(queued.describe(), "the work pending on this stream was fill");
-        queued.push("softmax");
-        assert_eq!(queued.describe(), "one of 2 pieces of work pending on this stream: fill, softmax");
-        for _ in 0..REMEMBERED {
-            queued.push("add");
-        }
-        let text = queued.describe();
-        assert!(text.starts_with("one of 18 pieces") && text.matches("add").count() == REMEMBERED, "{text}");
-        assert!(!text.contains("fill"), "{text}");
-        queued.clear();
-        assert!(queued.describe().starts_with("no work"));
     }
 }

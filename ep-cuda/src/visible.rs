@@ -5,7 +5,7 @@
 use ep_core::{Error, Result};
 
 /// The positions in `uuids` that `list` names, in its order: numbers, or `GPU-` and the first digits of an
-/// identity.
+/// identity, or `MIG-` and those of an instance of a device that is divided, which the driver shows as a device.
 ///
 /// # Errors
 /// `InvalidArgument` for an entry that is neither, that names no device or more than one, and for a device that
@@ -23,10 +23,10 @@ pub fn choose(list: &str, uuids: &[[u8; 16]]) -> Result<Vec<usize>> {
 }
 
 fn position(entry: &str, uuids: &[[u8; 16]]) -> Result<usize> {
-    if let Some(prefix) = entry.strip_prefix("GPU-") {
+    if let Some(prefix) = entry.strip_prefix("GPU-").or_else(|| entry.strip_prefix("MIG-")) {
         let digits = prefix.replace('-', "").to_ascii_lowercase();
         if digits.is_empty() || !digits.chars().all(|c| c.is_ascii_hexdigit()) {
-            return Err(bad(entry, "is no identity: `GPU-` and hexadecimal digits"));
+            return Err(bad(entry, "is no identity: `GPU-` or `MIG-` and hexadecimal digits"));
         }
         let same = |uuid: &[u8; 16]| {
             let all: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
@@ -42,7 +42,7 @@ fn position(entry: &str, uuids: &[[u8; 16]]) -> Result<usize> {
     match entry.parse::<usize>() {
         Ok(n) if n < uuids.len() => Ok(n),
         Ok(_) => Err(bad(entry, &format!("is no device: the driver shows {}, from 0", uuids.len()))),
-        Err(_) => Err(bad(entry, "is neither a number nor `GPU-` and an identity")),
+        Err(_) => Err(bad(entry, "is neither a number nor `GPU-` or `MIG-` and an identity")),
     }
 }
 
@@ -67,6 +67,7 @@ mod tests {
         assert_eq!(choose("2, 0", &uuids), Ok(vec![2, 0]));
         assert_eq!(choose("GPU-AB,1", &uuids), Ok(vec![2, 1]));
         assert_eq!(choose("GPU-1256", &uuids), Ok(vec![1]));
+        assert_eq!(choose("MIG-ab-cd, GPU-12-34", &uuids), Ok(vec![2, 0]));
         assert_eq!(choose("", &uuids), Ok(vec![]));
     }
 
@@ -79,7 +80,9 @@ mod tests {
             ("GPU-ff", "fits no device"),
             ("GPU-", "hexadecimal"),
             ("-1", "neither"),
-            ("MIG-1", "neither"),
+            ("MIG-1", "several"),
+            ("MIG-GPU-1234/1/0", "hexadecimal"),
+            ("NPU-1", "neither"),
             ("1,GPU-1256", "already"),
         ];
         for (list, word) in cases {

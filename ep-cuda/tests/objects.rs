@@ -2,10 +2,12 @@
 
 mod rig;
 
-use ep_core::Code;
 use ep_core::provider::{Allocator, CopyRequest, Device, Event, MemoryKind, Provider, Stream, StreamOptions};
+use ep_core::{Code, Error};
 use ep_cuda::device::CudaDevice;
+use ep_cuda::event::CudaEvent;
 use ep_cuda::graph::Update;
+use ep_cuda::memory::CudaAllocator;
 use ep_cuda::provider::CudaProvider;
 use ep_cuda::settings::Settings;
 use ep_cuda::stream::CudaStream;
@@ -315,6 +317,13 @@ fn graphs_record_replay_and_take_new_addresses() {
         unsafe { exec.launch(&queue) }.unwrap();
         assert_eq!(download(&queue, &space, z, 16), [1; 16]);
         assert_eq!(exec.update(&capture(z, true)), Ok(Update::Refused(2)), "another shape");
+        // Nor is memory in the stream's order, which is refused before it spoils anything.
+        queue.begin_capture().unwrap();
+        for refused in [memory.alloc(16, 64, Some(&queue)).map(drop), memory.free_async(x, 16, &queue)] {
+            let error = refused.unwrap_err();
+            assert!(error.code() == Code::InvalidArgument && error.message().contains("records"), "{error}");
+        }
+        drop(queue.end_capture().unwrap());
         // Waiting is no part of a graph and spoils it.
         queue.begin_capture().unwrap();
         let error = queue.sync().unwrap_err();
@@ -439,6 +448,92 @@ fn an_asynchronous_error_names_the_pending_work_and_is_sticky() {
     memory.free(y, 16).unwrap_err();
     drop((queue, memory, device));
     rig.assert_clean();
+}
+
+/// Whoever finds the error first names the work that may have caused it, also that of other streams.
+#[test]
+fn an_asynchronous_error_names_the_work_of_other_streams() {
+    type Find = fn(&Finder<'_>) -> Result<(), Error>;
+    let finders: [(&str, Find); 8] = [
+        ("on the event's stream: copy, copy; on stream ", |f| f.event.sync()),
+        ("on the event's stream: copy, copy; on stream ", |f| {
+            loop {
+                f.event.query()?;
+            }
+        }),
+        ("on this stream: copy, copy; on stream ", |f| {
+            loop {
+                f.guilty.query()?;
+            }
+        }),
+        ("on this stream: copy; on stream ", |f| f.waiting.sync()),
+        // The error is known to the driver, and here what comes next finds it.
+        ("one of 3 pieces of work pending on stream ", |f| {
+            f.guilty.sync().unwrap_err();
+            f.memory.alloc(16, 64, None).map(drop)
+        }),
+        ("one of 3 pieces of work pending on stream ", |f| {
+            f.guilty.sync().unwrap_err();
+            f.memory.free(f.other, 16)
+        }),
+        ("one of 3 pieces of work pending on stream ", |f| {
+            f.guilty.sync().unwrap_err();
+            f.device.create_stream(StreamOptions::default()).map(drop)
+        }),
+        ("copy: one of 3 pieces of work pending on this stream: copy; on stream ", |f| {
+            f.guilty.sync().unwrap_err();
+            // SAFETY: live allocations.
+            unsafe { f.waiting.copy(request(f.other, f.space, f.other, f.space, 16)) }
+        }),
+    ];
+    for (words, find) in finders {
+        let rig = Rig::new(Setup::default());
+        let device = rig.device();
+        let (guilty, waiting) = (stream(&device), stream(&device));
+        let memory = device.open_allocator(MemoryKind::Device).unwrap();
+        let space = device.info().memory_space;
+        let [x, other] = [0; 2].map(|_| memory.alloc(16, 64, None).unwrap());
+        let event = device.create_event().unwrap();
+        for _ in 0..2 {
+            // SAFETY: the memory is freed too early on purpose; the fake notices and touches nothing.
+            unsafe { guilty.copy(request(other, &space, x, &space, 16)) }.unwrap();
+        }
+        memory.free(x, 16).unwrap();
+        memory.trim().unwrap();
+        guilty.record(&event).unwrap();
+        waiting.wait(&event).unwrap();
+        // SAFETY: live allocations.
+        unsafe { waiting.copy(request(other, &space, other, &space, 16)) }.unwrap();
+        let finder = Finder {
+            device: &device,
+            guilty: &guilty,
+            waiting: &waiting,
+            event: &event,
+            memory: &memory,
+            other,
+            space: &space,
+        };
+        let error = find(&finder).unwrap_err();
+        assert_eq!(error.code(), Code::DeviceLost);
+        assert!(error.message().contains(words), "{words}: {error}");
+        for word in ["one of 3 pieces of work pending", ": copy, copy", "CUDA_ERROR_ILLEGAL_ADDRESS (700)"] {
+            assert!(error.message().contains(word), "{word}: {error}");
+        }
+        let named =
+            [&guilty, &waiting].map(|s| error.message().contains(&format!("on stream {:?}: ", s.raw())));
+        assert!(named[0] || named[1], "{error}");
+    }
+}
+
+/// What may find an error.
+struct Finder<'a> {
+    device: &'a CudaDevice,
+    guilty: &'a CudaStream,
+    waiting: &'a CudaStream,
+    event: &'a CudaEvent,
+    memory: &'a CudaAllocator,
+    other: u64,
+    space: &'a str,
 }
 
 #[test]

@@ -328,27 +328,3 @@ fn the_library_is_opened_by_the_first_primitive_that_needs_it() {
         assert!(error.message().contains(word), "{word}: {error}");
     }
 }
-
-#[test]
-fn every_call_may_fail_and_nothing_is_left() {
-    let rig = Rig::new(Setup::default());
-    for code in [fakecuda::result::OUT_OF_MEMORY, fakecuda::result::LAUNCH_FAILED] {
-        for number in 1.. {
-            rig.fake.reset(Setup::default());
-            rig.fake.fail(number, code);
-            let result = (|| {
-                let runtime = Runtime::builder()
-                    .linked_with::<ep_cuda::provider::CudaProvider>(rig.config(&[]))
-                    .build()?;
-                let device = runtime.device("cuda:0")?;
-                Case::plain(DType::F32, [true, false]).run(&runtime, device)
-            })();
-            let reached = rig.fake.log().len() as u64 >= number;
-            rig.assert_clean();
-            if !reached {
-                assert!(result.is_ok() && number > 40, "the last run has no failure: {number}");
-                break;
-            }
-        }
-    }
-}

@@ -18,13 +18,23 @@ pub struct Setup {
     pub delay: i32,
     /// Memory of each device.
     pub memory_bytes: u64,
+    /// 1: `CUDA_VISIBLE_DEVICES` chooses among the devices. Not so for most tests, whose machine may have it set.
+    pub environment: i32,
     /// CUDA version: 1000 times the major and 10 times the minor number.
     pub version: i32,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { devices: 1, pools: 1, peers: 1, delay: 2, memory_bytes: 1 << 30, version: 13000 }
+        Setup {
+            devices: 1,
+            pools: 1,
+            peers: 1,
+            delay: 2,
+            memory_bytes: 1 << 30,
+            environment: 0,
+            version: 13000,
+        }
     }
 }
 
@@ -38,6 +48,7 @@ extern "C" fn fakecuda_reset(setup: Setup) -> i32 {
             peers: setup.peers != 0,
             memory_bytes: setup.memory_bytes,
             delay: setup.delay as u32,
+            environment: setup.environment != 0,
             version: setup.version,
         });
         0

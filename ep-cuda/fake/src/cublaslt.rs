@@ -382,17 +382,17 @@ fn times([a, b]: [f64; 2], [c, d]: [f64; 2]) -> [f64; 2] {
 }
 
 /// Multiplies.
-pub(crate) fn perform(w: &World, product: &Product) -> Outcome {
+pub(crate) fn perform(w: &World, context: u64, product: &Product) -> Outcome {
     let Product { turned, layouts, addresses, factors, workspace } = product;
     let bytes = element_bytes(layouts[0].data);
     if workspace.1 > 0 {
-        w.locate(workspace.0, workspace.1)?;
+        w.locate_for(context, workspace.0, workspace.1)?;
     }
     // Real factors ignore what is in the imaginary part.
     let place = |x: usize, batch: i64, row: u64, col: u64| {
         let l = &layouts[x];
         let at = batch * l.batch_step + col as i64 * l.step + row as i64;
-        w.locate(addresses[x] + at as u64 * bytes as u64, bytes)
+        w.locate_for(context, addresses[x] + at as u64 * bytes as u64, bytes)
     };
     let factor = |x: usize, batch: i64, row: u64, col: u64| -> Outcome<[f64; 2]> {
         let (row, col) = if turned[x] == 0 { (row, col) } else { (col, row) };

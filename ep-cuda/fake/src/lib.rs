@@ -10,13 +10,15 @@
 //!
 //! The library exports `cuGetProcAddress_v2`, the functions of NVRTC and cuBLASLt, and a few that [`Fake`] calls to control it.
 //! Its state is one for the process, as a driver's is: tests take turns. A program that does not know that its driver is a
-//! fake gets one device, or as many as the variable `FAKECUDA_DEVICES` says.
+//! fake gets one device, or as many as the variable `FAKECUDA_DEVICES` says, of which `CUDA_VISIBLE_DEVICES` chooses.
 
+mod capture;
 mod control;
 mod cubin;
 mod cublaslt;
 mod driver;
 mod nvrtc;
+mod visible;
 mod world;
 
 pub use control::{Fake, Setup};

@@ -1,10 +1,12 @@
 //! The state of the fake: objects, memory, queued work.
 
+use crate::capture::{Point, Recording};
 use crate::cublaslt::{self, Object, Product};
 use crate::result::ILLEGAL_ADDRESS;
 use std::alloc::Layout;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a call comes to: nothing, or the driver's number of an error.
@@ -12,6 +14,7 @@ pub(crate) type Outcome<T = ()> = Result<T, i32>;
 
 pub(crate) const INVALID_VALUE: i32 = 1;
 pub(crate) const NOT_INITIALIZED: i32 = 3;
+pub(crate) const NO_DEVICE: i32 = 100;
 pub(crate) const INVALID_DEVICE: i32 = 101;
 pub(crate) const INVALID_IMAGE: i32 = 200;
 pub(crate) const INVALID_CONTEXT: i32 = 201;
@@ -21,8 +24,6 @@ pub(crate) const NOT_READY: i32 = 600;
 pub(crate) const PEER_ACCESS_UNSUPPORTED: i32 = 217;
 pub(crate) const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
 pub(crate) const NOT_SUPPORTED: i32 = 801;
-pub(crate) const CAPTURE_UNSUPPORTED: i32 = 900;
-pub(crate) const CAPTURE_INVALIDATED: i32 = 901;
 pub(crate) const ILLEGAL_STATE: i32 = 401;
 pub(crate) const GRAPH_EXEC_UPDATE_FAILURE: i32 = 910;
 
@@ -40,19 +41,50 @@ pub(crate) struct Config {
     pub(crate) memory_bytes: u64,
     /// Queries that find a piece of work pending.
     pub(crate) delay: u32,
+    /// Whether the environment chooses among the devices.
+    pub(crate) environment: bool,
     pub(crate) version: i32,
 }
 
 /// A piece of queued work.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Work {
-    Copy { dst: u64, src: u64, bytes: usize },
-    Set { dst: u64, width: usize, value: u32, count: usize },
-    Kernel { function: u64, argument: Vec<u8>, grid: [u32; 3], block: [u32; 3] },
+    Copy {
+        dst: u64,
+        src: u64,
+        bytes: usize,
+    },
+    Set {
+        dst: u64,
+        width: usize,
+        value: u32,
+        count: usize,
+    },
+    Kernel {
+        function: u64,
+        argument: Vec<u8>,
+        grid: [u32; 3],
+        block: [u32; 3],
+    },
     Product(Box<Product>),
-    Record { event: u64, number: u64 },
-    Wait { event: u64, number: u64 },
-    Free { address: u64 },
+    Record {
+        event: u64,
+        number: u64,
+    },
+    Wait {
+        stream: u64,
+        event: u64,
+        number: u64,
+    },
+    Free {
+        address: u64,
+    },
+    /// Memory of a graph begins to be usable.
+    Allocate {
+        address: u64,
+    },
+    /// A graph that was launched into the recording of another.
+    Child(Vec<Work>),
 }
 
 impl Work {
@@ -60,9 +92,14 @@ impl Work {
     fn same_shape(&self, other: &Work) -> bool {
         match (self, other) {
             (Work::Kernel { function: a, .. }, Work::Kernel { function: b, .. }) => a == b,
+            (Work::Child(a), Work::Child(b)) => same_shape(a, b),
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
+}
+
+fn same_shape(one: &[Work], other: &[Work]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.same_shape(b))
 }
 
 #[derive(Default)]
@@ -71,8 +108,7 @@ pub(crate) struct Stream {
     pub(crate) queue: VecDeque<Work>,
     /// Queries that the front of the queue still outlasts.
     pub(crate) patience: u32,
-    pub(crate) capture: Option<Vec<Work>>,
-    pub(crate) spoilt: bool,
+    pub(crate) capture: Option<Point>,
 }
 
 #[derive(Default)]
@@ -82,10 +118,16 @@ pub(crate) struct Event {
     pub(crate) reached: u64,
     pub(crate) stream: u64,
     pub(crate) time: u64,
+    /// The point of a recording for which it stands, where that is what it was recorded in last.
+    pub(crate) captured: Option<Point>,
 }
 
 pub(crate) struct Block {
     device: Option<i32>,
+    /// The pool that it is from, which says who may use it.
+    pool: Option<u64>,
+    /// It belongs to a graph and lives as long.
+    pub(crate) of_graph: bool,
     bytes: usize,
     data: *mut u8,
     /// A free of it is queued: later work must not use it.
@@ -110,6 +152,8 @@ pub(crate) struct Function {
 pub(crate) struct World {
     pub(crate) config: Config,
     pub(crate) initialized: bool,
+    /// Which of its devices it shows, in order: a place here is the number of a device for the caller.
+    pub(crate) visible: Vec<i32>,
     pub(crate) log: Vec<String>,
     pub(crate) calls: u64,
     /// The call that fails, and with what.
@@ -120,7 +164,11 @@ pub(crate) struct World {
     clock: u64,
     /// How often each primary context is retained.
     pub(crate) contexts: HashMap<u64, u32>,
+    /// Contexts that may use another's memory.
     pub(crate) peers: Vec<(u64, u64)>,
+    /// Pools whose memory other devices may use.
+    pub(crate) access: Vec<(u64, i32)>,
+    pub(crate) recordings: HashMap<u64, Recording>,
     /// By handle; the default stream of a context by that of the context.
     pub(crate) streams: HashMap<u64, Stream>,
     pub(crate) events: HashMap<u64, Event>,
@@ -154,7 +202,8 @@ const DEVICES_ENV: &str = "FAKECUDA_DEVICES";
 impl Default for Config {
     fn default() -> Config {
         let devices = std::env::var(DEVICES_ENV).ok().and_then(|n| n.parse().ok()).unwrap_or(1);
-        Config { devices, pools: true, peers: true, memory_bytes: 1 << 30, delay: 2, version: 13000 }
+        let (pools, peers, environment) = (true, true, true);
+        Config { devices, pools, peers, memory_bytes: 1 << 30, delay: 2, environment, version: 13000 }
     }
 }
 
@@ -173,6 +222,7 @@ impl World {
         World {
             config,
             initialized: false,
+            visible: Vec::new(),
             log: Vec::new(),
             calls: 0,
             fail: None,
@@ -181,6 +231,8 @@ impl World {
             clock: 0,
             contexts: HashMap::new(),
             peers: Vec::new(),
+            access: Vec::new(),
+            recordings: HashMap::new(),
             streams: HashMap::new(),
             events: HashMap::new(),
             blocks: BTreeMap::new(),
@@ -242,7 +294,8 @@ impl World {
 
     // ---- Memory
 
-    pub(crate) fn allocate(&mut self, bytes: usize, device: Option<i32>) -> Outcome<u64> {
+    /// Memory of a device, perhaps from a pool; without a device it is pinned.
+    pub(crate) fn allocate(&mut self, bytes: usize, device: Option<i32>, pool: Option<u64>) -> Outcome<u64> {
         if bytes == 0 {
             return Err(INVALID_VALUE);
         }
@@ -268,7 +321,7 @@ impl World {
                 free.next_multiple_of(512)
             }
         };
-        self.blocks.insert(address, Block { device, bytes, data, doomed: false });
+        self.blocks.insert(address, Block { device, pool, of_graph: false, bytes, data, doomed: false });
         Ok(address)
     }
 
@@ -284,8 +337,8 @@ impl World {
         self.blocks.values().filter(|b| b.device == Some(device)).map(|b| b.bytes as u64).sum()
     }
 
-    /// Where the bytes of an address are; an error where it is a device's and not inside a live block. Host memory is
-    /// the caller's word.
+    /// Where the bytes of an address are, for a copy; an error where it is a device's and not inside a live block. Host
+    /// memory is the caller's word.
     pub(crate) fn locate(&self, address: u64, bytes: usize) -> Outcome<*mut u8> {
         if address < DEVICE_BASE {
             return if address == 0 {
@@ -294,13 +347,32 @@ impl World {
                 Ok(std::ptr::with_exposed_provenance_mut(address as usize))
             };
         }
+        self.block(address, bytes).map(|(_, at)| at)
+    }
+
+    /// The live block that has these bytes, and where they are.
+    fn block(&self, address: u64, bytes: usize) -> Outcome<(&Block, *mut u8)> {
         let (start, block) = self.blocks.range(..=address).next_back().ok_or(INVALID_VALUE)?;
         let offset = (address - start) as usize;
         if block.doomed || offset.saturating_add(bytes) > block.bytes {
             return Err(INVALID_VALUE);
         }
         // SAFETY: inside the block.
-        Ok(unsafe { block.data.add(offset) })
+        Ok((block, unsafe { block.data.add(offset) }))
+    }
+
+    /// Where the bytes of an address are, for a kernel of a context: pinned memory, the device's own, and that of peers
+    /// who have let it in.
+    pub(crate) fn locate_for(&self, context: u64, address: u64, bytes: usize) -> Outcome<*mut u8> {
+        let (block, at) = self.block(address, bytes)?;
+        let own = device_of(context);
+        let allowed = match (block.device, block.pool) {
+            (None, _) => true,
+            (Some(device), _) if device == own => true,
+            (Some(_), Some(pool)) => self.access.contains(&(pool, own)),
+            (Some(device), None) => self.peers.contains(&(context, context_of(device))),
+        };
+        if allowed { Ok(at) } else { Err(INVALID_VALUE) }
     }
 
     // ---- Work
@@ -308,16 +380,12 @@ impl World {
     /// Queues work, or records it.
     pub(crate) fn enqueue(&mut self, stream: u64, work: Work) -> Outcome {
         let delay = self.config.delay;
+        let Some(work) = self.record(stream, work)? else { return Ok(()) };
         let stream = self.stream(stream)?;
-        match &mut stream.capture {
-            Some(recorded) => recorded.push(work),
-            None => {
-                if stream.queue.is_empty() {
-                    stream.patience = delay;
-                }
-                stream.queue.push_back(work);
-            }
+        if stream.queue.is_empty() {
+            stream.patience = delay;
         }
+        stream.queue.push_back(work);
         Ok(())
     }
 
@@ -345,11 +413,25 @@ impl World {
         Ok(())
     }
 
+    /// Does what a stream has up to a record, and no more: what comes behind it may have to wait for others.
+    pub(crate) fn reach(&mut self, stream: u64, event: u64, number: u64) -> Outcome {
+        let record = Work::Record { event, number };
+        while self.streams.get(&stream).is_some_and(|s| s.queue.contains(&record)) {
+            self.step(stream)?;
+        }
+        Ok(())
+    }
+
     /// Frees in stream order.
     pub(crate) fn free_later(&mut self, address: u64, handle: u64) -> Outcome {
         let delay = self.config.delay;
         let key = self.stream_key(handle)?;
         let stream = self.streams.get_mut(&key).ok_or(INVALID_HANDLE)?;
+        if stream.capture.is_some() {
+            // A node that frees is for memory of the graph.
+            self.blocks.get(&address).filter(|b| b.of_graph).ok_or(INVALID_VALUE)?;
+            return self.record(handle, Work::Free { address }).map(drop);
+        }
         let block = self.blocks.get_mut(&address).filter(|b| !b.doomed).ok_or(INVALID_VALUE)?;
         block.doomed = true;
         if stream.queue.is_empty() {
@@ -380,7 +462,8 @@ impl World {
             return Ok(());
         };
         self.clock += 1;
-        let done = self.perform(work);
+        let context = self.streams.get(&handle).map_or(0, |s| s.context);
+        let done = self.perform(context, work);
         if let Err(code) = done {
             // What fails on the device is reported by every later call.
             self.sticky = Some(code);
@@ -388,7 +471,7 @@ impl World {
         done
     }
 
-    fn perform(&mut self, work: Work) -> Outcome {
+    fn perform(&mut self, context: u64, work: Work) -> Outcome {
         let fault = |_| ILLEGAL_ADDRESS;
         match work {
             Work::Copy { dst, src, bytes } => {
@@ -408,13 +491,14 @@ impl World {
             Work::Kernel { argument, .. } => {
                 for word in argument.chunks_exact(8) {
                     let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
-                    // Whatever looks like an address of a device is one.
-                    if (DEVICE_BASE..DEVICE_BASE + 64 * DEVICE_STRIDE).contains(&word) {
-                        self.locate(word, 1).map_err(fault)?;
+                    // Whatever looks like an address of a device is one, and so is what is mapped in this process.
+                    let of_device = (DEVICE_BASE..DEVICE_BASE + 64 * DEVICE_STRIDE).contains(&word);
+                    if of_device || is_mapped(word) {
+                        self.locate_for(context, word, 1).map_err(fault)?;
                     }
                 }
             }
-            Work::Product(product) => cublaslt::perform(self, &product).map_err(fault)?,
+            Work::Product(product) => cublaslt::perform(self, context, &product).map_err(fault)?,
             Work::Record { event, number } => {
                 let clock = self.clock;
                 if let Some(event) = self.events.get_mut(&event) {
@@ -422,14 +506,28 @@ impl World {
                     event.time = clock;
                 }
             }
-            Work::Wait { event, number } => {
-                let state = self.events.get(&event).map(|e| (e.stream, e.reached));
-                // What it waits for is done first.
-                if let Some((stream, _)) = state.filter(|(_, reached)| *reached < number) {
-                    self.drain(stream)?;
-                }
+            Work::Wait { stream, event, number } => self.reach(stream, event, number)?,
+            Work::Free { address } => match self.blocks.get_mut(&address) {
+                Some(block) if block.of_graph => block.doomed = true,
+                _ => self.release(address).map_err(fault)?,
+            },
+            Work::Allocate { address } => {
+                let block = self.blocks.get_mut(&address).ok_or(ILLEGAL_ADDRESS)?;
+                block.doomed = false;
             }
-            Work::Free { address } => self.release(address).map_err(fault)?,
+            Work::Child(works) => works.into_iter().try_for_each(|work| self.perform(context, work))?,
+        }
+        Ok(())
+    }
+
+    /// Frees the memory of a graph's own that no graph has any more.
+    pub(crate) fn forget_graph(&mut self, work: &[Work]) -> Outcome {
+        for allocated in work.iter().filter(|w| matches!(w, Work::Allocate { .. })) {
+            let Work::Allocate { address } = allocated else { continue };
+            let kept = self.graphs.values().chain(self.execs.values()).any(|w| w.contains(allocated));
+            if !kept && self.blocks.contains_key(address) {
+                self.release(*address)?;
+            }
         }
         Ok(())
     }
@@ -438,10 +536,28 @@ impl World {
     pub(crate) fn update(&mut self, exec: u64, graph: u64) -> Outcome {
         let new = self.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
         let old = self.execs.get_mut(&exec).ok_or(INVALID_HANDLE)?;
-        if old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| a.same_shape(b)) {
+        if !same_shape(old, &new) {
             return Err(GRAPH_EXEC_UPDATE_FAILURE);
         }
         *old = new;
         Ok(())
     }
+}
+
+unsafe extern "C" {
+    /// Of libc: which pages of a range are in memory; an error where one is not mapped.
+    fn mincore(from: *mut c_void, bytes: usize, out: *mut u8) -> i32;
+}
+
+/// Whether a number is an address of this process. Programs and their libraries, heaps and stacks lie above 2^40 and below
+/// 2^47, where the numbers that kernels take hardly ever are.
+fn is_mapped(word: u64) -> bool {
+    const PAGE: u64 = 4096;
+    if !(1 << 40..1 << 47).contains(&word) {
+        return false;
+    }
+    let page = std::ptr::with_exposed_provenance_mut((word & !(PAGE - 1)) as usize);
+    let mut resident = 0;
+    // SAFETY: a range that need not be mapped, and room for the answer of one page.
+    unsafe { mincore(page, 1, &mut resident) == 0 }
 }

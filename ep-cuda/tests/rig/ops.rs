@@ -5,10 +5,11 @@ use ep_core::primitive::{
     ArgReduceOp, BatchGather, BatchGatherCall, BatchGatherDesc, BinaryOp, BroadcastElementwiseBinary,
     BroadcastElementwiseBinaryCall, BroadcastElementwiseBinaryDesc, BroadcastElementwiseUnary,
     BroadcastElementwiseUnaryCall, BroadcastElementwiseUnaryDesc, ConstantPad, ConstantPadCall,
-    ConstantPadDesc, CopyNd, CopyNdCall, CopyNdDesc, Gather, GatherCall, GatherDesc, IndexMode, LayerNorm,
-    LayerNormCall, LayerNormDesc, OneHot, OneHotCall, OneHotDesc, Permute, PermuteCall, PermuteDesc, Reduce,
-    ReduceCall, ReduceDesc, ReduceOp, RmsNorm, RmsNormCall, RmsNormDesc, ScatterAdd, ScatterAddCall,
-    ScatterAddDesc, StridedCopy, StridedCopyCall, StridedCopyDesc, UnaryOp, Where, WhereCall, WhereDesc,
+    ConstantPadDesc, CopyNd, CopyNdCall, CopyNdDesc, ElementwiseUnary, ElementwiseUnaryCall,
+    ElementwiseUnaryDesc, Gather, GatherCall, GatherDesc, IndexMode, LayerNorm, LayerNormCall, LayerNormDesc,
+    OneHot, OneHotCall, OneHotDesc, Permute, PermuteCall, PermuteDesc, Reduce, ReduceCall, ReduceDesc,
+    ReduceOp, RmsNorm, RmsNormCall, RmsNormDesc, ScatterAdd, ScatterAddCall, ScatterAddDesc, StridedCopy,
+    StridedCopyCall, StridedCopyDesc, UnaryOp, Where, WhereCall, WhereDesc,
 };
 use ep_core::{DType, Result, Scalar};
 use ep_registry::{Buffer, Device, NoMemory, Runtime, Stream};
@@ -63,6 +64,12 @@ impl<'a> Bench<'a> {
             dst: &mut self.y,
         };
         binary.launch(self.stream, call)
+    }
+
+    pub fn unary(&mut self, op: UnaryOp) -> Result<()> {
+        let desc = ElementwiseUnaryDesc::new(op, F32, F32);
+        let unary = self.runtime.primitive::<ElementwiseUnary>(self.device, desc)?;
+        unary.launch(self.stream, ElementwiseUnaryCall { count: 1000, src: &self.x, dst: &mut self.y })
     }
 
     pub fn strided_unary(&mut self) -> Result<()> {
@@ -262,6 +269,7 @@ impl<'a> Bench<'a> {
     pub fn each(&mut self) -> Result<()> {
         self.add(3)?;
         self.binary(BinaryOp::ADD, &[8, 16], &[16])?;
+        self.unary(UnaryOp::GELU)?;
         self.strided_unary()?;
         self.choose()?;
         self.permute(&[33, 65], &[1, 0])?;

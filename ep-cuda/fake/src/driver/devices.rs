@@ -1,17 +1,26 @@
 //! Devices and contexts.
 
 use super::{Needs, call, give};
+use crate::visible;
 use crate::world::*;
 use std::ffi::{CStr, c_char};
 
 pub(super) fn device(w: &World, device: i32) -> Outcome {
-    if (0..w.config.devices).contains(&device) { Ok(()) } else { Err(INVALID_DEVICE) }
+    physical(w, device).map(drop)
+}
+
+/// Which of the machine's devices it is.
+fn physical(w: &World, device: i32) -> Outcome<i32> {
+    let place = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
+    w.visible.get(place).copied().ok_or(INVALID_DEVICE)
 }
 
 pub(super) extern "C" fn init(flags: u32) -> i32 {
     call("cuInit", flags, Needs::Nothing, |w| {
-        if w.config.devices == 0 {
-            return Err(100);
+        let list = std::env::var(visible::ENV).ok().filter(|_| w.config.environment);
+        w.visible = visible::choose(list.as_deref(), w.config.devices);
+        if w.visible.is_empty() {
+            return Err(NO_DEVICE);
         }
         w.initialized = true;
         Ok(())
@@ -41,6 +50,15 @@ fn words(result: i32) -> Option<[&'static CStr; 2]> {
             c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
             c"operation failed due to a previous error during capture",
         ],
+        904 => [c"CUDA_ERROR_STREAM_CAPTURE_UNJOINED", c"capturing stream has unjoined work"],
+        905 => [
+            c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+            c"dependency created on uncaptured work in another stream",
+        ],
+        907 => [
+            c"CUDA_ERROR_CAPTURED_EVENT",
+            c"operation not permitted on an event last recorded in a capturing stream",
+        ],
         _ => return None,
     })
 }
@@ -61,7 +79,7 @@ pub(super) extern "C" fn error_string(result: i32, out: *mut *const c_char) -> i
 }
 
 pub(super) extern "C" fn device_count(out: *mut i32) -> i32 {
-    call("cuDeviceGetCount", "", Needs::Driver, |w| give(out, w.config.devices))
+    call("cuDeviceGetCount", "", Needs::Driver, |w| give(out, w.visible.len() as i32))
 }
 
 pub(super) extern "C" fn device_get(out: *mut i32, ordinal: i32) -> i32 {
@@ -85,18 +103,12 @@ fn text(out: *mut c_char, length: i32, text: &str) -> Outcome {
 
 pub(super) extern "C" fn device_name(out: *mut c_char, length: i32, ordinal: i32) -> i32 {
     call("cuDeviceGetName", ordinal, Needs::Driver, |w| {
-        device(w, ordinal)?;
-        text(out, length, &format!("Fake GPU {ordinal}"))
+        text(out, length, &format!("Fake GPU {}", physical(w, ordinal)?))
     })
 }
 
 pub(super) extern "C" fn device_uuid(out: *mut [u8; 16], ordinal: i32) -> i32 {
-    call("cuDeviceGetUuid", ordinal, Needs::Driver, |w| {
-        device(w, ordinal)?;
-        let mut uuid = *b"fake gpu uuid ..";
-        uuid[0] = 0xf0 + ordinal as u8;
-        give(out, uuid)
-    })
+    call("cuDeviceGetUuid", ordinal, Needs::Driver, |w| give(out, visible::uuid(physical(w, ordinal)?)))
 }
 
 pub(super) extern "C" fn device_attribute(out: *mut i32, attribute: i32, ordinal: i32) -> i32 {
@@ -126,8 +138,7 @@ pub(super) extern "C" fn device_memory(out: *mut usize, ordinal: i32) -> i32 {
 
 pub(super) extern "C" fn device_pci(out: *mut c_char, length: i32, ordinal: i32) -> i32 {
     call("cuDeviceGetPCIBusId", ordinal, Needs::Driver, |w| {
-        device(w, ordinal)?;
-        text(out, length, &format!("0000:{:02X}:00.0", 0x1b + ordinal))
+        text(out, length, &format!("0000:{:02X}:00.0", 0x1b + physical(w, ordinal)?))
     })
 }
 

@@ -1,6 +1,5 @@
 //! Modules, launches and graphs.
 
-use super::streams::not_capturing;
 use super::{Needs, call, give};
 use crate::cubin;
 use crate::world::*;
@@ -178,20 +177,24 @@ pub(super) extern "C" fn graph_update(exec: u64, graph: u64, out: *mut [u64; 3])
 
 pub(super) extern "C" fn graph_launch(exec: u64, stream: u64) -> i32 {
     call("cuGraphLaunch", format_args!("{exec:#x}, {stream:#x}"), Needs::Context, |w| {
-        not_capturing(w, stream)?;
         let work = w.execs.get(&exec).ok_or(INVALID_HANDLE)?.clone();
+        if w.capture_status(stream)? != 0 {
+            return w.enqueue(stream, Work::Child(work));
+        }
         work.into_iter().try_for_each(|work| w.enqueue(stream, work))
     })
 }
 
 pub(super) extern "C" fn exec_destroy(exec: u64) -> i32 {
     call("cuGraphExecDestroy", format_args!("{exec:#x}"), Needs::Release, |w| {
-        w.execs.remove(&exec).map(|_| ()).ok_or(INVALID_HANDLE)
+        let work = w.execs.remove(&exec).ok_or(INVALID_HANDLE)?;
+        w.forget_graph(&work)
     })
 }
 
 pub(super) extern "C" fn graph_destroy(graph: u64) -> i32 {
     call("cuGraphDestroy", format_args!("{graph:#x}"), Needs::Release, |w| {
-        w.graphs.remove(&graph).map(|_| ()).ok_or(INVALID_HANDLE)
+        let work = w.graphs.remove(&graph).ok_or(INVALID_HANDLE)?;
+        w.forget_graph(&work)
     })
 }

@@ -15,7 +15,7 @@ pub(super) extern "C" fn memory_info(free: *mut usize, total: *mut usize) -> i32
 pub(super) extern "C" fn memory_alloc(out: *mut u64, bytes: usize) -> i32 {
     call("cuMemAlloc", bytes, Needs::Context, |w| {
         let device = device_of(w.current()?);
-        let address = w.allocate(bytes, Some(device))?;
+        let address = w.allocate(bytes, Some(device), None)?;
         give(out, address)
     })
 }
@@ -30,9 +30,16 @@ pub(super) extern "C" fn memory_free(address: u64) -> i32 {
 
 pub(super) extern "C" fn pool_alloc(out: *mut u64, bytes: usize, pool: u64, stream: u64) -> i32 {
     call("cuMemAllocFromPoolAsync", format_args!("{bytes}, {pool:#x}, {stream:#x}"), Needs::Context, |w| {
-        w.stream(stream)?;
+        let recorded = w.capture_status(stream)? != 0;
         let device = *w.pools.get(&pool).ok_or(INVALID_HANDLE)?;
-        let address = w.allocate(bytes, Some(device))?;
+        let address = w.allocate(bytes, Some(device), Some(pool))?;
+        if recorded {
+            // It is the graph's then, which has it as long as it lives.
+            if let Err(e) = w.enqueue(stream, Work::Allocate { address }) {
+                return w.release(address).and(Err(e));
+            }
+            w.blocks.get_mut(&address).ok_or(INVALID_VALUE)?.of_graph = true;
+        }
         give(out, address)
     })
 }
@@ -70,6 +77,7 @@ pub(super) extern "C" fn pool_create(out: *mut u64, props: *const PoolProps) -> 
 
 pub(super) extern "C" fn pool_destroy(pool: u64) -> i32 {
     call("cuMemPoolDestroy", format_args!("{pool:#x}"), Needs::Release, |w| {
+        w.access.retain(|(of, _)| *of != pool);
         w.pools.remove(&pool).map(|_| ()).ok_or(INVALID_HANDLE)
     })
 }
@@ -107,13 +115,15 @@ pub(super) extern "C" fn pool_access(pool: u64, who: *const [i32; 3], count: usi
         if (kind, flags, count) != (1, 3, 1) {
             return Err(INVALID_VALUE);
         }
-        w.pools.get(&pool).map(|_| ()).ok_or(INVALID_HANDLE)
+        w.pools.get(&pool).map(|_| ()).ok_or(INVALID_HANDLE)?;
+        w.access.push((pool, peer));
+        Ok(())
     })
 }
 
 pub(super) extern "C" fn host_alloc(out: *mut u64, bytes: usize, flags: u32) -> i32 {
     call("cuMemHostAlloc", format_args!("{bytes}, {flags}"), Needs::Context, |w| {
-        let address = w.allocate(bytes, None)?;
+        let address = w.allocate(bytes, None, None)?;
         give(out, address)
     })
 }

@@ -23,24 +23,15 @@ pub(super) extern "C" fn stream_destroy(stream: u64) -> i32 {
         // A lost device does nothing more.
         let done = if w.sticky.is_none() { w.drain(stream) } else { Ok(()) };
         let freed = w.abandon(stream);
+        w.forget_capture(stream);
         w.streams.remove(&stream);
         done.and(freed)
     })
 }
 
-/// Waiting is no part of a graph.
-pub(super) fn not_capturing(w: &mut World, stream: u64) -> Outcome {
-    let stream = w.stream(stream)?;
-    if stream.capture.is_some() {
-        stream.spoilt = true;
-        return Err(CAPTURE_UNSUPPORTED);
-    }
-    Ok(())
-}
-
 pub(super) extern "C" fn stream_sync(stream: u64) -> i32 {
     call("cuStreamSynchronize", format_args!("{stream:#x}"), Needs::Context, |w| {
-        not_capturing(w, stream)?;
+        w.not_capturing(stream)?;
         let key = w.stream_key(stream)?;
         w.drain(key)
     })
@@ -48,7 +39,7 @@ pub(super) extern "C" fn stream_sync(stream: u64) -> i32 {
 
 pub(super) extern "C" fn stream_query(stream: u64) -> i32 {
     call("cuStreamQuery", format_args!("{stream:#x}"), Needs::Context, |w| {
-        not_capturing(w, stream)?;
+        w.not_capturing(stream)?;
         let key = w.stream_key(stream)?;
         if w.poll(key)? { Ok(()) } else { Err(NOT_READY) }
     })
@@ -56,8 +47,11 @@ pub(super) extern "C" fn stream_query(stream: u64) -> i32 {
 
 pub(super) extern "C" fn stream_wait(stream: u64, event: u64, _flags: u32) -> i32 {
     call("cuStreamWaitEvent", format_args!("{stream:#x}, {event:#x}"), Needs::Context, |w| {
-        let number = w.event(event)?.recorded;
-        w.enqueue(stream, Work::Wait { event, number })
+        if w.wait_captured(stream, event)? {
+            return Ok(());
+        }
+        let (number, from) = w.event(event).map(|e| (e.recorded, e.stream))?;
+        w.enqueue(stream, Work::Wait { stream: from, event, number })
     })
 }
 
@@ -71,25 +65,13 @@ pub(super) extern "C" fn stream_context(stream: u64, out: *mut u64) -> i32 {
 
 pub(super) extern "C" fn begin_capture(stream: u64, mode: i32) -> i32 {
     call("cuStreamBeginCapture", format_args!("{stream:#x}, {mode}"), Needs::Context, |w| {
-        if stream == 0 {
-            return Err(CAPTURE_UNSUPPORTED);
-        }
-        let stream = w.stream(stream)?;
-        if stream.capture.is_some() {
-            return Err(ILLEGAL_STATE);
-        }
-        (stream.capture, stream.spoilt) = (Some(Vec::new()), false);
-        Ok(())
+        w.begin_capture(stream)
     })
 }
 
 pub(super) extern "C" fn end_capture(stream: u64, out: *mut u64) -> i32 {
     call("cuStreamEndCapture", format_args!("{stream:#x}"), Needs::Context, |w| {
-        let stream = w.stream(stream)?;
-        let recorded = stream.capture.take().ok_or(ILLEGAL_STATE)?;
-        if stream.spoilt {
-            return Err(CAPTURE_INVALIDATED);
-        }
+        let recorded = w.end_capture(stream)?;
         let handle = w.handle();
         w.graphs.insert(handle, recorded);
         give(out, handle)
@@ -98,8 +80,8 @@ pub(super) extern "C" fn end_capture(stream: u64, out: *mut u64) -> i32 {
 
 pub(super) extern "C" fn is_capturing(stream: u64, out: *mut i32) -> i32 {
     call("cuStreamIsCapturing", format_args!("{stream:#x}"), Needs::Context, |w| {
-        let capturing = w.stream(stream)?.capture.is_some();
-        give(out, i32::from(capturing))
+        let status = w.capture_status(stream)?;
+        give(out, status)
     })
 }
 
@@ -119,9 +101,14 @@ pub(super) extern "C" fn event_destroy(event: u64) -> i32 {
 
 pub(super) extern "C" fn event_record(event: u64, stream: u64) -> i32 {
     call("cuEventRecord", format_args!("{event:#x}, {stream:#x}"), Needs::Context, |w| {
-        w.stream(stream)?;
+        let point = w.stream(stream)?.capture.clone();
         let key = w.stream_key(stream)?;
         let state = w.event(event)?;
+        state.captured = point;
+        if state.captured.is_some() {
+            // No work of the graph, but what others of the recording may come behind.
+            return Ok(());
+        }
         state.recorded += 1;
         state.stream = key;
         let number = state.recorded;
@@ -131,6 +118,7 @@ pub(super) extern "C" fn event_record(event: u64, stream: u64) -> i32 {
 
 pub(super) extern "C" fn event_query(event: u64) -> i32 {
     call("cuEventQuery", format_args!("{event:#x}"), Needs::Driver, |w| {
+        w.not_captured(event)?;
         let (stream, recorded) = w.event(event).map(|e| (e.stream, e.recorded))?;
         if w.event(event)?.reached >= recorded {
             return Ok(());
@@ -142,8 +130,9 @@ pub(super) extern "C" fn event_query(event: u64) -> i32 {
 
 pub(super) extern "C" fn event_sync(event: u64) -> i32 {
     call("cuEventSynchronize", format_args!("{event:#x}"), Needs::Driver, |w| {
-        let (stream, recorded, reached) = w.event(event).map(|e| (e.stream, e.recorded, e.reached))?;
-        if reached < recorded { w.drain(stream) } else { Ok(()) }
+        w.not_captured(event)?;
+        let (stream, number) = w.event(event).map(|e| (e.stream, e.recorded))?;
+        w.reach(stream, event, number)
     })
 }
 
@@ -151,6 +140,7 @@ pub(super) extern "C" fn elapsed(out: *mut f32, start: u64, end: u64) -> i32 {
     call("cuEventElapsedTime", format_args!("{start:#x}, {end:#x}"), Needs::Driver, |w| {
         let mut times = [0; 2];
         for (time, event) in times.iter_mut().zip([start, end]) {
+            w.not_captured(event)?;
             let event = w.event(event)?;
             if event.recorded == 0 {
                 return Err(INVALID_HANDLE);
