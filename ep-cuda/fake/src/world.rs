@@ -31,6 +31,9 @@ const DEVICE_BASE: u64 = 1 << 62;
 /// Each device has its own range.
 const DEVICE_STRIDE: u64 = 1 << 48;
 
+/// Larger blocks stay untouched: of them the machine needs addresses only, until somebody uses them.
+const MOST_TOUCHED: usize = 256 << 20;
+
 /// How the fake is set up.
 #[derive(Clone, Copy)]
 pub(crate) struct Config {
@@ -256,8 +259,10 @@ impl World {
         if data.is_null() {
             return Err(crate::result::OUT_OF_MEMORY);
         }
-        // SAFETY: just allocated. Fresh memory holds garbage that shows.
-        unsafe { data.write_bytes(0xa5, bytes) };
+        if bytes <= MOST_TOUCHED {
+            // SAFETY: just allocated. Fresh memory holds garbage that shows.
+            unsafe { data.write_bytes(0xa5, bytes) };
+        }
         let address = match device {
             None => data.expose_provenance() as u64,
             Some(device) => {
