@@ -123,6 +123,8 @@ pub(crate) struct World {
     clock: u64,
     /// How often each primary context is retained.
     pub(crate) contexts: HashMap<u64, u32>,
+    /// The device of each context that was made beside the primary ones.
+    pub(crate) made: HashMap<u64, i32>,
     pub(crate) peers: Vec<(u64, u64)>,
     /// By handle; the default stream of a context by that of the context.
     pub(crate) streams: HashMap<u64, Stream>,
@@ -166,11 +168,6 @@ pub(crate) fn context_of(device: i32) -> u64 {
     0x100 + device as u64
 }
 
-/// The device of a context.
-pub(crate) fn device_of(context: u64) -> i32 {
-    context as i32 - 0x100
-}
-
 impl World {
     pub(crate) fn new(config: Config) -> World {
         World {
@@ -183,6 +180,7 @@ impl World {
             next: 0x1000,
             clock: 0,
             contexts: HashMap::new(),
+            made: HashMap::new(),
             peers: Vec::new(),
             streams: HashMap::new(),
             events: HashMap::new(),
@@ -194,6 +192,29 @@ impl World {
             execs: HashMap::new(),
             blas: HashMap::new(),
         }
+    }
+
+    /// The device of a context.
+    pub(crate) fn device_of(&self, context: u64) -> i32 {
+        self.made.get(&context).copied().unwrap_or(context as i32 - 0x100)
+    }
+
+    /// Makes a context, as another library does.
+    pub(crate) fn make_context(&mut self, device: i32) -> u64 {
+        self.initialized = true;
+        let handle = self.handle();
+        self.made.insert(handle, device);
+        self.contexts.insert(handle, 1);
+        self.streams.insert(handle, Stream { context: handle, ..Stream::default() });
+        handle
+    }
+
+    /// Ends a context that was made so; what is left in it counts as lost.
+    pub(crate) fn end_context(&mut self, handle: u64) {
+        self.made.remove(&handle);
+        self.contexts.remove(&handle);
+        self.streams.remove(&handle);
+        self.peers.retain(|(a, b)| *a != handle && *b != handle);
     }
 
     /// A handle that no object had before.
