@@ -193,6 +193,14 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
         record = self.records(parts[:1], place)["softmax"]
         self.assertEqual((record["status"], record["result"], record["errors"]), ("failed", [{"failed": 2}], "error: 2 of 20\n"))
 
+    def test_all_groups_but_matmul_are_compiled_too(self):
+        names = [name for name, _ in stages.bench_peers(self.place())]
+        groups = stages.gpu_rows().groups()
+        self.assertIn("reduce compiled", names)
+        self.assertEqual([n for n in names if n.endswith(" compiled")], [f"{g} compiled" for g in groups if g != "matmul"])
+        compiled = {r["group"] for r in stages.gpu_rows().rows() if r["compiled"]}
+        self.assertEqual(compiled, set(groups) - {"matmul"})
+
     def test_large_has_a_size_of_its_own(self):
         place = self.place()
         asked = self.records(stages.large(place), place)["large"]["result"][0]["asked"]
