@@ -40,7 +40,7 @@ def row(group, op, dtype, shape, primitive, inputs, output, call=None, compiled=
 
 
 def softmax_family():
-    """Softmax of each width with its gradients, aligned or not."""
+    """Softmax of each width with its gradients, aligned or not. Told the width, the provider names its strategy."""
     calls = dict(
         softmax=(lambda t, i, o: t.softmax(i[0], -1, out=o), lambda t, x: t.softmax(x, -1)),
         log_softmax=(lambda t, i, o: t.log_softmax(i[0], -1, out=o), lambda t, x: t.log_softmax(x, -1)),
@@ -65,7 +65,8 @@ def softmax_family():
                     inputs = [tensor("src", dtype, dims)]
                 yield row(op, op, dtype, f"{rows}x{cols}" + (" misaligned" if shift else ""), op, inputs,
                           tensor("dx" if op.endswith("backward") else "dst", dtype, dims), call, compiled,
-                          roles=dict(src=dtype, dst=dtype), sizes=dict(rows=rows, cols=cols), shift=shift)
+                          roles=dict(src=dtype, dst=dtype), limits=dict(cols=cols), sizes=dict(rows=rows, cols=cols),
+                          shift=shift)
 
 
 def norms():
@@ -220,7 +221,7 @@ def forced(strategy):
     """Rows of softmax for a provider that is told to use this strategy; it says of each width whether it does."""
     for r in rows("softmax"):
         if r["dtype"] != "bf16" and re.fullmatch(r"\d+x\d+", r["shape"]) and (r["sizes"]["rows"], r["sizes"]["cols"]) not in ODD:
-            yield dict(r, group="strategies", op=strategy, limits=dict(cols=r["sizes"]["cols"]))
+            yield dict(r, group="strategies", op=strategy)
 
 
 def groups():
