@@ -40,7 +40,7 @@ def row(group, op, dtype, shape, primitive, inputs, output, call=None, compiled=
 
 
 def softmax_family():
-    """Softmax of each width with its gradients, aligned or not."""
+    """Softmax of each width with its gradients, aligned or not. Told the width, the provider names its strategy."""
     calls = dict(
         softmax=(lambda t, i, o: t.softmax(i[0], -1, out=o), lambda t, x: t.softmax(x, -1)),
         log_softmax=(lambda t, i, o: t.log_softmax(i[0], -1, out=o), lambda t, x: t.log_softmax(x, -1)),
@@ -65,7 +65,8 @@ def softmax_family():
                     inputs = [tensor("src", dtype, dims)]
                 yield row(op, op, dtype, f"{rows}x{cols}" + (" misaligned" if shift else ""), op, inputs,
                           tensor("dx" if op.endswith("backward") else "dst", dtype, dims), call, compiled,
-                          roles=dict(src=dtype, dst=dtype), sizes=dict(rows=rows, cols=cols), shift=shift)
+                          roles=dict(src=dtype, dst=dtype), limits=dict(cols=cols), sizes=dict(rows=rows, cols=cols),
+                          shift=shift)
 
 
 def norms():
@@ -113,6 +114,14 @@ def elementwise():
         yield row("elementwise", "add of three", dtype, "2^26", "add", [flat("srcs")] * 3, flat("dst"),
                   lambda t, i, o: t.add(t.add(i[0], i[1], out=o), i[2], out=o), lambda t, a, b, c: a + b + c,
                   roles=dict(data=dtype), sizes=dict(count=n))
+    # Rows that are not of whole packs, and do not begin at multiples of 16 bytes.
+    odd = 8191
+    for dtype in ("f32", "f16", "i8"):
+        dims = (odd, odd)
+        inputs = [tensor("src0", dtype, dims), tensor("src1", dtype, (odd,), shared=True)]
+        yield row("elementwise", "add row", dtype, f"{odd}x{odd}+{odd}", "broadcast_elementwise_binary", inputs,
+                  tensor("dst", dtype, dims), add, plus, selectors=dict(op="add"), roles=dict(src=dtype, dst=dtype),
+                  dims=dict(src0_dims=[odd, odd], src1_dims=[odd]))
     for s, d in [("f32", "f16"), ("f16", "f32"), ("f32", "bf16"), ("bf16", "f32"), ("f32", "i8"), ("i8", "f32"), ("f32", "f64")]:
         yield row("elementwise", f"cast to {d}", s, "2^26", "cast", [tensor("src", s, (n,))], tensor("dst", d, (n,)),
                   lambda t, i, o: o.copy_(i[0]), lambda t, x, d=d: x.to(torch_dtype(t, d)), roles=dict(src=s, dst=d),
@@ -121,15 +130,18 @@ def elementwise():
 
 def memory():
     n = LARGE
+    whole, padded, cut = (4096, 222, 222), (4096, 224, 224), (4096, 200, 200)
+    window = lambda x: x[:, 11:211, 11:211]
     for dtype in FLOATS:
-        yield row("memory", "fill", dtype, "2^26", "fill", [], tensor("dst", dtype, (n,)), lambda t, i, o: o.fill_(1.5), None,
+        # What is compiled makes its output too, here as in all rows.
+        full = lambda t, dtype=dtype: t.full((n,), 1.5, dtype=torch_dtype(t, dtype), device="cuda")
+        yield row("memory", "fill", dtype, "2^26", "fill", [], tensor("dst", dtype, (n,)), lambda t, i, o: o.fill_(1.5), full,
                   roles=dict(data=dtype), sizes=dict(count=n), scalars=dict(value=1.5))
-        whole, padded, cut = (4096, 222, 222), (4096, 224, 224), (4096, 200, 200)
         pad = lambda t, x: t.nn.functional.pad(x, (1, 1, 1, 1), value=0.5)
         yield row("memory", "pad", dtype, "4096x222x222+1", "constant_pad", [tensor("src", dtype, whole)],
                   tensor("dst", dtype, padded), lambda t, i, o: pad(t, i[0]), pad, roles=dict(data=dtype),
                   dims=dict(src_dims=list(whole), padding_before=[0, 1, 1], padding_after=[0, 1, 1]), scalars=dict(value=0.5))
-        window = lambda x: x[:, 11:211, 11:211]
+    for dtype in (*FLOATS, "i8"):
         yield row("memory", "copy_nd", dtype, "4096x222x222[200x200]", "copy_nd", [tensor("src", dtype, whole)],
                   tensor("dst", dtype, cut), lambda t, i, o: o.copy_(window(i[0])), lambda t, x: window(x).clone(memory_format=t.contiguous_format),
                   bytes=2 * math.prod(cut) * SIZES[dtype], roles=dict(data=dtype),
@@ -163,6 +175,14 @@ def gather():
                       lambda t, at, table: table[at], bytes=moved, selectors=dict(mode="wrap"),
                       roles=dict(indices="i64", data=dtype),
                       sizes=dict(outer=1, processed=vocab, inner=width, num_indices=picks))
+    outer, processed, inner, picks = 64, 4096, 256, 2048
+    for dtype in ("f32", "f16"):
+        inputs = [tensor("indices", "i64", (picks,), processed), tensor("src", dtype, (outer, processed, inner), shared=True)]
+        output = tensor("dst", dtype, (outer, picks, inner))
+        yield row("gather", "gather_axis1", dtype, f"{outer}x{processed}x{inner}[{picks}]", "gather", inputs, output,
+                  lambda t, i, o: t.index_select(i[1], 1, i[0], out=o), lambda t, at, table: table[:, at],
+                  bytes=2 * size_of(output) + 8 * picks, selectors=dict(mode="wrap"), roles=dict(indices="i64", data=dtype),
+                  sizes=dict(outer=outer, processed=processed, inner=inner, num_indices=picks))
 
 
 def reduce():
@@ -201,7 +221,7 @@ def forced(strategy):
     """Rows of softmax for a provider that is told to use this strategy; it says of each width whether it does."""
     for r in rows("softmax"):
         if r["dtype"] != "bf16" and re.fullmatch(r"\d+x\d+", r["shape"]) and (r["sizes"]["rows"], r["sizes"]["cols"]) not in ODD:
-            yield dict(r, group="strategies", op=strategy, limits=dict(cols=r["sizes"]["cols"]))
+            yield dict(r, group="strategies", op=strategy)
 
 
 def groups():

@@ -1,4 +1,5 @@
-//! A device's primary context, which this provider shares with every library of the process.
+//! A device's context: the primary one, which this provider shares with every library of the process, or one that the
+//! host made.
 
 use crate::device::Properties;
 use crate::driver::{AccessDesc, CuContext, CuDevice, CuEvent, CuResult, CuStream, Driver, Failed, Location};
@@ -11,11 +12,14 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The primary context of a device, retained until this is dropped, with what is kept for reuse in it.
+/// The context in which a device works, with what is kept for reuse in it: the primary one, retained until this is dropped,
+/// or one of the host, which outlives this.
 pub struct Context {
     driver: Arc<Driver>,
     device: CuDevice,
     raw: CuContext,
+    /// Whether it is the primary one, which is released.
+    primary: bool,
     space: String,
     /// Whether an error has made it useless.
     lost: AtomicBool,
@@ -55,22 +59,26 @@ impl Fleet {
 const MAX_IDLE_EVENTS: usize = 1024;
 
 impl Context {
-    /// Retains the primary context of `device`.
-    pub(crate) fn retain(
+    /// Retains the primary context of `device`, or takes the one that the host gives.
+    pub(crate) fn open(
         driver: &Arc<Driver>,
-        device: CuDevice,
+        (device, given): (CuDevice, Option<u64>),
         properties: &Properties,
         limits: crate::memory::Limits,
         fleet: &Fleet,
     ) -> Result<Arc<Context>> {
         let mut raw = CuContext::NULL;
-        // SAFETY: an ordinal of this driver and a valid out-pointer.
-        unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, device) }?;
+        match given {
+            // SAFETY: an ordinal of this driver and a valid out-pointer.
+            None => unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, device) }?,
+            Some(address) => raw = context_of_host(driver, device, address)?,
+        }
         // Owned from here on, so that it is released if what follows fails.
         let mut context = Context {
             driver: driver.clone(),
             device,
             raw,
+            primary: given.is_none(),
             space: crate::space::device(&properties.uuid),
             lost: AtomicBool::new(false),
             events: Mutex::default(),
@@ -104,6 +112,12 @@ impl Context {
     /// The driver's handle.
     pub fn raw(&self) -> CuContext {
         self.raw
+    }
+
+    /// Its name in messages.
+    pub(crate) fn describe(&self) -> String {
+        let which = if self.primary { "its primary context" } else { "the context of option `context`," };
+        format!("{which} {:?}", self.raw)
     }
 
     /// The memory space of the device.
@@ -272,9 +286,39 @@ impl Drop for Context {
             context.refusals.close(context);
             crate::memory::close_pool(context);
         });
-        // SAFETY: retained once in `retain`; every object in it holds an Arc of this.
+        if !self.primary {
+            return;
+        }
+        // SAFETY: retained once in `open`; every object in it holds an Arc of this.
         self.log("releasing a context", unsafe { self.driver.cuDevicePrimaryCtxRelease(self.device) });
     }
+}
+
+/// A context that the host made, if it is of this device.
+fn context_of_host(driver: &Driver, device: CuDevice, address: u64) -> Result<CuContext> {
+    let raw = CuContext::from_raw(address);
+    let about = |e: Failed| {
+        let why = format!("option `context`: CUcontext {address:#x} cannot be used: {e}");
+        // A handle that is not live is no fault of the provider.
+        let code = e.result.code();
+        Error::new(if code == Code::Internal { Code::InvalidArgument } else { code }, why)
+    };
+    let (mut before, mut owner) = (CuContext::NULL, 0);
+    // SAFETY: valid out-pointers, a context that lives as whoever sets the option promises, and the one that was current.
+    unsafe {
+        driver.cuCtxGetCurrent(&mut before)?;
+        driver.cuCtxSetCurrent(raw).map_err(about)?;
+        let asked = driver.cuCtxGetDevice(&mut owner).map_err(about);
+        driver.cuCtxSetCurrent(before)?;
+        asked?;
+    }
+    if owner != device {
+        return Err(Error::invalid(format!(
+            "option `context`: CUcontext {address:#x} is of device {owner}, and is given to device {device}; contexts are \
+             given in the order of the visible devices"
+        )));
+    }
+    Ok(raw)
 }
 
 /// While it lives, a context is current on this thread.

@@ -5,6 +5,7 @@ use crate::context::{Context, Fleet};
 use crate::cublaslt::{CublasLt, Handle};
 use crate::driver::{CuDevice, Driver, constant};
 use crate::event::CudaEvent;
+use crate::given;
 use crate::kernel::Loader;
 use crate::memory::{CudaAllocator, Limits};
 use crate::ops::softmax::Strategy;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 pub struct Properties {
     /// The product.
     pub name: String,
-    /// Its identity.
+    /// Its identity, of the device in a context of the host another one.
     pub uuid: [u8; 16],
     /// Its PCI address, such as `0000:1b:00.0`.
     pub pci: String,
@@ -117,7 +118,8 @@ pub(crate) struct Products {
     pub(crate) library: OnceCell<Arc<CublasLt>>,
 }
 
-/// A GPU. Its primary context is retained at first use, so listing devices costs none.
+/// A GPU. Its primary context is retained at first use, so listing devices costs none; with option `context` it works in one
+/// of the host.
 ///
 /// | attribute | type | meaning |
 /// |---|---|---|
@@ -131,6 +133,8 @@ pub(crate) struct Products {
 pub struct CudaDevice {
     shared: Arc<Shared>,
     ordinal: CuDevice,
+    /// The context that the host gives.
+    given: Option<u64>,
     properties: Properties,
     reached: Vec<String>,
     context: OnceCell<Arc<Context>>,
@@ -138,12 +142,14 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    pub(crate) fn new(shared: Arc<Shared>, ordinal: CuDevice) -> Result<CudaDevice> {
-        let properties = Properties::of(&shared.driver, ordinal)?;
+    pub(crate) fn new(shared: Arc<Shared>, ordinal: CuDevice, given: Option<u64>) -> Result<CudaDevice> {
+        let mut properties = Properties::of(&shared.driver, ordinal)?;
+        properties.uuid = given::identity(properties.uuid, given);
         let reached = reached(&shared, ordinal, &properties.uuid)?;
         Ok(CudaDevice {
             shared,
             ordinal,
+            given,
             properties,
             reached,
             context: OnceCell::new(),
@@ -156,14 +162,14 @@ impl CudaDevice {
         &self.properties
     }
 
-    /// Its primary context.
+    /// Its context: the primary one, or the one that the host gives.
     ///
     /// # Errors
-    /// The driver's; a later call tries again.
+    /// `InvalidArgument` for a context of another device; the driver's. A later call tries again.
     pub fn context(&self) -> Result<&Arc<Context>> {
         self.context.get_or_try_init(|| {
             let Shared { driver, fleet, limits, .. } = &*self.shared;
-            Context::retain(driver, self.ordinal, &self.properties, *limits, fleet)
+            Context::open(driver, (self.ordinal, self.given), &self.properties, *limits, fleet)
                 .map_err(|e| e.context(format!("device {} ({})", self.ordinal, self.properties.name)))
         })
     }

@@ -13,6 +13,7 @@ pub mod device;
 pub mod driver;
 mod env;
 pub mod event;
+mod given;
 pub mod graph;
 pub mod kernel;
 pub mod memory;

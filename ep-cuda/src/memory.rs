@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The alignment that the driver gives by itself.
 const DRIVER_ALIGNMENT: u64 = 256;
@@ -75,6 +76,8 @@ pub(crate) struct Pool {
     raw: Option<RawPool>,
     device: Mutex<Ledger>,
     pinned: Mutex<Ledger>,
+    /// Bytes of scratch memory of all streams.
+    scratch: AtomicU64,
 }
 
 /// A pool of the driver, and the stream on which requests that name none are ordered.
@@ -86,7 +89,13 @@ pub(crate) struct RawPool {
 
 impl Pool {
     pub(crate) fn new(limits: Limits) -> Pool {
-        Pool { limits, raw: None, device: Mutex::default(), pinned: Mutex::default() }
+        Pool {
+            limits,
+            raw: None,
+            device: Mutex::default(),
+            pinned: Mutex::default(),
+            scratch: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn set_raw(&mut self, raw: RawPool) {
@@ -95,6 +104,19 @@ impl Pool {
 
     pub(crate) fn raw(&self) -> Option<CuPool> {
         self.raw.map(|r| r.pool)
+    }
+
+    /// Whether the limit has room for so many bytes of the device more.
+    fn admit(&self, bytes: u64) -> Result<()> {
+        let in_use = self.device.lock().stats.in_use_bytes + self.scratch.load(Ordering::Relaxed);
+        if in_use.saturating_add(bytes) > self.limits.memory_limit {
+            return Err(Error::out_of_memory(format!(
+                "{bytes} bytes are asked for, {in_use} of the {} of option `memory_limit` are in use; raise \
+                 it, or free buffers",
+                self.limits.memory_limit
+            )));
+        }
+        Ok(())
     }
 
     fn ledger(&self, kind: MemoryKind) -> &Mutex<Ledger> {
@@ -145,8 +167,8 @@ pub(crate) fn close_pool(context: &Context) {
     }
 }
 
-/// Memory that the work of one stream uses, one piece after the other: it grows in the stream's order. It is not among
-/// what is handed out, so neither statistics nor limits know it.
+/// Memory that the work of one stream uses, one piece after the other: it grows in the stream's order. It is held like what
+/// is handed out and counts towards the limit, but is not handed out: of the statistics `reserved_bytes` has it.
 #[derive(Default)]
 pub(crate) struct Scratch {
     address: Cell<u64>,
@@ -163,10 +185,12 @@ impl Scratch {
         self.close(context, stream);
         let size =
             usize::try_from(bytes.max(SCRATCH_BYTES)).map_err(|e| Error::out_of_memory(e.to_string()))?;
+        let pool = context.pool();
+        pool.admit(size as u64).map_err(|e| e.context("scratch memory of a stream"))?;
         let mut address = 0;
         // SAFETY: a valid out-pointer; pool and stream are live, the context is current.
         unsafe {
-            match context.pool().raw {
+            match pool.raw {
                 Some(own) => context.driver().cuMemAllocFromPoolAsync(&mut address, size, own.pool, stream),
                 None => context.driver().cuMemAlloc(&mut address, size),
             }
@@ -174,14 +198,17 @@ impl Scratch {
         .map_err(|e| context.error(e).context(format!("{size} bytes of scratch memory")))?;
         self.address.set(address);
         self.bytes.set(size as u64);
+        pool.scratch.fetch_add(size as u64, Ordering::Relaxed);
         Ok(address)
     }
 
     /// Gives it back behind the stream's work. The context is current.
     pub(crate) fn close(&self, context: &Context, stream: CuStream) {
-        if self.bytes.replace(0) == 0 {
+        let bytes = self.bytes.replace(0);
+        if bytes == 0 {
             return;
         }
+        context.pool().scratch.fetch_sub(bytes, Ordering::Relaxed);
         let (driver, address) = (context.driver(), self.address.get());
         // SAFETY: from `reserve`, given back once; without a pool, freeing waits for all work.
         let freed = unsafe {
@@ -301,14 +328,7 @@ impl Allocator for CudaAllocator {
         let pool = self.context.pool();
         let ledger = pool.ledger(self.kind);
         if self.kind == MemoryKind::Device {
-            let in_use = ledger.lock().stats.in_use_bytes;
-            if in_use.saturating_add(bytes) > pool.limits.memory_limit {
-                return Err(Error::out_of_memory(format!(
-                    "{bytes} bytes are asked for, {in_use} of the {} of option `memory_limit` are in use; raise \
-                     it, or free buffers",
-                    pool.limits.memory_limit
-                )));
-            }
+            pool.admit(bytes)?;
         }
         stream.map_or(Ok(()), |stream| self.not_recording(stream))?;
         // An empty allocation has an address of its own too.
@@ -343,6 +363,9 @@ impl Allocator for CudaAllocator {
         let pool = self.context.pool();
         let mut stats = pool.ledger(self.kind).lock().stats;
         stats.reserved_bytes = stats.in_use_bytes;
+        if self.kind == MemoryKind::Device {
+            stats.reserved_bytes += pool.scratch.load(Ordering::Relaxed);
+        }
         if let (MemoryKind::Device, Some(own)) = (self.kind, pool.raw) {
             let mut reserved = 0u64;
             // SAFETY: a live pool and a u64 as the attribute wants it.

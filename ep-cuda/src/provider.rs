@@ -4,6 +4,7 @@ use crate::cache::Cache;
 use crate::compiler::{Arch, Compiler};
 use crate::device::{CudaDevice, Products, Properties, Shared};
 use crate::driver::{CuDevice, Driver};
+use crate::given;
 use crate::ops;
 use crate::settings::Settings;
 use crate::space::{self, KIND};
@@ -23,7 +24,8 @@ pub struct CudaProvider {
 /// The usable devices.
 struct Devices {
     shared: Arc<Shared>,
-    order: Vec<CuDevice>,
+    /// With the context that the host gives.
+    order: Vec<(CuDevice, Option<u64>)>,
 }
 
 impl Provider for CudaProvider {
@@ -63,7 +65,8 @@ impl Provider for CudaProvider {
         let ordinal = devices.order.get(index as usize);
         let ordinal = ordinal
             .ok_or_else(|| Error::not_found(format!("device {index}: there are {}", devices.order.len())))?;
-        CudaDevice::new(devices.shared.clone(), *ordinal)
+        let (ordinal, context) = *ordinal;
+        CudaDevice::new(devices.shared.clone(), ordinal, context)
     }
 
     fn register(&self, registrar: &mut Registrar<'_, Self>) -> Result<()> {
@@ -96,13 +99,17 @@ impl CudaProvider {
 impl Devices {
     fn find(driver: Driver, compiler: &Arc<Compiler>, settings: &Settings) -> Result<Devices> {
         let found = find_devices(&driver)?;
-        let order = match &settings.visible {
+        let order: Vec<CuDevice> = match &settings.visible {
             None => found.iter().map(|(ordinal, _)| *ordinal).collect(),
             Some(list) => {
                 let uuids: Vec<_> = found.iter().map(|(_, uuid)| *uuid).collect();
                 visible::choose(list, &uuids)?.into_iter().map(|i| found[i].0).collect()
             }
         };
+        let contexts = given::addresses(settings.context.as_deref().unwrap_or(""), order.len().max(1))?;
+        let order: Vec<_> = order.into_iter().zip(contexts).collect();
+        let given = |ordinal| order.iter().find(|(o, _)| *o == ordinal).and_then(|(_, context)| *context);
+        let space = |uuid, ordinal| space::device(&given::identity(uuid, given(ordinal)));
         let shared = Shared {
             driver: Arc::new(driver),
             compiler: compiler.clone(),
@@ -115,7 +122,7 @@ impl Devices {
                 file: settings.cublaslt.clone(),
                 library: OnceCell::new(),
             },
-            spaces: found.iter().map(|(ordinal, uuid)| (*ordinal, space::device(uuid))).collect(),
+            spaces: found.iter().map(|(ordinal, uuid)| (*ordinal, space(*uuid, *ordinal))).collect(),
         };
         Ok(Devices { shared: Arc::new(shared), order })
     }

@@ -1,6 +1,7 @@
 //! Where NVIDIA's libraries lie: the loader's paths, the CUDA toolkit, Python's packages.
 
 use crate::env;
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,25 +68,48 @@ impl Wanted {
 /// Where to look, as the process sees it.
 struct Surroundings<'a> {
     variable: &'a dyn Fn(&str) -> Option<OsString>,
+    /// What the process was started as.
+    program: Option<PathBuf>,
     root: &'a Path,
 }
 
 impl Surroundings<'static> {
     fn real() -> Self {
-        Surroundings { variable: &|name| env::var(name), root: Path::new("/") }
+        let program = env::program().map(PathBuf::from);
+        Surroundings { variable: &|name| env::var(name), program, root: Path::new("/") }
     }
 }
 
-/// Folders of Python packages: of the active environment, the user's, the system's.
+impl Surroundings<'_> {
+    /// Pythons that are at work, or would be: this process, if it was started by its path, and the first `python3` on
+    /// `PATH`. None is run.
+    fn pythons(&self) -> Vec<PathBuf> {
+        let is_python =
+            |p: &PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("python"));
+        let own = self.program.clone().filter(|p| p.is_absolute() && is_python(p));
+        let path = (self.variable)("PATH").unwrap_or_default();
+        let on_path = std::env::split_paths(&path).map(|folder| folder.join("python3")).find(|p| p.is_file());
+        own.into_iter().chain(on_path).collect()
+    }
+}
+
+/// Folders of Python packages: of the active environment, of the Python at work, the user's, the system's.
 fn python_packages(around: &Surroundings<'_>) -> Vec<PathBuf> {
     let mut libs = Vec::new();
     for name in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
         libs.extend((around.variable)(name).map(|root| Path::new(&root).join("lib")));
     }
+    for python in around.pythons() {
+        // `bin` of an environment has links; behind them is the installation that it was made from.
+        let real = fs::canonicalize(&python).unwrap_or_default();
+        let roots = [&python, &real].map(|p| p.parent().and_then(Path::parent).map(|root| root.join("lib")));
+        libs.extend(roots.into_iter().flatten());
+    }
     libs.extend((around.variable)("HOME").map(|home| Path::new(&home).join(".local/lib")));
     libs.extend(["usr/local/lib", "usr/lib"].map(|lib| around.root.join(lib)));
     let mut packages = Vec::new();
-    for lib in libs {
+    let mut seen = HashSet::new();
+    for lib in libs.into_iter().filter(|lib| seen.insert(lib.clone())) {
         for python in children(&lib, "python3") {
             packages.extend(["site-packages", "dist-packages"].map(|name| python.join(name)));
         }
@@ -126,9 +150,38 @@ mod tests {
             "VIRTUAL_ENV" => Some(folder.path().join("venv").into()),
             _ => None,
         };
-        let found = NVRTC.candidates(&Surroundings { variable: &variable, root: folder.path() });
+        let around = Surroundings { variable: &variable, program: None, root: folder.path() };
+        let found = NVRTC.candidates(&around);
         let loader = ["libnvrtc.so.13", "libnvrtc.so.12"].map(PathBuf::from);
         assert_eq!(found, [&loader[..], &[home, newer, toolkit, pip, old_pip]].concat());
+    }
+
+    #[test]
+    fn an_environment_that_is_not_active_is_found_by_its_python() {
+        let folder = Folder::new();
+        let place = |path: &str| {
+            let file = folder.path().join(path);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, b"").unwrap();
+            file
+        };
+        let inside = |root: &str| {
+            place(&format!("{root}/lib/python3.12/site-packages/nvidia/cu13/lib/libnvrtc.so.13"))
+        };
+        let (started, on_path, behind) = (inside("started"), inside("on-path"), inside("behind"));
+        let (program, real) = (place("started/bin/python3.12"), place("behind/bin/python3.12"));
+        fs::create_dir_all(folder.path().join("on-path/bin")).unwrap();
+        std::os::unix::fs::symlink(real, folder.path().join("on-path/bin/python3")).unwrap();
+        let path = [folder.path().join("nowhere"), folder.path().join("on-path/bin")];
+        let variable = |name: &str| (name == "PATH").then(|| std::env::join_paths(&path).unwrap());
+        let find = |program: Option<PathBuf>| {
+            let around = Surroundings { variable: &variable, program, root: folder.path() };
+            NVRTC.candidates(&around).split_off(2)
+        };
+        assert_eq!(find(Some(program)), [&started, &on_path, &behind].map(Clone::clone));
+        // A program that is no Python, and one that was found on PATH, tell nothing.
+        assert_eq!(find(Some(folder.path().join("started/bin/ep"))), [on_path.clone(), behind.clone()]);
+        assert_eq!(find(Some("python3".into())), [on_path, behind]);
     }
 
     #[test]

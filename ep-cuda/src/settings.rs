@@ -11,6 +11,7 @@ use std::path::PathBuf;
 /// | option | default | meaning |
 /// |---|---|---|
 /// | `visible` | all | devices in the order wanted, as in `CUDA_VISIBLE_DEVICES`: numbers, or `GPU-` or `MIG-` and an identity |
+/// | `context` | `primary` | for each visible device the address of a live `CUcontext` of the host, such as `0x55d0c0ffee00`, in which it works in place of its primary context; trusted, and must outlive the provider's objects |
 /// | `memory_limit` | none | bytes of each device that are handed out at a time at most |
 /// | `cache_bytes` | all | bytes of freed memory that the pool of each device keeps for reuse at most |
 /// | `sync_launches` | `false` | waits for each launch, so that an error names the one that caused it |
@@ -25,6 +26,8 @@ use std::path::PathBuf;
 pub struct Settings {
     /// `visible`
     pub visible: Option<String>,
+    /// `context`
+    pub context: Option<String>,
     /// `memory_limit` and `cache_bytes`
     pub limits: Limits,
     /// `sync_launches`
@@ -53,6 +56,7 @@ impl Settings {
     pub fn read(options: &Options) -> Result<Settings> {
         options.only(&[
             "visible",
+            "context",
             "memory_limit",
             "cache_bytes",
             "sync_launches",
@@ -68,6 +72,7 @@ impl Settings {
         let softmax = options.get("softmax").map(str::parse::<Strategy>).transpose();
         Ok(Settings {
             visible: text("visible"),
+            context: text("context"),
             limits: Limits {
                 memory_limit: options.parse("memory_limit", u64::MAX)?,
                 cache_bytes: options.parse("cache_bytes", u64::MAX)?,

@@ -64,7 +64,7 @@ impl CudaStream {
     /// A stream that queues onto one that another library made. Handle 0 is the legacy default stream.
     ///
     /// # Errors
-    /// `InvalidArgument` for a stream of another context, as one that is not the primary one of this device.
+    /// `InvalidArgument` for a stream of another context than that of this device.
     pub(crate) fn adopt(
         context: Arc<Context>,
         fleet: Arc<Fleet>,
@@ -80,10 +80,11 @@ impl CudaStream {
                 .map_err(|e| Error::from(e).context(format!("adopting CUstream {handle:#x}")))?;
             if owner != context.raw() {
                 return Err(Error::invalid(format!(
-                    "CUstream {handle:#x} belongs to context {owner:?}; device {} works in its primary context \
-                     {:?}: make the stream there (cuDevicePrimaryCtxRetain, or the CUDA runtime)",
+                    "CUstream {handle:#x} belongs to context {owner:?}; device {} works in {}: make the stream there \
+                     (cuDevicePrimaryCtxRetain or the CUDA runtime for the primary one), or give the provider that \
+                     context by option `context`",
                     context.device(),
-                    context.raw()
+                    context.describe()
                 )));
             }
         }

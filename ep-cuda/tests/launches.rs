@@ -219,6 +219,36 @@ fn movers_and_maps_launch_what_their_shapes_need() {
     rig.assert_clean();
 }
 
+#[test]
+fn scratch_memory_is_counted_and_limited() {
+    let rig = Rig::new(Setup { pools: 0, ..Setup::default() });
+    let sum = |limit: &str| {
+        let runtime = rig.runtime(&[("memory_limit", limit)]);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let mut bench = Bench::new(&runtime, device, &stream).unwrap();
+        let scratch = || {
+            let stats = device.memory_stats().unwrap();
+            stats.reserved_bytes - stats.in_use_bytes
+        };
+        assert_eq!(scratch(), 0);
+        let launched = bench.reduce(ReduceOp::SUM, 1, rig::ops::COUNT as i64, 1);
+        let counted = scratch();
+        drop(bench);
+        drop(stream);
+        assert_eq!(scratch(), 0);
+        launched.map(|()| counted)
+    };
+    // The buffers have 352 KiB together.
+    assert_eq!(sum("2000000"), Ok(1 << 20));
+    let error = sum("1000000").unwrap_err();
+    assert_eq!(error.code(), Code::OutOfMemory);
+    for word in ["scratch memory", "1048576 bytes are asked for", "`memory_limit`"] {
+        assert!(error.message().contains(word), "{word}: {error}");
+    }
+    rig.assert_clean();
+}
+
 /// Each launch of a layer_norm of f32: its rows, what is launched, and the dynamic shared memory that it asks for.
 fn layer_norms(cols: i64, each: &[(i64, &str, &[u32])]) {
     let rig = Rig::new(Setup::default());

@@ -64,6 +64,13 @@ fn one_of_each(arch: Arch) -> Vec<Spec> {
     chosen.into_values().collect()
 }
 
+/// The same kernel with indices of 64 bits, for more than 2^31 elements; none where indices have one width.
+fn wide(mut spec: Spec) -> Option<Spec> {
+    let index = spec.macros.iter_mut().find(|(name, _)| *name == "EP_INDEX")?;
+    index.1 = "u64".to_owned();
+    Some(spec)
+}
+
 #[test]
 fn a_kernel_is_compiled_once_and_then_found() {
     let Some(nvrtc) = compiler() else { return };
@@ -124,6 +131,26 @@ fn one_kernel_of_each_source_and_dtype_compiles() {
             compiler.code(&spec, arch).unwrap();
         }
     }
+}
+
+/// No standard table has them, as few launches need them: of each source one, and in CI of each source and dtype.
+#[test]
+fn the_kernels_for_more_than_two_to_the_31_elements_compile() {
+    let Some(nvrtc) = compiler() else { return };
+    let arch = Arch::new(9, 0);
+    let compiler = Compiler::new(Cache::new(Some("off")), Some(nvrtc), None);
+    let all = std::env::var_os("EP_TEST_ARCHS").is_some();
+    let mut seen = Vec::new();
+    for spec in one_of_each(arch).into_iter().filter_map(wide) {
+        if all || !seen.contains(&spec.source.name) {
+            seen.push(spec.source.name);
+            compiler.code(&spec, arch).unwrap();
+        }
+    }
+    println!("{} kernels with indices of 64 bits", seen.len());
+    seen.dedup();
+    let sources = ["binary", "copy", "copy_runs", "gather", "one_hot", "pad", "unary", "where"];
+    assert_eq!(seen, sources.map(|name| format!("{name}.cu")));
 }
 
 /// The driver reads the argument's size in the code, and refuses another one.

@@ -1,8 +1,9 @@
 """The stages of tests/gpu.sh. Each is a list of parts; a part is a program with a time limit and becomes a record.
 
-The report OUT/STAGE.json is {stage, machine, parts: [{name, status, seconds, ...}]}, written again after every part.
-Parts that it already has are not run again. `status` is ok, failed, or timeout: the part had a whole call's time.
+The report OUT/STAGE.json is {stage, machine, binaries, parts: [{name, status, seconds, ...}]}, written again after every
+part. Parts that it already has are not run again while `binaries`, a hash of programs and providers, is the same. `status` is ok, failed, or timeout: the part had a whole call's time.
 """
+import hashlib
 import json
 import os
 import re
@@ -60,6 +61,13 @@ class Place:
 
     def config(self, name):
         return self.bin / name
+
+    def binaries(self):
+        """A hash of what is tested: programs and providers with their names."""
+        found = hashlib.sha256()
+        for file in sorted(f for f in self.bin.iterdir() if f.is_file() and os.access(f, os.X_OK)):
+            found.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+        return found.hexdigest()[:16]
 
     def forced(self, strategy):
         """A config whose softmax uses one strategy. Libraries are named in full: it lies elsewhere."""
@@ -244,6 +252,13 @@ def limits(place):
     return [(op, check(op)) for op in SOFTMAX_OPS]
 
 
+def large(place):
+    """Launches on more than 2^31 elements and 2^32 bytes: three operands of EP_GPU_LARGE_BYTES."""
+    size = os.environ.get("EP_GPU_LARGE_BYTES")
+    flags = ["--large", *(["--large-bytes", size] if size else [])]
+    return [("large", program(lambda p: bench_program(p, *flags), lines=True))]
+
+
 def two(place):
     """The second GPU, and what goes between it and the first."""
     devices = sorted({row["device"] for row in query(place)})
@@ -384,6 +399,7 @@ def demo(place):
 STAGES = {
     "kit": kit,
     "limits": limits,
+    "large": large,
     "two": two,
     "sanitize": sanitize,
     "bench-ours": bench_ours,
@@ -410,20 +426,22 @@ def write(file, report):
     beside.replace(file)
 
 
-def load(file, stage):
+def load(file, stage, binaries):
     try:
         report = json.loads(file.read_text())
     except (OSError, ValueError):
         report = {}
-    if report.get("stage") != stage:
-        report = {"stage": stage, "machine": machine(), "parts": []}
+    if (report.get("stage"), report.get("binaries")) != (stage, binaries):
+        if report.get("parts"):
+            print(f"{stage}: {file.name} is of other binaries, or of another stage: all parts run again")
+        report = {"stage": stage, "machine": machine(), "binaries": binaries, "parts": []}
     return report
 
 
 def perform(stage, parts, file, place, seconds, clock=time.monotonic):
     """Runs what is not done; the exit code."""
     begin = clock()
-    report = load(file, stage)
+    report = load(file, stage, place.binaries())
     # Also where nothing is left, so that there is a report.
     write(file, report)
     done, ran_here = {p["name"] for p in report["parts"]}, 0

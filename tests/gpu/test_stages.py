@@ -12,6 +12,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 import stages
 
 
+class Built:
+    """A place with binaries of which nothing else is asked."""
+
+    hash = "one"
+
+    def binaries(self):
+        return self.hash
+
+
 class Clock:
     """Time that only parts let pass."""
 
@@ -27,6 +36,7 @@ class Perform(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.file = Path(self.folder.name, "kit.json")
         self.clock = Clock()
+        self.place = Built()
         self.calls = []
 
     def part(self, name, takes, status="ok"):
@@ -38,7 +48,7 @@ class Perform(unittest.TestCase):
         return name, part
 
     def perform(self, *parts, seconds=100):
-        code = stages.perform("kit", parts, self.file, None, seconds, self.clock)
+        code = stages.perform("kit", parts, self.file, self.place, seconds, self.clock)
         return code, [(p["name"], p["status"]) for p in json.loads(self.file.read_text())["parts"]]
 
     def test_a_second_call_goes_on_where_the_first_stopped(self):
@@ -71,6 +81,16 @@ class Perform(unittest.TestCase):
             self.calls.clear()
             self.assertEqual(self.perform(self.part("a", 1)), (0, [("a", "ok")]))
             self.assertEqual(self.calls, ["a"])
+
+
+    def test_parts_of_other_binaries_run_again(self):
+        parts = [self.part("a", 1), self.part("b", 1)]
+        self.perform(*parts)
+        self.perform(*parts)
+        self.assertEqual(self.calls, ["a", "b"])
+        self.place.hash = "another"
+        self.assertEqual(self.perform(*parts), (0, [("a", "ok"), ("b", "ok")]))
+        self.assertEqual(self.calls, ["a", "b", "a", "b"])
 
 
 class Programs(unittest.TestCase):
@@ -172,6 +192,29 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
         self.write("ep-gpu-bench", """echo '{"failed": 2}'; echo "error: 2 of 20" >&2; exit 1""")
         record = self.records(parts[:1], place)["softmax"]
         self.assertEqual((record["status"], record["result"], record["errors"]), ("failed", [{"failed": 2}], "error: 2 of 20\n"))
+
+    def test_all_groups_but_matmul_are_compiled_too(self):
+        names = [name for name, _ in stages.bench_peers(self.place())]
+        groups = stages.gpu_rows().groups()
+        self.assertIn("reduce compiled", names)
+        self.assertEqual([n for n in names if n.endswith(" compiled")], [f"{g} compiled" for g in groups if g != "matmul"])
+        compiled = {r["group"] for r in stages.gpu_rows().rows() if r["compiled"]}
+        self.assertEqual(compiled, set(groups) - {"matmul"})
+
+    def test_large_has_a_size_of_its_own(self):
+        place = self.place()
+        asked = self.records(stages.large(place), place)["large"]["result"][0]["asked"]
+        self.assertTrue(asked.endswith("cuda.toml --large"), asked)
+        with patch.dict(os.environ, EP_GPU_LARGE_BYTES="2000000"):
+            parts = stages.large(place)
+        self.assertIn("--large --large-bytes 2000000", self.records(parts, place)["large"]["result"][0]["asked"])
+
+    def test_binaries_are_known_by_their_bytes_and_names(self):
+        before = self.place().binaries()
+        (self.bin / "cuda.toml").write_text("# no binary")
+        self.assertEqual(self.place().binaries(), before)
+        self.write("ep-gpu-bench", "exit 1")
+        self.assertNotEqual(self.place().binaries(), before)
 
     def test_in_turns_the_median_counts_and_a_failure_is_told(self):
         times = iter([5.0, 1.0, 3.0, 9.0, 2.0, 1.0])

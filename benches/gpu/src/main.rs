@@ -4,6 +4,7 @@ mod bare;
 #[cfg(test)]
 mod fake;
 mod host;
+mod large;
 mod limits;
 mod operands;
 mod peers;
@@ -29,7 +30,7 @@ use std::process::ExitCode;
 /// Reads rows as benches/peers/gpu_rows.py prints them and writes a line of JSON for each when it is done: {peer, group, op,
 /// dtype, shape, us, copy_us, share, tflops, by}, or with `error` in place of times. Times are medians of the device's
 /// events over operands that rotate beyond the L2 cache. In place of that, what one of --host, --peer-copy, --limits,
-/// --first-result and --kernel asks for.
+/// --large, --first-result and --kernel asks for.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -40,7 +41,7 @@ struct Cli {
     #[arg(long, value_name = "NAME", default_value = "cuda:0")]
     device: String,
     /// The rows, `-` for standard input
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["host", "peer_copy", "limits", "first_result", "kernel"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["host", "peer_copy", "limits", "large", "first_result", "kernel"])]
     rows: Option<PathBuf>,
     /// What a launch costs the host, by each way to launch
     #[arg(long)]
@@ -56,6 +57,14 @@ struct Cli {
     /// each strategy and dtype: {op, dtype, strategy, widths, cases, failed, messages}
     #[arg(long, value_name = "OP")]
     limits: Option<String>,
+    /// Compares launches of many elements with their definition, at the ends and around powers of 2; a line for each:
+    /// {op, dtype, elements, windows, failed, messages}
+    #[arg(long)]
+    large: bool,
+    /// Bytes of each operand of --large, of which there are three
+    #[arg(long, value_name = "N", default_value_t = (1 << 32) + 1_234_567)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1 << 20..=1 << 36))]
+    large_bytes: u64,
     /// Computes one thing and ends
     #[arg(long)]
     first_result: bool,
@@ -127,6 +136,9 @@ fn run(cli: &Cli) -> Result<()> {
     if let Some(op) = &cli.limits {
         return at_limits(config, device, op);
     }
+    if cli.large {
+        return at_large(&runtime, device, cli.large_bytes);
+    }
     let rows = row::read(&text(cli.rows.as_deref())?)?;
     let (stream, copier) = (device.stream()?, Copier::new(&runtime, device)?);
     let mut copies = timing::Copies::default();
@@ -174,6 +186,20 @@ fn at_limits(mut config: Config, device: &Device, op: &str) -> Result<()> {
     }
     if failed > 0 {
         return Err(Error::internal(format!("{failed} of {cases} cases at the limits of {op} are wrong")));
+    }
+    Ok(())
+}
+
+fn at_large(runtime: &Runtime, device: &Device, bytes: u64) -> Result<()> {
+    let (mut failed, mut cases) = (0, 0);
+    large::check(runtime, device, bytes, |checked| {
+        (failed, cases) = (failed + u64::from(checked.failed > 0), cases + 1);
+        print(checked)
+    })?;
+    if failed > 0 {
+        return Err(Error::internal(format!(
+            "{failed} of {cases} launches on operands of {bytes} bytes are wrong"
+        )));
     }
     Ok(())
 }

@@ -199,7 +199,11 @@ impl Drop for Launches<'_> {
     }
 }
 
-fn primitive(runtime: &Runtime, device: &Device, row: &Row) -> Result<DynPrimitive> {
+/// The primitive of a row.
+///
+/// # Errors
+/// Where the device lacks it.
+pub fn primitive(runtime: &Runtime, device: &Device, row: &Row) -> Result<DynPrimitive> {
     let mut request = runtime.request(&row.primitive)?;
     for (name, value) in &row.selectors {
         request = request.selector(name, value)?;
@@ -216,7 +220,11 @@ fn primitive(runtime: &Runtime, device: &Device, row: &Row) -> Result<DynPrimiti
     runtime.primitive_dyn(device, &request)
 }
 
-fn arguments<'a>(primitive: &DynPrimitive, row: &'a Row, inputs: &'a [u64]) -> Result<DynArgs<'a>> {
+/// A launch of it, with the addresses of its inputs; that of the output is left out.
+///
+/// # Errors
+/// Where the primitive has no such arguments.
+pub fn arguments<'a>(primitive: &DynPrimitive, row: &'a Row, inputs: &'a [u64]) -> Result<DynArgs<'a>> {
     let mut args = primitive.args();
     for (name, value) in &row.sizes {
         args = args.size(name, *value)?;

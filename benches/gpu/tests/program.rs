@@ -6,11 +6,16 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The provider's plugin. Test programs are in `<target>/<profile>/deps`, plugins one folder up.
-fn plugin() -> PathBuf {
+/// A provider's plugin. Test programs are in `<target>/<profile>/deps`, plugins one folder up.
+fn plugin(provider: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();
-    let path = program.parent().and_then(|deps| deps.parent()).unwrap().join("libep_cuda.so");
-    assert!(path.is_file(), "{} is not built; run `cargo build -p ep-cuda-plugin` first", path.display());
+    let folder = program.parent().and_then(|deps| deps.parent()).unwrap();
+    let path = folder.join(format!("libep_{provider}.so"));
+    assert!(
+        path.is_file(),
+        "{} is not built; run `cargo build -p ep-{provider}-plugin` first",
+        path.display()
+    );
     path
 }
 
@@ -29,9 +34,18 @@ impl Ended {
 
 /// Runs the program where the driver shows so many devices.
 fn run(name: &str, devices: u32, arguments: &[&str], input: &str) -> Ended {
+    run_on("cuda", name, devices, arguments, input)
+}
+
+/// The same with one provider.
+fn run_on(provider: &str, name: &str, devices: u32, arguments: &[&str], input: &str) -> Ended {
     let config = PathBuf::from(format!("{}/{name}.toml", env!("CARGO_TARGET_TMPDIR")));
-    std::fs::write(&config, format!("[[provider]]\nname = \"cuda\"\npath = \"{}\"\n", plugin().display()))
-        .unwrap();
+    let plugin = plugin(provider);
+    std::fs::write(
+        &config,
+        format!("[[provider]]\nname = \"{provider}\"\npath = \"{}\"\n", plugin.display()),
+    )
+    .unwrap();
     let fake = Fake::beside_the_test();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ep-gpu-bench"));
     for variable in ["EP_CUDA_DRIVER", "EP_CUDA_NVRTC", "EP_CUDA_CUBLASLT"] {
@@ -123,6 +137,30 @@ fn rows_come_from_standard_input_and_one_that_fails_does_not_end_the_others() {
     assert!(timed["by"].as_str().is_some_and(|by| by.starts_with("cuda/softmax: warp")), "{timed}");
 }
 
+/// The definitions are those of the provider that computes here.
+#[test]
+fn large_launches_are_what_the_cpu_computes() {
+    let arguments = ["--large", "--large-bytes", "1100003", "--device", "cpu:0"];
+    let ended = run_on("cpu", "large-cpu", 1, &arguments, "");
+    assert!(ended.well, "{}: {:?}", ended.errors, ended.lines);
+    let families = ["abs", "cast", "fill", "pad", "permute: transpose", "gather", "softmax", "layer_norm"];
+    assert!(families.iter().all(|op| ended.values("op").contains(op)), "{:?}", ended.values("op"));
+    assert!(ended.lines.iter().all(|line| line["windows"].as_array().is_some_and(|w| w.len() >= 4)));
+}
+
+/// The fake's kernels compute nothing, and its driver copies and sets.
+#[test]
+fn large_launches_that_compute_nothing_are_wrong() {
+    let ended = run("large", 1, &["--large", "--large-bytes", "1100003"], "");
+    assert!(!ended.well && ended.errors.contains("31 of 33 launches on operands of 1100003 bytes are wrong"));
+    for line in &ended.lines {
+        let is_right = ["memset", "memcpy"].contains(&line["op"].as_str().unwrap());
+        assert_eq!(line["failed"] == 0, is_right, "{line}");
+        let told = line["messages"].as_array().unwrap();
+        assert!(told.iter().all(|m| m.as_str().is_some_and(|m| m.contains("] is "))), "{line}");
+    }
+}
+
 #[test]
 fn what_means_nothing_is_refused() {
     for (arguments, words) in [
@@ -130,6 +168,7 @@ fn what_means_nothing_is_refused() {
         (&["--peer-copy", "cuda:0"], "cuda:0 twice"),
         (&["--host", "--device", "cuda:7"], "no device `cuda:7`"),
         (&["--peer-copy", "cuda:1", "--bytes", "0"], "invalid value '0'"),
+        (&["--large", "--large-bytes", "1000"], "invalid value '1000'"),
     ] {
         let ended = run("refused", 1, arguments, "");
         assert!(!ended.well && ended.errors.contains(words), "{arguments:?}: {}", ended.errors);

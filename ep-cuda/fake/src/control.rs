@@ -65,6 +65,24 @@ extern "C" fn fakecuda_fail(call: u64, code: i32) -> i32 {
     })
 }
 
+#[unsafe(no_mangle)]
+extern "C" fn fakecuda_make_context(device: i32) -> u64 {
+    let mut handle = 0;
+    world(|w| {
+        handle = w.make_context(device);
+        0
+    });
+    handle
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fakecuda_end_context(handle: u64) -> i32 {
+    world(|w| {
+        w.end_context(handle);
+        0
+    })
+}
+
 /// Copies a text to `out` and returns its length; with no room, only that.
 fn text(text: &str, out: *mut u8, capacity: usize) -> usize {
     if text.len() <= capacity {
@@ -151,6 +169,16 @@ impl Fake {
     /// From now on counts calls from 1, empties the log, and lets call `number` fail with `code`; 0: none.
     pub fn fail(&self, number: u64, code: i32) {
         self.symbol::<extern "C" fn(u64, i32) -> i32>("fakecuda_fail")(number, code);
+    }
+
+    /// Makes a context of a device beside its primary one, as `cuCtxCreate` does, and returns its handle.
+    pub fn make_context(&self, device: i32) -> u64 {
+        self.symbol::<extern "C" fn(i32) -> u64>("fakecuda_make_context")(device)
+    }
+
+    /// Ends such a context, as `cuCtxDestroy` does.
+    pub fn end_context(&self, handle: u64) {
+        self.symbol::<extern "C" fn(u64) -> i32>("fakecuda_end_context")(handle);
     }
 
     fn text(&self, name: &str) -> Vec<String> {

@@ -86,6 +86,7 @@ fn find(name: &str) -> *const c_void {
         "cuDevicePrimaryCtxRelease" => devices::release as *const c_void,
         "cuCtxSetCurrent" => devices::set_current as *const c_void,
         "cuCtxGetCurrent" => devices::get_current as *const c_void,
+        "cuCtxGetDevice" => devices::context_device as *const c_void,
         "cuCtxGetStreamPriorityRange" => devices::priorities as *const c_void,
         "cuCtxEnablePeerAccess" => devices::enable_peer as *const c_void,
         "cuStreamCreateWithPriority" => streams::stream_create as *const c_void,

@@ -1,5 +1,6 @@
 //! A compiler whose code is the list of a source's kernels. A source that has the word `#error` does not compile;
-//! one that says `fake-argument-bytes: N` has a kernel with an argument of N bytes.
+//! one that says `fake-argument-bytes: N` has a kernel with an argument of N bytes. Kernels that are specialised for
+//! indices of 64 bits are called `name<u64>` in the log.
 
 use crate::cubin::FAKE_MAGIC;
 use std::ffi::{CStr, c_char, c_void};
@@ -79,11 +80,14 @@ fn kernels(source: &str) -> Vec<String> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcCompileProgram(
     program: *mut c_void,
-    _count: i32,
-    _options: *const *const c_char,
+    count: i32,
+    options: *const *const c_char,
 ) -> i32 {
     // SAFETY: a live program, used by one thread.
     let program = unsafe { &mut *program.cast::<Program>() };
+    // SAFETY: so many texts that end.
+    let is_wide =
+        (0..count as usize).any(|i| unsafe { CStr::from_ptr(*options.add(i)) } == c"-DEP_INDEX=u64");
     if program.source.contains("#error") {
         program.log = b"fake.cu(1): error: #error directive\0".to_vec();
         return COMPILATION;
@@ -92,7 +96,9 @@ unsafe extern "C" fn nvrtcCompileProgram(
     let bytes: String = marked.unwrap_or("").chars().take_while(char::is_ascii_digit).collect();
     let mut image = FAKE_MAGIC.to_owned();
     for name in kernels(&program.source) {
-        image.push_str(&format!("{name} {}\n", if bytes.is_empty() { "?" } else { &bytes }));
+        let (index, bytes) =
+            (if is_wide { "<u64>" } else { "" }, if bytes.is_empty() { "?" } else { &bytes });
+        image.push_str(&format!("{name}{index} {bytes}\n"));
     }
     program.image = image.into_bytes();
     program.image.push(0);

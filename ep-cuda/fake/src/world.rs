@@ -32,6 +32,9 @@ const DEVICE_BASE: u64 = 1 << 62;
 /// Each device has its own range.
 const DEVICE_STRIDE: u64 = 1 << 48;
 
+/// Larger blocks stay untouched: of them the machine needs addresses only, until somebody uses them.
+const MOST_TOUCHED: usize = 256 << 20;
+
 /// How the fake is set up.
 #[derive(Clone, Copy)]
 pub(crate) struct Config {
@@ -164,6 +167,8 @@ pub(crate) struct World {
     clock: u64,
     /// How often each primary context is retained.
     pub(crate) contexts: HashMap<u64, u32>,
+    /// The device of each context that was made beside the primary ones.
+    pub(crate) made: HashMap<u64, i32>,
     /// Contexts that may use another's memory.
     pub(crate) peers: Vec<(u64, u64)>,
     /// Pools whose memory other devices may use.
@@ -212,11 +217,6 @@ pub(crate) fn context_of(device: i32) -> u64 {
     0x100 + device as u64
 }
 
-/// The device of a context.
-pub(crate) fn device_of(context: u64) -> i32 {
-    context as i32 - 0x100
-}
-
 impl World {
     pub(crate) fn new(config: Config) -> World {
         World {
@@ -230,6 +230,7 @@ impl World {
             next: 0x1000,
             clock: 0,
             contexts: HashMap::new(),
+            made: HashMap::new(),
             peers: Vec::new(),
             access: Vec::new(),
             recordings: HashMap::new(),
@@ -243,6 +244,29 @@ impl World {
             execs: HashMap::new(),
             blas: HashMap::new(),
         }
+    }
+
+    /// The device of a context.
+    pub(crate) fn device_of(&self, context: u64) -> i32 {
+        self.made.get(&context).copied().unwrap_or(context as i32 - 0x100)
+    }
+
+    /// Makes a context, as another library does.
+    pub(crate) fn make_context(&mut self, device: i32) -> u64 {
+        self.initialized = true;
+        let handle = self.handle();
+        self.made.insert(handle, device);
+        self.contexts.insert(handle, 1);
+        self.streams.insert(handle, Stream { context: handle, ..Stream::default() });
+        handle
+    }
+
+    /// Ends a context that was made so; what is left in it counts as lost.
+    pub(crate) fn end_context(&mut self, handle: u64) {
+        self.made.remove(&handle);
+        self.contexts.remove(&handle);
+        self.streams.remove(&handle);
+        self.peers.retain(|(a, b)| *a != handle && *b != handle);
     }
 
     /// A handle that no object had before.
@@ -309,8 +333,10 @@ impl World {
         if data.is_null() {
             return Err(crate::result::OUT_OF_MEMORY);
         }
-        // SAFETY: just allocated. Fresh memory holds garbage that shows.
-        unsafe { data.write_bytes(0xa5, bytes) };
+        if bytes <= MOST_TOUCHED {
+            // SAFETY: just allocated. Fresh memory holds garbage that shows.
+            unsafe { data.write_bytes(0xa5, bytes) };
+        }
         let address = match device {
             None => data.expose_provenance() as u64,
             Some(device) => {
@@ -365,7 +391,7 @@ impl World {
     /// who have let it in.
     pub(crate) fn locate_for(&self, context: u64, address: u64, bytes: usize) -> Outcome<*mut u8> {
         let (block, at) = self.block(address, bytes)?;
-        let own = device_of(context);
+        let own = self.device_of(context);
         let allowed = match (block.device, block.pool) {
             (None, _) => true,
             (Some(device), _) if device == own => true,

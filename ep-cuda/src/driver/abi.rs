@@ -266,6 +266,7 @@ functions! {
 
     cuCtxSetCurrent @ 4000 (context: CuContext);
     cuCtxGetCurrent @ 4000 (out: *mut CuContext);
+    cuCtxGetDevice @ 2000 (out: *mut CuDevice);
     cuCtxGetStreamPriorityRange @ 5050 (least: *mut i32, greatest: *mut i32);
     cuCtxEnablePeerAccess @ 4000 (peer: CuContext, flags: u32);
 

@@ -189,6 +189,10 @@ pub(super) extern "C" fn get_current(out: *mut u64) -> i32 {
     call("cuCtxGetCurrent", "", Needs::Driver, |_| give(out, CURRENT.get()))
 }
 
+pub(super) extern "C" fn context_device(out: *mut i32) -> i32 {
+    call("cuCtxGetDevice", "", Needs::Context, |w| give(out, w.device_of(w.current()?)))
+}
+
 pub(super) extern "C" fn priorities(least: *mut i32, greatest: *mut i32) -> i32 {
     call("cuCtxGetStreamPriorityRange", "", Needs::Context, |_| {
         give(least, 0)?;

@@ -27,7 +27,7 @@ pub(super) extern "C" fn module_function(out: *mut u64, module: u64, name: *cons
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
     call("cuModuleGetFunction", format_args!("{module:#x}, {name}"), Needs::Context, |w| {
         let kernels = w.modules.get(&module).ok_or(INVALID_HANDLE)?;
-        let kernel = kernels.iter().find(|(n, _)| *n == name).ok_or(NOT_FOUND)?;
+        let kernel = kernels.iter().find(|(n, _)| n.split('<').next() == Some(&*name)).ok_or(NOT_FOUND)?;
         let (name, argument_bytes) = kernel.clone();
         let handle = w.handle();
         w.functions.insert(handle, Function { module, name, argument_bytes, shared: UNASKED });

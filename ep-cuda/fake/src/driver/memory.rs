@@ -6,7 +6,7 @@ use crate::world::*;
 
 pub(super) extern "C" fn memory_info(free: *mut usize, total: *mut usize) -> i32 {
     call("cuMemGetInfo", "", Needs::Context, |w| {
-        let used = w.used(device_of(w.current()?));
+        let used = w.used(w.device_of(w.current()?));
         give(free, (w.config.memory_bytes - used) as usize)?;
         give(total, w.config.memory_bytes as usize)
     })
@@ -14,7 +14,7 @@ pub(super) extern "C" fn memory_info(free: *mut usize, total: *mut usize) -> i32
 
 pub(super) extern "C" fn memory_alloc(out: *mut u64, bytes: usize) -> i32 {
     call("cuMemAlloc", bytes, Needs::Context, |w| {
-        let device = device_of(w.current()?);
+        let device = w.device_of(w.current()?);
         let address = w.allocate(bytes, Some(device), None)?;
         give(out, address)
     })

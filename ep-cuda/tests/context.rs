@@ -1,0 +1,172 @@
+//! Devices that work in a context of the host, on the fake driver.
+
+mod rig;
+
+use ep_core::primitive::{Fill, FillCall, FillDesc};
+use ep_core::provider::{Device, MemoryKind, Provider, Stream};
+use ep_core::{Code, DType, Error, Result, Scalar};
+use ep_cuda::device::CudaDevice;
+use ep_cuda::provider::CudaProvider;
+use ep_cuda::settings::Settings;
+use ep_registry::{Event, Runtime};
+use rig::{Rig, Setup, stream};
+
+/// The text of option `context`.
+fn option(contexts: &[u64]) -> String {
+    contexts.iter().map(|c| format!("{c:#x}")).collect::<Vec<_>>().join(",")
+}
+
+fn provider(rig: &Rig, contexts: &str) -> Result<CudaProvider> {
+    CudaProvider::new(&Settings { context: Some(contexts.to_owned()), ..rig.settings() })
+}
+
+/// Memory, a launch, events and a graph, through a host.
+fn work(runtime: &Runtime) -> Result<()> {
+    let device = runtime.device("cuda:0")?;
+    let (queue, other) = (device.stream()?, device.stream()?);
+    let x = device.upload(&[1.0f32; 256])?;
+    let mut y = device.alloc(DType::F32, 256)?;
+    let done = Event::new();
+    let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F32))?;
+    fill.launch(&queue, FillCall { count: 256, value: Scalar::F64(2.0), dst: &mut y })?;
+    queue.copy(&x, &mut y)?;
+    queue.record(&done)?;
+    other.wait(&done)?;
+    done.sync()?;
+    let graph = queue.capture(|s| s.copy(&x, &mut y))?;
+    graph.launch(&queue)?;
+    queue.sync()?;
+    assert_eq!(y.download::<f32>()?, [1.0; 256]);
+    device.trim()
+}
+
+#[test]
+fn all_work_is_in_the_given_context_which_stays() {
+    for pools in [0, 1] {
+        let rig = Rig::new(Setup { pools, ..Setup::default() });
+        let theirs = rig.fake.make_context(0);
+        work(&rig.runtime(&[("context", &option(&[theirs]))])).unwrap();
+        assert_eq!((rig.calls("cuDevicePrimaryCtxRetain"), rig.calls("cuDevicePrimaryCtxRelease")), (0, 0));
+        for line in rig.fake.log().iter().filter(|l| l.starts_with("cuCtxSetCurrent(")) {
+            let own = format!("cuCtxSetCurrent({theirs:#x}) = 0");
+            assert!([own.as_str(), "cuCtxSetCurrent(0x0) = 0"].contains(&line.as_str()), "{line}");
+        }
+        // It is alive, and nothing is left in it.
+        assert_eq!(rig.fake.leaks(), ["1 contexts"]);
+        rig.fake.end_context(theirs);
+        rig.assert_clean();
+    }
+}
+
+#[test]
+fn streams_are_adopted_from_that_context_alone() {
+    let rig = Rig::new(Setup::default());
+    let theirs = rig.fake.make_context(0);
+    {
+        let foreign = CudaDevice::FOREIGN_STREAMS.unwrap();
+        let given = provider(&rig, &option(&[theirs])).unwrap().open_device(0).unwrap();
+        let primary = rig.device();
+        let (made, of_primary) = (stream(&given), stream(&primary));
+        let adopted = (foreign.adopt)(&given, made.raw().raw()).unwrap();
+        let event = given.create_event().unwrap();
+        adopted.record(&event).unwrap();
+        adopted.sync().unwrap();
+        drop((adopted, (foreign.adopt)(&given, 0).unwrap()));
+        assert_eq!(rig.calls("cuStreamDestroy"), 0);
+        let refused = |device: &CudaDevice, stream: u64| (foreign.adopt)(device, stream).err().unwrap();
+        let own = primary.context().unwrap().raw().raw();
+        for error in [refused(&given, of_primary.raw().raw()), refused(&primary, made.raw().raw())] {
+            assert_eq!(error.code(), Code::InvalidArgument);
+            for context in [own, theirs] {
+                assert!(error.message().contains(&format!("{context:#x}")), "{context:#x}: {error}");
+            }
+        }
+    }
+    rig.fake.end_context(theirs);
+    rig.assert_clean();
+}
+
+#[test]
+fn contexts_of_other_devices_and_dead_ones_are_refused() {
+    let rig = Rig::new(Setup { devices: 2, ..Setup::default() });
+    let theirs = [rig.fake.make_context(0), rig.fake.make_context(1)];
+    let error = |contexts: &str, device: u32| -> Error {
+        let opened = provider(&rig, contexts).and_then(|p| p.open_device(device));
+        opened.and_then(|d| d.context().map(|_| ())).unwrap_err()
+    };
+    let wrong = error(&option(&[theirs[1]]), 0);
+    assert_eq!(wrong.code(), Code::InvalidArgument);
+    assert!(wrong.message().contains("is of device 1, and is given to device 0"), "{wrong}");
+    let text = error(&option(&[theirs[0], theirs[1], 7]), 0);
+    assert!(text.message().contains("3 contexts for 2 visible devices"), "{text}");
+    // In the order of the visible devices, as the option says.
+    let settings = Settings {
+        visible: Some("1,0".into()),
+        context: Some(format!("{:#x},primary", theirs[1])),
+        ..rig.settings()
+    };
+    let turned = CudaProvider::new(&settings).unwrap();
+    assert!((0..2).all(|i| turned.open_device(i).unwrap().context().is_ok()));
+    drop(turned);
+    rig.fake.end_context(theirs[0]);
+    let dead = error(&option(&[theirs[0]]), 0);
+    assert_eq!(dead.code(), Code::InvalidArgument);
+    for word in ["cannot be used", "cuCtxSetCurrent", "CUDA_ERROR_INVALID_CONTEXT"] {
+        assert!(dead.message().contains(word), "{word}: {dead}");
+    }
+    rig.fake.end_context(theirs[1]);
+    rig.assert_clean();
+}
+
+#[test]
+fn a_device_in_a_given_context_is_another_device() {
+    let rig = Rig::new(Setup { devices: 2, ..Setup::default() });
+    let theirs = [rig.fake.make_context(0), rig.fake.make_context(1)];
+    {
+        let given = provider(&rig, &option(&theirs)).unwrap();
+        let [a, b] = [0, 1].map(|i| given.open_device(i).unwrap());
+        assert_ne!(a.info().uuid, rig.device().info().uuid, "their memory is not the same");
+        assert!(a.info().reads.contains(&b.info().memory_space), "peers are those in the given contexts");
+        // Peers reach each other there.
+        let [of_a, of_b] = [&a, &b].map(|d| d.open_allocator(MemoryKind::Device).unwrap());
+        use ep_core::provider::{Allocator, CopyRequest};
+        let (src, dst) = (of_a.alloc(64, 64, None).unwrap(), of_b.alloc(64, 64, None).unwrap());
+        let [from, to] = [&a, &b].map(|d| d.info().memory_space);
+        let queue = stream(&a);
+        rig.fake.fail(0, 0);
+        let copy = CopyRequest { dst, dst_space: &to, src, src_space: &from, bytes: 64 };
+        // SAFETY: both are allocations of that size, which live until the wait.
+        unsafe { queue.copy(copy) }.unwrap();
+        queue.sync().unwrap();
+        let copies = rig.fake.log().into_iter().find(|l| l.starts_with("cuMemcpyPeerAsync(")).unwrap();
+        assert!(theirs.iter().all(|c| copies.contains(&format!("{c:#x}"))), "{copies}");
+        of_a.free(src, 64).unwrap();
+        of_b.free(dst, 64).unwrap();
+    }
+    theirs.iter().for_each(|c| rig.fake.end_context(*c));
+    rig.assert_clean();
+}
+
+#[test]
+fn a_call_that_fails_leaves_nothing_and_the_context_alive() {
+    let rig = Rig::new(Setup::default());
+    let run = |theirs: u64| -> Result<()> {
+        let runtime = Runtime::builder()
+            .linked_with::<CudaProvider>(rig.config(&[("context", &option(&[theirs]))]))
+            .build()?;
+        work(&runtime)
+    };
+    let mut failed = 0;
+    for number in 1.. {
+        rig.fake.reset(Setup::default());
+        let theirs = rig.fake.make_context(0);
+        rig.fake.fail(number, fakecuda::result::OUT_OF_MEMORY);
+        failed += usize::from(run(theirs).is_err());
+        let ended = (rig.fake.log().len() as u64) < number;
+        assert_eq!(rig.fake.leaks(), ["1 contexts"], "call {number}");
+        if ended {
+            break;
+        }
+    }
+    assert!(failed > 50, "{failed}");
+}
