@@ -276,13 +276,30 @@ macro_rules! every_call_fails_in_every_way {
 }
 
 every_call_fails_in_every_way!(a_hosts_program, demo, Setup { devices: 2, ..Setup::default() });
-every_call_fails_in_every_way!(
-    a_hosts_program_without_pools,
-    demo,
-    Setup { devices: 2, pools: 0, ..Setup::default() }
-);
 every_call_fails_in_every_way!(around_a_graph, graph_demo, Setup::default());
 every_call_fails_in_every_way!(around_a_graph_of_a_host, host_graph_demo, Setup::default());
+
+/// Memory that is not in the order of streams: every call fails for want of memory, and with one of the other
+/// codes in turns.
+mod a_hosts_program_without_pools {
+    use super::*;
+
+    fn setup() -> Setup {
+        Setup { devices: 2, pools: 0, ..Setup::default() }
+    }
+
+    #[test]
+    fn out_of_memory() {
+        calls_fail(setup(), demo, result::OUT_OF_MEMORY, |_| true);
+    }
+
+    #[test]
+    fn device_lost() {
+        for (place, code) in CODES.into_iter().skip(1).enumerate() {
+            calls_fail(setup(), demo, code, |n| n % 3 == place);
+        }
+    }
+}
 
 #[test]
 fn every_call_of_a_launch_of_each_op_fails() {

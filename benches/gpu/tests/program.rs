@@ -51,7 +51,10 @@ fn run_on(provider: &str, name: &str, devices: u32, arguments: &[&str], input: &
     for variable in ["EP_CUDA_DRIVER", "EP_CUDA_NVRTC", "EP_CUDA_CUBLASLT"] {
         command.env(variable, fake.path());
     }
-    command.env("EP_CUDA_CACHE", "off").env("FAKECUDA_DEVICES", devices.to_string());
+    command
+        .env_remove("CUDA_VISIBLE_DEVICES")
+        .env("EP_CUDA_CACHE", "off")
+        .env("FAKECUDA_DEVICES", devices.to_string());
     command.arg("--config").arg(&config).args(arguments);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
