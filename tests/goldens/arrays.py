@@ -1,11 +1,14 @@
 """Ops that move elements, make them, or add them up by position. NumPy and PyTorch say where elements go."""
 
+import math
+
 import numpy as np
 import torch
 from mpmath import mp, mpf
 
-from formats import DTYPES, FLOATS, INF, INTS, NAN, PARTS, File, decode, generator, int_range, rounded, spread, wrap
-from unary import ATTR, FUNCTIONS, cast_value, golden, int_points, points
+from formats import (DTYPES, FLOATS, INF, INTS, NAN, PARTS, SHAPES, File, generator, limits, rounded, specials,
+                     spread, wrap)
+from unary import ATTR, FUNCTIONS, cases, cast_points, cast_value, golden, int_points
 
 SEED = 11
 
@@ -22,9 +25,13 @@ def raw(dtype, shape, rng):
     return np.frombuffer(bytes(data), storage(dtype)).reshape(shape)
 
 
+# One dtype of each width.
+WHOLE = ("u8", "f16", "f32", "f64", "complex128")
+
+
 def fewer(dtype, cases, count):
     """All cases for one dtype of each width, and the first ones for the others, which move alike."""
-    return cases if dtype in ("u8", "f16", "f32", "f64", "complex128") else cases[:count]
+    return cases if dtype in WHOLE else cases[:count]
 
 
 def content(array):
@@ -48,13 +55,37 @@ def finite(dtype, rng, count):
     return int_points(dtype, rng, count + 13)[:count] if dtype != "bool" else [rng.randrange(2) for _ in range(count)]
 
 
+def wild(dtype, rng, count, above=None, below=None):
+    """Special values, and numbers of any size (between two powers of 2) and of everyday size; for integers everyday
+    ones."""
+    if dtype in PARTS:
+        re, im = (wild(PARTS[dtype], rng, count, above, below) for _ in range(2))
+        return [complex(a, b) for a, b in zip(re, im)]
+    if dtype not in FLOATS:
+        return finite(dtype, rng, count)
+    out = [x for x in specials(dtype) if below is None or not math.isfinite(x) or abs(x) < 2.0**below]
+    while len(out) < count:
+        out.append(rounded(dtype, spread(dtype, rng, above, below) if rng.random() < 0.4 else spread(dtype, rng, -4, 4)))
+    rng.shuffle(out)
+    return out[:count]
+
+
+def capped(dtype, size):
+    """A size that what stores it can hold."""
+    return min(float(size), limits("f64" if PARTS.get(dtype, dtype) == "f64" else "f32")[2])
+
+
 def total(dtype, terms):
     """The exact sum, rounded once, and the size of what was added."""
     if dtype in PARTS:
         (re, a), (im, b) = (total(PARTS[dtype], part) for part in ([z.real for z in terms], [z.imag for z in terms]))
-        return complex(re, im), a + b
+        return complex(re, im), capped(dtype, a + b)
     if dtype in FLOATS:
-        return rounded(dtype, mp.fsum(map(mpf, terms))), float(mp.fsum(abs(mpf(x)) for x in terms))
+        if not all(map(math.isfinite, terms)) or terms and not any(terms):
+            # IEEE's: NaN, infinities, and a sum of zeros, which is -0 where all of them are.
+            first, *rest = terms
+            return sum(rest, start=first), 0.0
+        return rounded(dtype, mp.fsum(map(mpf, terms))), capped(dtype, mp.fsum(abs(mpf(x)) for x in terms))
     x = sum(terms)
     return (int(x != 0), 0.0) if dtype == "bool" else (wrap(dtype, x), 0.0)
 
@@ -69,6 +100,17 @@ def add():
             file.add(dtypes={"data": dtype}, sizes={"count": count}, reads=[("srcs", dtype, s) for s in sources],
                      writes=[("dst", dtype, [y for y, _ in sums])],
                      scales={"dst": [s for _, s in sums]} if dtype in FLOATS or dtype in PARTS else {})
+        # Sums of two, which nothing on the way can make overflow: every pair of some special values, and any numbers.
+        rng = generator("add", dtype, "wild")
+        sources = [wild(dtype, rng, 2000) for _ in range(2)]
+        if dtype in FLOATS:
+            tiny, normal, largest = limits(dtype)
+            few = [0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, tiny, -tiny, normal, largest, -largest]
+            sources = [x + more for x, more in zip(sources, ([a for a in few for _ in few], few * len(few)))]
+        sums = [total(dtype, list(terms)) for terms in zip(*sources)]
+        file.add(dtypes={"data": dtype}, sizes={"count": len(sums)}, reads=[("srcs", dtype, s) for s in sources],
+                 writes=[("dst", dtype, [y for y, _ in sums])],
+                 scales={"dst": [s for _, s in sums]} if dtype in FLOATS or dtype in PARTS else {})
     return file
 
 
@@ -79,24 +121,29 @@ def tensor_fill():
             x = raw(dtype, (1,), rng)
             file.add(dtypes={"data": dtype}, sizes={"count": count}, reads=[("src", dtype, content(x))],
                      writes=[("dst", dtype, content(np.repeat(x, count)))])
+        for x in wild(dtype, generator("tensor_fill", dtype), 16):
+            file.add(dtypes={"data": dtype}, sizes={"count": 131}, reads=[("src", dtype, [x])], writes=[("dst", dtype, [x] * 131)])
     return file
 
 
 def arange():
     file = File("arange")
     for dtype in INTS + FLOATS:
-        for start, step in ((None, None), (3, None), (-5, 7), (2.5, -0.5), (0.1, 0.1), (1e10, 1e6), (None, -3)):
+        # The last ones pass the end of the dtype's range, integers more than once.
+        past = (100, 3) if dtype in INTS else (limits(dtype)[2] * 0.75, limits(dtype)[2] / 4096)
+        for start, step in ((None, None), (3, None), (-5, 7), (2.5, -0.5), (0.1, 0.1), (1e10, 1e6), (None, -3), past):
             if dtype in INTS and (isinstance(start, float) or isinstance(step, float)):
                 continue
+            count = 2000 if (start, step) == past else 300
             first, more = (0 if start is None else start), (1 if step is None else step)
             if dtype in INTS:
-                y = [wrap(dtype, first + i * more) for i in range(300)]
+                y = [wrap(dtype, first + i * more) for i in range(count)]
                 scales = {}
             else:
-                y = [rounded(dtype, mp.fadd(mpf(first), mp.fmul(i, more, exact=True), exact=True)) for i in range(300)]
-                scales = {"dst": [abs(first) + abs(i * more) for i in range(300)]}
+                y = [rounded(dtype, mp.fadd(mpf(first), mp.fmul(i, more, exact=True), exact=True)) for i in range(count)]
+                scales = {"dst": [capped(dtype, abs(first) + abs(i * more)) for i in range(count)]}
             scalars = {k: v for k, v in (("start", start), ("step", step)) if v is not None}
-            file.add(dtypes={"data": dtype}, sizes={"count": 300}, scalars=scalars, writes=[("dst", dtype, y)], scales=scales)
+            file.add(dtypes={"data": dtype}, sizes={"count": count}, scalars=scalars, writes=[("dst", dtype, y)], scales=scales)
         file.add(dtypes={"data": dtype}, sizes={"count": 0}, writes=[("dst", dtype, [])])
     big = 2**62
     file.add(dtypes={"data": "u64"}, sizes={"count": 9}, scalars={"start": big, "step": big},
@@ -106,7 +153,7 @@ def arange():
 
 def memset():
     file = File("memset")
-    for value, count in ((0, 7), (255, 65), (-1, 3), (513, 100), (-257, 9), (7.0, 5), (True, 4), (1, 0)):
+    for value, count in ((0, 7), (255, 65), (-1, 3), (513, 100), (-257, 9), (7.0, 5), (True, 4), (1, 0), (173, 2003)):
         file.add(sizes={"bytes": count}, selectors={}, scalars={"value": value}, writes=[("dst", "u8", [int(value) % 256] * count)])
     for value in (0.5, NAN, complex(1, 1)):
         file.add(sizes={"bytes": 3}, scalars={"value": value}, writes=[("dst", "u8", [0] * 3)], error=True)
@@ -116,7 +163,7 @@ def memset():
 def memcpy():
     file, rng = File("memcpy"), np.random.default_rng(SEED)
     for kind in ("auto", "host_to_device", "device_to_host", "device_to_device"):
-        for count in (0, 1, 63, 64, 1000):
+        for count in (0, 1, 63, 64, 1000, 2003):
             x = raw("u8", (count,), rng)
             file.add(selectors={"kind": kind}, sizes={"bytes": count}, reads=[("src", "u8", content(x))],
                      writes=[("dst", "u8", content(x))])
@@ -130,7 +177,8 @@ def permute():
              ([2, 2, 3, 2, 2], [4, 1, 3, 0, 2]), ([2, 1, 2, 3, 1, 2, 2, 2], [7, 6, 5, 4, 3, 2, 1, 0]), ([3, 0, 2], [2, 0, 1]),
              ([5, 6, 7, 8], [2, 3, 0, 1]), ([40, 65], [1, 0]), ([4, 3, 2], [0, 1, 2])]
     for dtype in DTYPES:
-        for dims, permutation in fewer(dtype, cases, 9):
+        wide = [([7, 11, 15], [1, 2, 0])]
+        for dims, permutation in fewer(dtype, cases + wide, 9) + wide * (dtype not in WHOLE):
             x = raw(dtype, dims, rng)
             file.add(dtypes={"data": dtype}, dims={"src_dims": dims, "permutation": permutation},
                      reads=[("src", dtype, content(x))], writes=[("dst", dtype, content(np.transpose(x, permutation)))])
@@ -140,8 +188,14 @@ def permute():
     return file
 
 
+def tiled(dtype, shape):
+    """A few values again and again: what is written over."""
+    few = np.frombuffer(content(raw(dtype, (7,), np.random.default_rng(3))), storage(dtype))
+    return np.resize(few, shape)
+
+
 def copy_nd():
-    file, rng = File("copy_nd"), np.random.default_rng(SEED)
+    file, rng, more = File("copy_nd"), np.random.default_rng(SEED), np.random.default_rng(SEED + 1)
     cases = [([], [], [], [], []), ([10], [2], [7], [1], [5]), ([6, 9], [1, 3], [8, 7], [4, 0], [3, 5]),
              ([4, 5, 6], [0, 0, 0], [4, 5, 6], [0, 0, 0], [4, 5, 6]), ([3, 4, 5, 2], [1, 0, 2, 0], [2, 4, 3, 2], [0, 0, 0, 0], [2, 4, 3, 2]),
              ([8, 3], [2, 0], [5, 3], [1, 0], [4, 3]), ([2, 3], [0, 0], [4, 4], [1, 1], [0, 3])]
@@ -153,6 +207,11 @@ def copy_nd():
             file.add(dtypes={"data": dtype}, dims={"dst_dims": dst_dims, "dst_pos": dst_pos, "src_dims": src_dims, "src_pos": src_pos,
                                                    "extent": extent},
                      reads=[("src", dtype, content(src)), ("dst", dtype, old)], writes=[("dst", dtype, content(dst))])
+        dst, src = tiled(dtype, [47, 50]), raw(dtype, [45, 51], more)
+        old = content(dst)
+        dst[1:45, 2:49] = src[:44, 3:50]
+        file.add(dtypes={"data": dtype}, dims={"dst_dims": [47, 50], "dst_pos": [1, 2], "src_dims": [45, 51], "src_pos": [0, 3], "extent": [44, 47]},
+                 reads=[("src", dtype, content(src)), ("dst", dtype, old)], writes=[("dst", dtype, content(dst))])
     for dst_pos, src_pos in (([3], [0]), ([0], [3])):
         file.add(dtypes={"data": "f32"}, dims={"dst_dims": [5], "dst_pos": dst_pos, "src_dims": [5], "src_pos": src_pos, "extent": [3]},
                  reads=[("src", "f32", [0.0] * 5), ("dst", "f32", [0.0] * 5)], writes=[("dst", "f32", [0.0] * 5)], error=True)
@@ -175,6 +234,26 @@ def reach(dims, strides, offset):
     return offset + 1 + sum((d - 1) * s for d, s in zip(dims, strides) if s > 0)
 
 
+def frame(src_dtype, points_, dst_dtype):
+    """Dims of all points (again and again if they are few), them column by column with gaps, and rows with gaps for
+    the results."""
+    rows = 50
+    cols = -(-max(len(points_), 2000) // rows)
+    x = [points_[0]] * ((rows + 3) * (cols - 1) + rows)
+    for i in range(rows * cols):
+        x[i // cols + i % cols * (rows + 3)] = points_[i % len(points_)]
+    old = finite(dst_dtype, generator("frame", dst_dtype), 7) * ((rows * (cols + 2)) // 7 + 1)
+    return [rows, cols], x, [1, rows + 3], old[: (rows - 1) * (cols + 2) + cols], [cols + 2, 1]
+
+
+def framed(dims, x, src_strides, old, dst_strides, f):
+    new = list(old)
+    for r in range(dims[0]):
+        for c in range(dims[1]):
+            new[r * dst_strides[0] + c] = f(x[r + c * src_strides[1]])
+    return new
+
+
 def strided_copy():
     file, rng = File("strided_copy"), np.random.default_rng(SEED)
     for dtype in DTYPES:
@@ -188,16 +267,18 @@ def strided_copy():
     # Casting, by positions.
     for src_dtype in DTYPES:
         for dst_dtype in DTYPES:
-            if src_dtype == dst_dtype:
-                continue
-            dims, src_strides, src_offset, dst_strides, dst_offset = STRIDED[5]
-            x = finite(src_dtype, generator("strided", src_dtype), reach(dims, src_strides, src_offset))
-            from_ = view(np.arange(len(x)), dims, src_strides, src_offset).ravel()
-            old = finite(dst_dtype, generator("strided", dst_dtype), reach(dims, dst_strides, dst_offset))
-            new = list(old)
-            for i, j in zip(from_, view(np.arange(len(old)), dims, dst_strides, dst_offset).ravel()):
-                new[j] = cast_value(x[i], src_dtype, dst_dtype)
-            strided(file, dims, src_dtype, src_strides, src_offset, x, dst_dtype, dst_strides, dst_offset, old, new)
+            if src_dtype != dst_dtype:
+                dims, src_strides, src_offset, dst_strides, dst_offset = STRIDED[5]
+                x = finite(src_dtype, generator("strided", src_dtype), reach(dims, src_strides, src_offset))
+                from_ = view(np.arange(len(x)), dims, src_strides, src_offset).ravel()
+                old = finite(dst_dtype, generator("strided", dst_dtype), reach(dims, dst_strides, dst_offset))
+                new = list(old)
+                for i, j in zip(from_, view(np.arange(len(old)), dims, dst_strides, dst_offset).ravel()):
+                    new[j] = cast_value(x[i], src_dtype, dst_dtype)
+                strided(file, dims, src_dtype, src_strides, src_offset, x, dst_dtype, dst_strides, dst_offset, old, new)
+            dims, x, src_strides, old, dst_strides = frame(src_dtype, cast_points(src_dtype, generator("cast", src_dtype)), dst_dtype)
+            new = framed(dims, x, src_strides, old, dst_strides, lambda v: cast_value(v, src_dtype, dst_dtype))
+            strided(file, dims, src_dtype, src_strides, 0, x, dst_dtype, dst_strides, 0, old, new)
     zeros = [0.0] * 64
     for dims, src_strides, dst_strides in (([3, 4], [4, 1], [1, 1]), ([3], [1], [0]), ([2, 3], [3, 1], [2, 1]), ([4], [-1], [1])):
         strided(file, dims, "f32", src_strides, 0, zeros, "f32", dst_strides, 0, zeros, zeros, error=True)
@@ -212,7 +293,7 @@ def strided(file, dims, src_dtype, src_strides, src_offset, src, dst_dtype, dst_
 
 def broadcast_elementwise_unary():
     file, rng = File("broadcast_elementwise_unary"), np.random.default_rng(SEED)
-    cases = [([3, 4], [4, 1], [3, 4], [4, 1]), ([4], [1], [3, 4], [4, 1]), ([3, 1], [1, 1], [3, 4], [1, 3]), ([], [], [2, 3], [3, 1]),
+    small = [([3, 4], [4, 1], [3, 4], [4, 1]), ([4], [1], [3, 4], [4, 1]), ([3, 1], [1, 1], [3, 4], [1, 3]), ([], [], [2, 3], [3, 1]),
              ([3, 4], [1, 3], [3, 4], [8, 2]), ([2, 1, 5], [5, 0, 1], [2, 3, 5], [15, 5, 1]), ([2, 3], [6, 2], [4, 2, 3], [6, 1, 2]), ([4], [0], [4], [1]),
              ([0, 3], [3, 1], [0, 3], [3, 1])]
 
@@ -223,7 +304,7 @@ def broadcast_elementwise_unary():
                  reads=[("src", src_dtype, src), ("dst", dst_dtype, old)], writes=[("dst", dst_dtype, new)])
 
     for dtype in DTYPES:
-        for case in cases:
+        for case in small:
             src_dims, src_strides, dst_dims, dst_strides = case
             src = raw(dtype, (reach(src_dims, src_strides, 0),), rng)
             dst = raw(dtype, (reach(dst_dims, dst_strides, 0),), rng).copy()
@@ -241,7 +322,7 @@ def broadcast_elementwise_unary():
             new[j] = f(x[i])
         launch(op, src_dtype, dst_dtype, case, x, old, new)
 
-    for case in cases[:7]:
+    for case in small[:7]:
         count = reach(case[0], case[1], 0)
         for dtype in FLOATS:
             x = finite(dtype, generator("strided", dtype), count)
@@ -250,6 +331,12 @@ def broadcast_elementwise_unary():
         for src_dtype, dst_dtype in (("f32", "f16"), ("i32", "f32"), ("f64", "i8"), ("u8", "bool"), ("bf16", "complex64")):
             x = finite(src_dtype, generator("strided", src_dtype), count)
             computed("cast", src_dtype, dst_dtype, case, x, lambda v: cast_value(v, src_dtype, dst_dtype))
+    for name, src_dtype, dst_dtype, points_, y in cases():
+        dims, x, src_strides, old, dst_strides = frame(src_dtype, points_, dst_dtype)
+        new, cols = list(old), dims[1]
+        for i in range(dims[0] * cols):
+            new[i // cols * dst_strides[0] + i % cols] = y[i % len(y)]
+        launch(name, src_dtype, dst_dtype, (dims, src_strides, dims, dst_strides), x, old, new)
     for case in (([2], [1], [3], [1]), ([2, 3], [3, 1], [2, 3], [1, 1]), ([2, 2], [2, 1], [2], [1])):
         src_dims, src_strides, dst_dims, dst_strides = case
         file.add(selectors={"op": "identity"}, dtypes={"src": "f32", "dst": "f32"},
@@ -259,7 +346,8 @@ def broadcast_elementwise_unary():
 
 
 def where():
-    file, rng = File("where"), np.random.default_rng(SEED)
+    file, rng, more = File("where"), np.random.default_rng(SEED), np.random.default_rng(SEED + 1)
+    truth = more.integers(0, 2, (43, 47))
     shapes = [([2, 3], [2, 3], [2, 3]), ([2, 3], [3], [2, 1]), ([], [2, 2], []), ([3, 1, 4], [5, 1], [1, 1, 4]), ([4], [], []),
               ([], [], []), ([2, 0], [1], [2, 1]), ([65], [65], [65]), ([2, 1], [1, 67], [1]), ([3, 4, 1, 2], [4, 5, 1], [5, 2])]
     for dtype in DTYPES:
@@ -273,6 +361,15 @@ def where():
                 file.add(dtypes={"cond": cond_dtype, "data": dtype}, dims={"cond_dims": cond_dims, "x_dims": x_dims, "y_dims": y_dims},
                          reads=[("cond", cond_dtype, content(cond)), ("x", dtype, content(x)), ("y", dtype, content(y))],
                          writes=[("dst", dtype, content(both[at]))])
+        x, y = raw(dtype, (43, 47), more), raw(dtype, (47,), more)
+        picked = np.where(truth != 0, np.arange(x.size).reshape(x.shape), x.size + np.arange(y.size))
+        for cond_dtype in ["bool"] + INTS:
+            # Any number but 0 is true.
+            few = np.random.default_rng(SEED).integers(1, 2 if cond_dtype == "bool" else 256, truth.shape)
+            cond = (truth * few << 8 * (DTYPES[cond_dtype][1] - 1)).astype(storage(cond_dtype))
+            file.add(dtypes={"cond": cond_dtype, "data": dtype}, dims={"cond_dims": [43, 47], "x_dims": [43, 47], "y_dims": [47]},
+                     reads=[("cond", cond_dtype, content(cond)), ("x", dtype, content(x)), ("y", dtype, content(y))],
+                     writes=[("dst", dtype, content(np.concatenate([x.ravel(), y])[picked]))])
     return file
 
 
@@ -282,7 +379,8 @@ def constant_pad():
              ([2, 3, 4, 5], [0, 0, 1, 1], [0, 0, 1, 1]), ([6, 8], [-3, -4], [-3, 2]), ([0, 3], [2, 0], [0, 1]), ([33, 65], [0, 3], [1, 0]), ([4], [-1], [-2])]
     values = [(0, "i64"), (15.0, "f64"), (-2, "i64"), (complex(1, -2), "complex128")]
     for dtype in DTYPES:
-        for i, (dims, before, after) in enumerate(fewer(dtype, cases, 7)):
+        wide = [([41, 45], [1, -2], [2, 5])] * (dtype not in WHOLE)
+        for i, (dims, before, after) in enumerate(fewer(dtype, cases, 7) + wide):
             x = raw(dtype, dims, rng)
             pads = [p for b, a in reversed(list(zip(before, after))) for p in (b, a)]
             index = torch.arange(x.size).reshape(dims)
@@ -304,6 +402,8 @@ def constant_pad():
 # outer, processed, inner, num_indices, offset, size
 WINDOWS = [(3, 7, 4, 5, 0, 0), (1, 9, 1, 20, 0, 0), (2, 5, 3, 8, 0, 5), (2, 4, 6, 12, 3, 11), (1, 4, 16, 30, 0, 9), (4, 6, 1, 70, 6, 12), (2, 3, 5, 0, 0, 0),
            (0, 3, 2, 4, 0, 0), (2, 33, 17, 21, 0, 0), (1, 30, 2, 40, 10, 70)]
+# Small tables and many indices, for each mode and dtype of indices.
+WIDE = (2, 9, 33, 31, 2, 13)
 MODES = ["wrap", "zero", "error"]
 
 
@@ -337,8 +437,20 @@ def gather():
             valid = np.where(indices < 0, indices + logical if mode == "wrap" else logical, indices)
             dst = np.take(axis, np.minimum(valid, logical), axis=1)
             record(file, mode, kind, dtype, (outer, processed, inner, n, offset, size), indices, src, dst)
+        more = np.random.default_rng(SEED + 1)
+        for mode in MODES:
+            outer, processed, inner, n, offset, size = WIDE
+            indices = draw(mode, more, n, size)
+            src = raw(dtype, (outer, processed, inner), more)
+            axis = np.zeros((outer, size + 1, inner), storage(dtype))
+            axis[:, offset : offset + processed] = src
+            valid = np.where(indices < 0, indices + size if mode == "wrap" else size, indices)
+            dst = np.take(axis, np.minimum(valid, size), axis=1)
+            for kind in ("i32", "i64"):
+                record(file, mode, kind, dtype, WIDE, indices, src, dst)
     # PyTorch agrees where it has the op.
-    src, indices = torch.randn(3, 7, 4), torch.tensor([0, 6, 2, 2, 5])
+    src = torch.randn(3, 7, 4, generator=torch.Generator().manual_seed(SEED))
+    indices = torch.tensor([0, 6, 2, 2, 5])
     picked = torch.index_select(src, 1, indices)
     record(file, "error", "i64", "f32", (3, 7, 4, 5, 0, 0), indices.numpy(), src.numpy(), picked.numpy())
     for mode, index in (("error", -1), ("error", 7), ("wrap", 7), ("wrap", -8), ("error", 2**40), ("wrap", 2**32 + 1)):
@@ -374,6 +486,17 @@ def batch_gather():
             valid = np.where(indices < 0, indices + logical if mode == "wrap" else logical, indices)
             dst = np.stack([np.take(axis[b], np.minimum(valid[b], logical), axis=1) for b in range(batch)])
             record(file, mode, kind, dtype, (outer, processed, inner, n, offset, size), indices, src, dst, batch=batch)
+        more = np.random.default_rng(SEED + 1)
+        for mode in MODES:
+            outer, processed, inner, n, offset, size = WIDE
+            indices = draw(mode, more, 2 * n, size).reshape(2, n)
+            src = raw(dtype, (2, outer, processed, inner), more)
+            axis = np.zeros((2, outer, size + 1, inner), storage(dtype))
+            axis[:, :, offset : offset + processed] = src
+            valid = np.where(indices < 0, indices + size if mode == "wrap" else size, indices)
+            dst = np.stack([np.take(axis[b], np.minimum(valid[b], size), axis=1) for b in range(2)])
+            for kind in ("i32", "i64"):
+                record(file, mode, kind, dtype, WIDE, indices, src, dst, batch=2)
     src = np.zeros((2, 1, 3, 2), np.float32)
     record(file, "error", "i32", "f32", (1, 3, 2, 2, 0, 0), np.array([0, 1, 2, 3]), src, src[:, :, :2], batch=2, error=True)
     return file
@@ -381,6 +504,25 @@ def batch_gather():
 
 def scatter_add():
     file = File("scatter_add")
+
+    def launch(mode, kinds, dtype, sizes, indices, src, old):
+        outer, processed, inner, n, offset, size = sizes
+        terms = [[x] for x in old]
+        for position, index in enumerate(indices):
+            place = resolve(mode, int(index), offset, processed, size)
+            if place is None:
+                continue
+            for o in range(outer):
+                for k in range(inner):
+                    terms[(o * processed + place) * inner + k].append(src[(o * n + position) * inner + k])
+        sums = [total(dtype, t) for t in terms]
+        named = dict(zip(("outer", "processed", "inner", "num_indices", "offset", "size"), sizes))
+        for kind in kinds:
+            file.add(selectors={"mode": mode}, dtypes={"indices": kind, "data": dtype}, sizes=named,
+                     reads=[("indices", kind, [int(x) for x in indices]), ("src", dtype, src), ("dst", dtype, old)],
+                     writes=[("dst", dtype, [y for y, _ in sums])],
+                     scales={"dst": [s for _, s in sums]} if dtype in FLOATS or dtype in PARTS else {})
+
     for dtype in DTYPES:
         if dtype == "bool":
             continue
@@ -390,20 +532,17 @@ def scatter_add():
             rng = generator("scatter", dtype, str(i))
             indices = draw(mode, np.random.default_rng(i), n, size or offset + processed)
             src, old = finite(dtype, rng, outer * n * inner), finite(dtype, rng, outer * processed * inner)
-            terms = [[x] for x in old]
-            for position, index in enumerate(indices):
-                place = resolve(mode, int(index), offset, processed, size)
-                if place is None:
-                    continue
-                for o in range(outer):
-                    for k in range(inner):
-                        terms[(o * processed + place) * inner + k].append(src[(o * n + position) * inner + k])
-            sums = [total(dtype, t) for t in terms]
-            named = dict(zip(("outer", "processed", "inner", "num_indices", "offset", "size"), sizes))
-            file.add(selectors={"mode": mode}, dtypes={"indices": kind, "data": dtype}, sizes=named,
-                     reads=[("indices", kind, [int(x) for x in indices]), ("src", dtype, src), ("dst", dtype, old)],
-                     writes=[("dst", dtype, [y for y, _ in sums])],
-                     scales={"dst": [s for _, s in sums]} if dtype in FLOATS or dtype in PARTS else {})
+            launch(mode, [kind], dtype, sizes, indices, src, old)
+        # No place twice: sums of two of any numbers, which nothing on the way can make overflow.
+        rng = generator("scatter", dtype, "wild")
+        src, old = wild(dtype, rng, 2 * 33 * 31), wild(dtype, rng, 2 * 33 * 31)
+        for mode in MODES:
+            order = np.random.default_rng(SEED).permutation(40)[:31]
+            if mode == "wrap":
+                order = np.where(order % 3 == 0, order - 40, order)
+            elif mode == "zero":
+                order[::7] = [-1, 40, 2**31 - 1, -(2**31), 41]
+            launch(mode, ["i32", "i64"], dtype, (2, 33, 31, 31, 4, 40), order, src, old)
     file.add(selectors={"mode": "wrap"}, dtypes={"indices": "i64", "data": "f32"},
              sizes={"outer": 1, "processed": 3, "inner": 1, "num_indices": 1}, reads=[("indices", "i64", [3]), ("src", "f32", [1.0]), ("dst", "f32", [0.0] * 3)],
              writes=[("dst", "f32", [0.0] * 3)], error=True)
@@ -429,6 +568,16 @@ def one_hot():
                          sizes={"num_indices": n, "depth": depth, "offset": offset, "size": size},
                          scalars={k: v for k, v in (("on", on), ("off", off)) if v is not None},
                          reads=[("indices", kind, [int(x) for x in indices])], writes=[("dst", dtype, [values[0] if h else values[1] for h in hot.ravel()])])
+        more = np.random.default_rng(SEED + 1)
+        for mode in MODES:
+            indices = draw(mode, more, 120, 20)
+            at = [(int(x) + (20 if mode == "wrap" and x < 0 else 0)) - 2 for x in indices]
+            values = [cast_value(v, "f64", dtype) for v in (-1.5, 3.25)]
+            for kind in ("i32", "i64"):
+                file.add(selectors={"mode": mode}, dtypes={"indices": kind, "data": dtype},
+                         sizes={"num_indices": 120, "depth": 17, "offset": 2, "size": 20}, scalars={"on": -1.5, "off": 3.25},
+                         reads=[("indices", kind, [int(x) for x in indices])],
+                         writes=[("dst", dtype, [values[k != x] for x in at for k in range(17)])])
     for mode, index in (("error", 5), ("error", -1), ("wrap", -6)):
         file.add(selectors={"mode": mode}, dtypes={"indices": "i32", "data": "f32"}, sizes={"num_indices": 1, "depth": 5},
                  reads=[("indices", "i32", [index])], writes=[("dst", "f32", [0.0] * 5)], error=True)

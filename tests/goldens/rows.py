@@ -1,13 +1,15 @@
 """Ops over rows and axes, and matrix products: exact by mpmath, and compared with PyTorch."""
 
+import cmath
 import math
 
 import numpy as np
 import torch
 from mpmath import mp, mpf
 
-from arrays import finite, total
-from formats import DTYPES, FLOATS, INF, INTS, NAN, PARTS, File, generator, int_range, rounded, spread, wrap
+from arrays import capped, finite, total, wild
+from formats import DTYPES, FLOATS, INF, INTS, NAN, PARTS, File, generator, int_range, limits, rounded, spread, wrap
+from formats import SHAPES as FORMATS
 
 TORCH = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64, "complex64": torch.complex64,
          "complex128": torch.complex128, "bool": torch.bool, "i8": torch.int8, "u8": torch.uint8, "i16": torch.int16, "i32": torch.int32,
@@ -207,15 +209,21 @@ def rms_norm():
 
 # outer, reduced, inner
 AXES = [(3, 1, 1), (5, 37, 1), (1, 513, 1), (4, 9, 6), (2, 33, 17), (3, 0, 2), (0, 4, 1), (1, 7, 65), (1, 1000, 1)]
+# Short ones with any numbers, of which three cannot overflow.
+WIDE = (41, 3, 49)
 
 
 def reduce():
     file = File("reduce")
     for op, src, dst in reductions():
-        for axes in AXES:
+        for axes in AXES + [WIDE]:
             outer, reduced, inner = axes
             rng = generator("reduce", src, str(axes))
-            x = finite(src, rng, outer * reduced * inner)
+            below = FORMATS[PARTS.get(src, src)][2] - 2 if src in FLOATS or src in PARTS else None
+            # Smaller ones would decide ties of others from beyond the bits of the references.
+            x = wild(src, rng, outer * reduced * inner, -40 if below else None, below) if axes == WIDE else finite(src, rng, outer * reduced * inner)
+            if axes == WIDE and src in PARTS:
+                x = [z if cmath.isfinite(z) else complex(1, -2) for z in x]
             if src in FLOATS and axes == (4, 9, 6):
                 x[10], x[60], x[70], x[71] = NAN, INF, -INF, 0.0
             if op == "prod" and src in FLOATS + list(PARTS):
@@ -223,8 +231,12 @@ def reduce():
                 near = [rounded(PARTS.get(src, src), math.copysign(2.0 ** rng.uniform(-0.3, 0.3), rng.random() - 0.3)) for _ in range(2 * len(x))]
                 x = [complex(a, b / 8) for a, b in zip(near, near[len(x):])] if src in PARTS else near[: len(x)]
                 x = [complex(rounded(PARTS[src], v.real), rounded(PARTS[src], v.imag)) if src in PARTS else v for v in x]
-            if op in ("any", "all") and src not in FLOATS + list(PARTS):
-                x = [v if rng.random() < 0.1 and op == "any" or rng.random() < 0.97 and op == "all" else 0 for v in x]
+                if axes == WIDE and src in FLOATS:
+                    for i in range(0, len(x), 37):
+                        x[i] = (0.0, INF, NAN, -INF, -0.0)[i // 37 % 5]
+            if op in ("any", "all") and (axes == WIDE or src not in FLOATS + list(PARTS)):
+                rare = 0.3 if axes == WIDE else 0.1
+                x = [v if rng.random() < rare and op == "any" or rng.random() < 0.97 and op == "all" else 0 for v in x]
             both = [combine(op, dst, line) for line in lines(x, outer, reduced, inner)]
             y, scale = [v for v, _ in both], [s for _, s in both]
             floats = dst in FLOATS or dst in PARTS
@@ -262,16 +274,16 @@ def combine(op, dst, x):
         return wrap(dst, sum(x) if op == "sum" else math.prod(x)), 0.0
     if op == "prod":
         return product(dst, x)
-    if any(v != v or abs(v) == INF for v in x):
-        s = sum(x)
-        return s, 0.0
+    if dst in FLOATS and x and (not all(map(math.isfinite, x)) or not any(x)):
+        # IEEE's, as it begins with the first: -0 where all are.
+        return sum(x[1:], start=x[0]), 0.0
     if op == "mean" and not x:
         return (complex(NAN, NAN) if dst in PARTS else NAN), 0.0
     n = len(x) if op == "mean" else 1
     if dst in PARTS:
         re, im = mp.fsum(mpf(v.real) for v in x) / n, mp.fsum(mpf(v.imag) for v in x) / n
-        return complex(rounded(PARTS[dst], re), rounded(PARTS[dst], im)), float(mp.fsum(abs(mp.mpc(v)) for v in x) / n)
-    return rounded(dst, mp.fsum(map(mpf, x)) / n), float(mp.fsum(abs(mpf(v)) for v in x) / n)
+        return complex(rounded(PARTS[dst], re), rounded(PARTS[dst], im)), capped(dst, mp.fsum(abs(mp.mpc(v)) for v in x) / n)
+    return rounded(dst, mp.fsum(map(mpf, x)) / n), capped(dst, mp.fsum(abs(mpf(v)) for v in x) / n)
 
 
 def product(dst, x):
@@ -280,6 +292,8 @@ def product(dst, x):
         for v in x:
             y *= mp.mpc(v)
         return complex(rounded(PARTS[dst], y.real), rounded(PARTS[dst], y.imag)), float(abs(y)) * (1 + len(x) / 8)
+    if not all(map(math.isfinite, x)) or 0 in x:
+        return float(math.prod(x)), 0.0
     y = mp.mpf(1)
     for v in x:
         y *= mpf(v)
@@ -303,9 +317,9 @@ def arg_reduce():
         if src in PARTS:
             continue
         for op in ("argmax", "argmin"):
-            for axes in AXES:
+            for axes in AXES + [WIDE]:
                 outer, reduced, inner = axes
-                x = finite(src, generator("arg", src, str(axes)), outer * reduced * inner)
+                x = (wild if axes == WIDE else finite)(src, generator("arg", src, str(axes)), outer * reduced * inner)
                 if reduced > 5 and src in FLOATS:
                     for at, v in ((3, NAN), (5, NAN), (7, INF), (40, -INF), (41, 0.0), (42, -0.0), (100, NAN)):
                         if at < len(x):
@@ -358,6 +372,9 @@ def finished(dtype, product_, size, old, alpha, beta):
     if dtype in INTS:
         return wrap(dtype, alpha * product_ + beta * old), 0.0
     kind = mp.mpc if dtype in PARTS else mpf
+    if dtype in FLOATS and not mp.isfinite(product_):
+        # A factor that is not given is none.
+        return rounded(dtype, product_), 0.0
     y = kind(alpha) * product_ + kind(beta) * kind(old)
     scale = float(abs(kind(alpha)) * size + abs(kind(beta) * kind(old)))
     if dtype in PARTS:
@@ -385,11 +402,17 @@ def contract(a, b):
     return np.matmul(a, b), np.matmul(np.frompyfunc(abs, 1, 1)(a), np.frompyfunc(abs, 1, 1)(b))
 
 
-def launch_product(file, op, dtype, shapes, trans, sizes, dims, seed, ab):
+def launch_product(file, op, dtype, shapes, trans, sizes, dims, seed, ab, special=False):
     """shapes: of a and b as stored and of c; batch dimensions that c lacks or has as 1 are summed."""
     alpha, beta = ab
     rng = generator(op, dtype, str(seed))
     a_values, b_values, c_values = (finite(dtype, rng, math.prod(s)) for s in shapes)
+    if special and dtype in FLOATS:
+        tiny, normal, _ = limits(dtype)
+        for i, v in ((3, NAN), (20, INF), (30, -INF), (40, 0.0), (50, tiny), (61, -normal), (72, -0.0)):
+            a_values[i] = v
+        for i, v in ((4, -INF), (21, NAN), (33, 0.0), (45, -tiny)):
+            b_values[i] = v
     a, b = plain(dtype, a_values, shapes[0], trans[0]), plain(dtype, b_values, shapes[1], trans[1])
     y, size = contract(a, b)
     target = (1,) * (y.ndim - len(shapes[2])) + tuple(shapes[2])
@@ -421,6 +444,13 @@ def stored(rows, cols, trans):
     return [cols, rows] if trans else [rows, cols]
 
 
+def wide(file, op, dtype, named):
+    """A product of 41 and 29 for each transposition, of the same values, floats with special ones."""
+    for trans in TRANSPOSES:
+        shapes, sizes, dims = named(stored(41, 6, trans[0]), stored(6, 29, trans[1]))
+        launch_product(file, op, dtype, shapes, trans, sizes, dims, "wide", (None, None), special=True)
+
+
 def matmul():
     file = File("matmul")
     for dtype in INTS + FLOATS + list(PARTS):
@@ -429,6 +459,7 @@ def matmul():
                 for ab in factors_of(dtype)[:: 1 if i in (1, 6) else 2][: 1 if i in (5, 8) else 4]:
                     shapes = stored(m, k, trans[0]), stored(k, n, trans[1]), [m, n]
                     launch_product(file, "matmul", dtype, shapes, trans, {"m": m, "n": n, "k": k}, {}, (i, trans), ab)
+        wide(file, "matmul", dtype, lambda a, b: ((a, b, [41, 29]), {"m": 41, "n": 29, "k": 6}, {}))
     for dtype, ab in (("i32", (0.5, None)), ("f32", (complex(1, 1), None)), ("u8", (None, 0.25)), ("u8", (-1, None)), ("i8", (None, 128))):
         file.add(selectors={"transpose_a": "none", "transpose_b": "none"}, dtypes={"data": dtype}, sizes={"m": 1, "n": 1, "k": 1},
                  scalars={k: v for k, v in zip(("alpha", "beta"), ab) if v is not None},
@@ -444,6 +475,7 @@ def batch_matmul():
                 for ab in factors_of(dtype)[: 2 if i < 2 else 1]:
                     shapes = [batch] + stored(m, k, trans[0]), [batch] + stored(k, n, trans[1]), [batch, m, n]
                     launch_product(file, "batch_matmul", dtype, shapes, trans, {"batch": batch, "m": m, "n": n, "k": k}, {}, (i, trans), ab)
+        wide(file, "batch_matmul", dtype, lambda a, b: (([2] + a, [2] + b, [2, 41, 29]), {"batch": 2, "m": 41, "n": 29, "k": 6}, {}))
     return file
 
 
@@ -461,6 +493,8 @@ def broadcast_matmul():
                 shapes = a + stored(m, k, trans[0]), b + stored(k, n, trans[1]), c + [m, n]
                 dims = dict(zip(("a_dims", "b_dims", "c_dims"), shapes))
                 launch_product(file, "broadcast_matmul", dtype, shapes, trans, {}, dims, (i, m), ab)
+        wide(file, "broadcast_matmul", dtype,
+             lambda a, b: (([2] + a, b, [2, 41, 29]), {}, {"a_dims": [2] + a, "b_dims": b, "c_dims": [2, 41, 29]}))
     for a, b, c in (([2, 3], [4, 5], [2, 5]), ([2, 2, 3], [3, 3, 5], [2, 2, 5]), ([2, 3], [3, 5], [2, 2, 5]), ([3, 2, 3], [3, 5], [2, 2, 5])):
         file.add(selectors={"transpose_a": "none", "transpose_b": "none"}, dtypes={"data": "f32"}, dims={"a_dims": a, "b_dims": b, "c_dims": c},
                  reads=[("a", "f32", [1.0] * math.prod(a)), ("b", "f32", [1.0] * math.prod(b))], writes=[("c", "f32", [0.0] * math.prod(c))], error=True)

@@ -1,5 +1,6 @@
 """elementwise_unary, cast and fill."""
 
+import functools
 import math
 
 from mpmath import mp, mpf
@@ -75,16 +76,31 @@ SIGNED_ZERO = {"ceil", "floor", "trunc", "round", "rint"}
 HALF_PI = math.pi / 2
 TRIG = [k * HALF_PI for k in range(-12, 13) if k] + [355.0, 1e5, 1e22, 6381956970095103.0 * 2.0**797]
 ROUNDS = [k + 0.5 for k in range(-6, 7)] + [2.0**22 + 0.5, 2.0**51 + 0.5, 2.0**52, 2.0**53, -(2.0**51) - 0.5, 1023.5]
-LGAMMA_ROOTS = [1, 2, -2.4570247382208006, -2.7476826467274127, -3.143580888349980, -3.9552942848585977,
-                -4.039361839740537, -4.9915447890050476, -5.008218168440769]
-DIGAMMA_ROOTS = [1.4616321449683623, -0.5040830082644554, -1.5734984731623904, -2.6107208684441448,
-                 -3.6352933664369010, -4.6532377617431424]
+LGAMMA_ROOTS = [1, 2, -2.4570247382208006, -2.7476826467274127, -3.14358088834998, -3.955294284858598,
+                -4.039361839740537, -4.991544640560048, -5.0082181683225935]
+DIGAMMA_ROOTS = [1.4616321449683623, -0.5040830082644554, -1.5734984731623904, -2.6107208684441447,
+                 -3.635293366436901, -4.653237761743142]
+# In f64 and f32, where e^x is halfway from the largest number to infinity, the least normal one, and half the least
+# number of all: log(2^1024 - 2^970), log(2^-1022), log(2^-1075).
+EXP_OVER, EXP_NORMAL, EXP_UNDER = ([709.782712893384, 88.72283908187067], [-708.3964185322641, -87.3365447505531],
+                                   [-745.1332191019412, -103.97207708399179])
+# Where 1 + e^x is halfway to 1's neighbour, 1 - e^x to the one below: log(2^-53), log(2^-54).
+ONE = [-36.7368005696771, -16.635532333438686, -37.42994775023705, -17.328679513998633]
+# Where cosh is halfway to infinity.
+COSH_OVER = [710.475860073944, 89.41598626243062]
+# Where gates times x are normal and half the least number: roots of log(x) - c x - log1p(e^(-c x)) - log(2^-1022) and so on.
+SILU = [-714.9686572379665, -751.7556304135238, -91.85677532459547, -108.66030361932556]
+QUICK_GELU = [-419.76269569542546, -441.3766849434017, -53.65399570749889, -63.527348758093034]
+FAST_GELU = [-21.176880491993494, -21.54707565497368, -10.100637502490063, -10.770868370805967]
+GELU = [-37.61586831395599, -38.58014022378236, -13.146246717861361, -14.356067982158693]
+# Where erfc is normal, half the least number, and halfway to 2.
+ERFC = [26.54325845425098, 27.226017111108362, 9.194549449134673, 10.054194928818095, -5.8635847487551676, -3.832506856900711]
 POLES = [-float(k) for k in range(1, 12)] + [-100.0, -1000.0]
 FUNCTIONS = {
     "elu": (lambda x: x if x > 0 else A0 * mp.expm1(x), (0.0, -0.0, INF, -0.75), [-37, -745], [(-40, 5)]),
     "celu": (lambda x: x if x > 0 else A0 * mp.expm1(x / A0), (0.0, -0.0, INF, -0.75), [-27], [(-40, 5)]),
     "relu": (lambda x: max(x, mpf(0)), (0.0, 0.0, INF, 0.0), [], [(-3, 3)]),
-    "gelu": (lambda x: x * erfc(-x / SQRT2) / 2, (0.0, -0.0, INF, NAN), [-38.4, -14.2, 8.3], [(-15, 10), (-40, -10)]),
+    "gelu": (lambda x: x * erfc(-x / SQRT2) / 2, (0.0, -0.0, INF, NAN), GELU + [8.3], [(-15, 10), (-40, -10)]),
     "hard_swish": (lambda x: mpf(0) if x <= -3 else x if x >= 3 else x * (x + 3) / 6, (0.0, -0.0, INF, 0.0), [-3, 3],
                    [(-4, 4)]),
     "hard_sigmoid": (lambda x: mpf(0) if x <= -3 else mpf(1) if x >= 3 else (x + 3) / 6, (0.5, 0.5, 1.0, 0.0), [-3, 3],
@@ -92,19 +108,20 @@ FUNCTIONS = {
     "hard_shrink": (lambda x: mpf(0) if abs(x) <= A0 else x, (0.0, 0.0, INF, -INF), [0.75, -0.75], [(-2, 2)]),
     "hard_tanh": (lambda x: min(max(x, A0), A1), (0.75, 0.75, 1.5, 0.75), [0.75, 1.5], [(-1, 3)]),
     "leaky_relu": (lambda x: x if x > 0 else A0 * x, (0.0, -0.0, INF, -INF), [], [(-3, 3)]),
-    "mish": (lambda x: x * mp.tanh(soft_plus(x)), (0.0, -0.0, INF, NAN), [-745, -103, -36, 20, 40, -1.19], [(-40, 25), (-750, -80)]),
+    "mish": (lambda x: x * mp.tanh(soft_plus(x)), (0.0, -0.0, INF, NAN), SILU + [-36, 20, 40, -1.19],
+             [(-40, 25), (-750, -80)]),
     "selu": (lambda x: SELU_SCALE * (x if x > 0 else SELU_ALPHA * mp.expm1(x)),
              (0.0, -0.0, INF, rounded("f64", -SELU_SCALE * SELU_ALPHA)), [-37], [(-40, 5)]),
-    "silu": (lambda x: x * sigmoid(x), (0.0, -0.0, INF, NAN), [-745, -103, -88, -36, 37, -1.278], [(-40, 40), (-750, -80)]),
+    "silu": (lambda x: x * sigmoid(x), (0.0, -0.0, INF, NAN), SILU + [-36, 37, -1.278], [(-40, 40), (-750, -80)]),
     "soft_shrink": (lambda x: x + A0 if x < -A0 else x - A0 if x > A0 else mpf(0), (0.0, 0.0, INF, -INF), [0.75, -0.75],
                     [(-2, 2)]),
     "soft_sign": (lambda x: x / (1 + abs(x)), (0.0, -0.0, NAN, NAN), [], [(-20, 20)]),
     "soft_plus": (lambda x: x if x * A0 > A1 else soft_plus(x * A0) / A0, (rounded("f64", mp.log(2) / A0),) * 2 + (INF, 0.0),
                   [2, -50, -1000], [(-40, 3), (-1000, -80)]),
-    "tanh": (mp.tanh, (0.0, -0.0, 1.0, -1.0), [9, 19.1, 22, 0.0005, 0.55], [(-10, 10), (-1, 1)]),
+    "tanh": (mp.tanh, (0.0, -0.0, 1.0, -1.0), [9.010913339828708, 19.061547465398498, 22, 0.0005, 0.55], [(-10, 10), (-1, 1)]),
     "threshold": (lambda x: A1 if x <= A0 else x, (1.5, 1.5, INF, 1.5), [0.75], [(-2, 2)]),
-    "fast_gelu": (lambda x: x * sigmoid(2 * fast_gelu_argument(x)), (0.0, -0.0, INF, NAN), [-5, -10, -21], [(-22, 10)]),
-    "quick_gelu": (lambda x: x * sigmoid(mpf(1.702) * x), (0.0, -0.0, INF, NAN), [-437, -60, -50], [(-60, 30), (-440, -50)]),
+    "fast_gelu": (lambda x: x * sigmoid(2 * fast_gelu_argument(x)), (0.0, -0.0, INF, NAN), FAST_GELU + [-5], [(-22, 10)]),
+    "quick_gelu": (lambda x: x * sigmoid(mpf(1.702) * x), (0.0, -0.0, INF, NAN), QUICK_GELU + [-50], [(-60, 30), (-440, -50)]),
     "square_relu": (lambda x: x * x if x > 0 else mpf(0), (0.0, 0.0, INF, 0.0), [], [(-3, 30)]),
     "abs": (abs, (0.0, 0.0, INF, INF), [], [(-3, 3)]),
     "acos": (guarded(mp.acos, lambda x: abs(x) <= 1), (rounded("f64", mp.pi / 2),) * 2 + (NAN, NAN), [1, -1, 0.5, -0.5],
@@ -117,35 +134,37 @@ FUNCTIONS = {
               [1, -1, 0.5], [(-1, 1), (0.99, 1)]),
     "ceil": (mp.ceil, (0.0, -0.0, INF, -INF), ROUNDS, [(-4, 4), (-1000, 1000)]),
     "cos": (mp.cos, (1.0, 1.0, NAN, NAN), TRIG, [(-10, 10), (-1000, 1000)]),
-    "cosh": (mp.cosh, (1.0, 1.0, INF, INF), [710.475, 88.7, 89.4, 11.09], [(-5, 5), (-711, 711), (-90, 90)]),
+    "cosh": (mp.cosh, (1.0, 1.0, INF, INF), COSH_OVER + [88.7, 11.09], [(-5, 5), (-711, 711), (-90, 90)]),
     "digamma": (digamma, (-INF, INF, INF, NAN), DIGAMMA_ROOTS + POLES, [(-10, 10), (0, 3), (0, 50)]),
     "trigamma": (trigamma, (INF, INF, 0.0, NAN), POLES, [(-10, 10), (0, 3), (0, 50)]),
     "erf": (lambda x: mp.erf(x) if abs(x) < 10000 else mp.sign(x), (0.0, -0.0, 1.0, -1.0), [0.5, 0.84375, 1.25, 5.92, 3.92], [(-3, 3), (-6.5, 6.5)]),
-    "erfc": (erfc, (1.0, 1.0, 0.0, 2.0), [0.5, 0.84375, 1.25, 10.05, 26.54, 27.2, -6], [(-3, 3), (-7, 28), (0, 11)]),
-    "exp": (mp.exp, (1.0, 1.0, INF, 0.0), [709.782712893384, -708.396, -745.133, 88.7228, -87.3365, -103.97, 11.09, -16.6],
+    "erfc": (erfc, (1.0, 1.0, 0.0, 2.0), [0.5, 0.84375, 1.25, -6] + ERFC, [(-3, 3), (-7, 28), (0, 11)]),
+    "exp": (mp.exp, (1.0, 1.0, INF, 0.0), EXP_OVER + EXP_NORMAL + EXP_UNDER + [11.09, -16.6],
             [(-5, 5), (-746, 710), (-104, 89)]),
     "exp2": (lambda x: mpf(2) ** x, (1.0, 1.0, INF, 0.0), [1024, -1022, -1074, -1075, 128, -126, -149, -150, 16, -24],
              [(-5, 5), (-1076, 1025), (-150, 129)]),
-    "expm1": (mp.expm1, (0.0, -0.0, INF, -1.0), [709.782712893384, 88.7228, 11.09, -37, -17, 0.35], [(-5, 5), (-40, 710), (-18, 89)]),
+    "expm1": (mp.expm1, (0.0, -0.0, INF, -1.0), EXP_OVER + ONE + [11.09, 0.35], [(-5, 5), (-40, 710), (-18, 89)]),
     "floor": (mp.floor, (0.0, -0.0, INF, -INF), ROUNDS, [(-4, 4), (-1000, 1000)]),
-    "lgamma": (lgamma, (INF, INF, INF, INF), LGAMMA_ROOTS + POLES + [2.5563481638716906e305, 4.0850034e36], [(-10, 10), (0, 3), (0, 50)]),
+    "lgamma": (lgamma, (INF, INF, INF, INF), LGAMMA_ROOTS + POLES + [2.5599833278516383e305, 4.085003365866873e36],
+               [(-10, 10), (0, 3), (0, 50)]),
     "log": (guarded(mp.log, lambda x: x > 0), (-INF, -INF, INF, NAN), [1, math.e, 0.7071], [(0, 3), (0.9, 1.1), (0, 1000)]),
     "log2": (guarded(lambda x: mp.log(x) / mp.ln2, lambda x: x > 0), (-INF, -INF, INF, NAN), [1, 0.7071, 8, 1024], [(0, 3), (0.9, 1.1)]),
     "log10": (guarded(lambda x: mp.log(x) / mp.ln10, lambda x: x > 0), (-INF, -INF, INF, NAN), [1, 0.7071, 10, 1000, 1e22],
               [(0, 3), (0.9, 1.1)]),
     "log1p": (lambda x: mp.log1p(x) if x > -1 else -mp.inf if x == -1 else mp.nan, (0.0, -0.0, INF, NAN), [-1, 0.41, -0.29],
               [(-1, 3), (-0.1, 0.1)]),
-    "log_sigmoid": (lambda x: -soft_plus(-x), (rounded("f64", -mp.ln2),) * 2 + (-0.0, -INF), [745, 103, 36, -36], [(-40, 40), (80, 750)]),
+    "log_sigmoid": (lambda x: -soft_plus(-x), (rounded("f64", -mp.ln2),) * 2 + (-0.0, -INF),
+                    [-x for x in EXP_NORMAL + EXP_UNDER] + [36, -36], [(-40, 40), (80, 750)]),
     "negative": (lambda x: -x, (-0.0, 0.0, -INF, INF), [], [(-3, 3)]),
     "reciprocal": (lambda x: 1 / x, (INF, -INF, 0.0, -0.0), [], [(-3, 3)]),
     "reciprocal_no_nan": (lambda x: 1 / x, (0.0, 0.0, 0.0, -0.0), [], [(-3, 3)]),
     "rint": (nearest_even, (0.0, -0.0, INF, -INF), ROUNDS, [(-4, 4), (-1000, 1000)]),
     "round": (nearest_even, (0.0, -0.0, INF, -INF), ROUNDS, [(-4, 4), (-1000, 1000)]),
     "rsqrt": (guarded(lambda x: 1 / mp.sqrt(x), lambda x: x > 0), (INF, -INF, 0.0, NAN), [], [(0, 5)]),
-    "sigmoid": (sigmoid, (0.5, 0.5, 1.0, 0.0), [-745, -709, -103, -88, 37, -16.6], [(-40, 40), (-750, -80)]),
+    "sigmoid": (sigmoid, (0.5, 0.5, 1.0, 0.0), EXP_NORMAL + EXP_UNDER + [-x for x in ONE] + [-16.6], [(-40, 40), (-750, -80)]),
     "sign": (lambda x: mpf(1) if x > 0 else mpf(-1), (0.0, 0.0, 1.0, -1.0), [], [(-3, 3)]),
     "sin": (mp.sin, (0.0, -0.0, NAN, NAN), TRIG, [(-10, 10), (-1000, 1000)]),
-    "sinh": (mp.sinh, (0.0, -0.0, INF, -INF), [710.475, 88.7, 89.4, 11.09, 0.3], [(-5, 5), (-711, 711), (-90, 90)]),
+    "sinh": (mp.sinh, (0.0, -0.0, INF, -INF), COSH_OVER + [88.7, 11.09, 0.3], [(-5, 5), (-711, 711), (-90, 90)]),
     "sqrt": (guarded(mp.sqrt, lambda x: x > 0), (0.0, -0.0, INF, NAN), [], [(0, 5)]),
     "square": (lambda x: x * x, (0.0, 0.0, INF, INF), [], [(-3, 3)]),
     "tan": (mp.tan, (0.0, -0.0, NAN, NAN), TRIG, [(-10, 10), (-1000, 1000)]),
@@ -222,6 +241,14 @@ def int_points(dtype, rng, count):
     return out
 
 
+def whole_points(dtype):
+    """All of a byte's values."""
+    if DTYPES[dtype][1] > 1:
+        return int_points(dtype, generator("unary", dtype), POINTS)
+    low, high = int_range(dtype)
+    return [low + i % (high + 1 - low) for i in range(256)]
+
+
 INT_FUNCTIONS = {
     "relu": lambda x: max(x, 0),
     "square_relu": lambda x: max(x, 0) ** 2,
@@ -239,19 +266,20 @@ TESTS = {
 }
 
 
-def unary():
-    file = File("elementwise_unary")
+@functools.cache
+def cases():
+    """Every function: its name, dtypes, operand and result."""
+    out = []
 
     def add(name, src, dst, x, y):
-        file.add(selectors={"op": name}, dtypes={"src": src, "dst": dst}, attrs={"attr0": ATTR[0], "attr1": ATTR[1]},
-                 sizes={"count": len(x)}, reads=[("src", src, x)], writes=[("dst", dst, y)])
+        out.append((name, src, dst, x, y))
 
     for name, (_, _, interest, ranges) in FUNCTIONS.items():
         for dtype in FLOATS:
             x = points(dtype, interest, ranges, generator("unary", name, dtype))
             add(name, dtype, dtype, x, [golden(name, dtype, v) for v in x])
     for dtype in ["bool"] + INTS:
-        x = int_points(dtype, generator("unary", dtype), 256 if DTYPES[dtype][1] == 1 else POINTS)
+        x = whole_points(dtype)
         for name, f in INT_FUNCTIONS.items():
             if dtype == "bool":
                 if name != "negative":
@@ -262,11 +290,26 @@ def unary():
         if dtype in FLOATS:
             x = points(dtype, [], [(-3, 3)], generator("test", dtype))
         else:
-            x = int_points(dtype, generator("unary", dtype), 256 if DTYPES[dtype][1] == 1 else POINTS)
+            x = whole_points(dtype)
         for name, f in TESTS.items():
             add(name, dtype, "bool", x, [int(f(v)) for v in x])
     for dtype, part in PARTS.items():
         complex_unary(add, dtype, part)
+    for dtype in FLOATS:
+        x = points(dtype, [], [(-3, 3)], generator("unary", "identity", dtype))
+        add("identity", dtype, dtype, x, x)
+    for src in DTYPES:
+        x = cast_points(src, generator("cast", src))
+        for dst in DTYPES:
+            add("cast", src, dst, x, [cast_value(v, src, dst) for v in x])
+    return out
+
+
+def unary():
+    file = File("elementwise_unary")
+    for name, src, dst, x, y in cases():
+        file.add(selectors={"op": name}, dtypes={"src": src, "dst": dst}, attrs={"attr0": ATTR[0], "attr1": ATTR[1]},
+                 sizes={"count": len(x)}, reads=[("src", src, x)], writes=[("dst", dst, y)])
     return file
 
 
@@ -325,7 +368,7 @@ def complex_unary(add, dtype, part):
         a, b = parts(z)
         return complex(rounded(part, mp.exp(a) * mp.cos(b)), signed(rounded(part, mp.exp(a) * mp.sin(b)), z.imag))
 
-    nonzero = [z for z in x if z != 0]
+    nonzero = [z if z != 0 else complex(1, -2) for z in x]
     add("conj", dtype, dtype, x, [z.conjugate() for z in x])
     add("negative", dtype, dtype, x, [complex(-z.real, -z.imag) for z in x])
     add("identity", dtype, dtype, x, x)
@@ -370,7 +413,7 @@ def cast_points(dtype, rng):
     if dtype not in FLOATS:
         low, high = int_range(dtype)
         fixed = [x for x in edges + ties + [-x for x in ties] if low <= x <= high]
-        return fixed + int_points(dtype, rng, 600 if DTYPES[dtype][1] > 1 else 200)
+        return fixed + (int_points(dtype, rng, POINTS) if DTYPES[dtype][1] > 1 else list(range(low, high + 1)))
     out = specials(dtype)
     for dst in FLOATS:
         tiny, normal, largest = limits(dst)
@@ -380,7 +423,7 @@ def cast_points(dtype, rng):
         out += near(dtype, 1 + 2.0 ** -SHAPES[dst][0], 2)
     for x in edges:
         out += near(dtype, x, 1) + [rounded(dtype, x + 0.5)]
-    while len(out) < 1200:
+    while len(out) < POINTS:
         out.append(rounded(dtype, spread(dtype, rng) if rng.random() < 0.5 else rng.uniform(-300, 300)))
     return out
 
@@ -405,8 +448,8 @@ def fill():
     file = File("fill")
     for dtype in DTYPES:
         for x, kind in SCALARS:
-            file.add(dtypes={"data": dtype}, sizes={"count": 5}, scalars={"value": x},
-                     writes=[("dst", dtype, [cast_value(x, kind, dtype)] * 5)])
+            file.add(dtypes={"data": dtype}, sizes={"count": 137}, scalars={"value": x},
+                     writes=[("dst", dtype, [cast_value(x, kind, dtype)] * 137)])
         file.add(dtypes={"data": dtype}, sizes={"count": 0}, scalars={"value": 1}, writes=[("dst", dtype, [])])
         file.add(dtypes={"data": dtype}, sizes={"count": 5}, error=True)
     return file

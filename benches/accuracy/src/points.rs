@@ -1,6 +1,6 @@
 //! What the ops are tried on.
 
-use crate::{Format, Op, unary};
+use crate::{Format, Op, edges::edges};
 use ep_core::DType;
 use half::{bf16, f16};
 
@@ -44,7 +44,7 @@ impl Plan {
                         batch.push_bits(u64::from(bits), None);
                     }
                 } else {
-                    for edge in unary::edges(name) {
+                    for edge in edges(name, format.dtype == DType::F64) {
                         for i in 0..self.around_edge {
                             batch.push_bits(
                                 format.neighbour(edge, i as i64 - self.around_edge as i64 / 2),
@@ -52,8 +52,8 @@ impl Plan {
                             );
                         }
                     }
-                    for special in SPECIALS {
-                        batch.push_bits(format.bits(special), None);
+                    for special in specials(format) {
+                        batch.push_bits(special, None);
                     }
                     for i in 0..random {
                         let bits = if i % 4 == 0 { format.bits(rng.everyday()) } else { rng.next() };
@@ -64,9 +64,9 @@ impl Plan {
             }
             Op::Binary(_) => {
                 let mut batch = Batch { operands: [Vec::new(), Vec::new()], format, each };
-                for a in SPECIALS {
-                    for b in SPECIALS {
-                        batch.push_bits(format.bits(a), Some(format.bits(b)));
+                for a in specials(format) {
+                    for b in specials(format) {
+                        batch.push_bits(a, Some(b));
                     }
                 }
                 for i in 0..random {
@@ -152,6 +152,52 @@ const SPECIALS: [f64; 64] = [
     -9_007_199_254_740_993.0,
 ];
 
+/// What takes the place of those that are no number of their own in a narrower dtype: neighbours of 1 and the ends
+/// of the ranges there, then powers of 2 and numbers of everyday size.
+const MORE: [f64; 30] = [
+    9.183_549_615_799_121e-41,
+    -9.183_549_615_799_121e-41,
+    1.000_976_562_5,
+    0.999_511_718_75,
+    1.007_812_5,
+    0.996_093_75,
+    0.25,
+    -0.25,
+    4.0,
+    -4.0,
+    5.0,
+    -5.0,
+    16.0,
+    -16.0,
+    1.25,
+    -1.25,
+    255.0,
+    -255.0,
+    1024.0,
+    -1024.0,
+    2047.0,
+    -2049.0,
+    0.015_625,
+    -0.015_625,
+    0.001,
+    -0.001,
+    3.140_625,
+    -3.140_625,
+    12.5,
+    -12.5,
+];
+
+/// The bits of 64 special numbers of a dtype.
+fn specials(format: Format) -> Vec<u64> {
+    let mut found = Vec::new();
+    for bits in SPECIALS.iter().chain(&MORE).map(|&x| format.bits(x)) {
+        if !found.contains(&bits) && found.len() < SPECIALS.len() {
+            found.push(bits);
+        }
+    }
+    found
+}
+
 struct Batch<'a> {
     operands: [Vec<u8>; 2],
     format: Format,
@@ -218,5 +264,25 @@ impl Rng {
         let fraction = 1.0 + (bits >> 12) as f64 / (1u64 << 52) as f64;
         let x = libm::ldexp(fraction, exponent);
         if bits >> 8 & 1 == 1 { -x } else { x }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn specials_are_as_many_numbers_in_each_dtype() {
+        for dtype in crate::DTYPES {
+            let format = Format::of(dtype);
+            let size = format.size();
+            let values =
+                specials(format).into_iter().map(|bits| format.decode(&bits.to_le_bytes()[..size])[0]);
+            // NaN is one number, zeros are two.
+            let distinct: BTreeSet<u64> =
+                values.map(|x| if x.is_nan() { u64::MAX } else { x.to_bits() }).collect();
+            assert_eq!(distinct.len(), 64, "{dtype}");
+        }
     }
 }

@@ -6,12 +6,13 @@
 use ep_core::DType;
 
 /// The closed list of reasons, with their text.
-pub const REASONS: [(&str, &str); 9] = [
+pub const REASONS: [(&str, &str); 10] = [
     ("result_dtype", "the op gives another dtype for these"),
     ("float_only", "the function is defined on floats"),
     ("integer_only", "the function is defined on bits: bool and integers"),
     ("complex_only", "the function takes a complex number apart"),
     ("real_only", "the function has no complex form: it needs an order, or rounds"),
+    ("no_complex", "the function has a complex form, which is not offered"),
     ("no_bool", "bool has no arithmetic"),
     ("index_dtype", "positions are i32 or i64"),
     ("condition_dtype", "a condition is bool or an integer"),
@@ -34,6 +35,38 @@ const UNARY_OF_REALS: [&str; 11] = [
     "trunc",
     "not_equal_zero",
     "nan_assign",
+];
+/// Functions that have no complex form; nor have their gradients. Of the others that are not offered for complex
+/// numbers, all have one.
+const ORDERED: [&str; 28] = [
+    "relu",
+    "square_relu",
+    "ceil",
+    "floor",
+    "rint",
+    "round",
+    "trunc",
+    "elu",
+    "celu",
+    "selu",
+    "hard_swish",
+    "hard_sigmoid",
+    "hard_shrink",
+    "hard_tanh",
+    "leaky_relu",
+    "soft_shrink",
+    "soft_plus",
+    "threshold",
+    "max",
+    "min",
+    "fmod",
+    "floor_div",
+    "trunc_div",
+    "floor_mod",
+    "less_than",
+    "less_equal",
+    "greater_than",
+    "greater_equal",
 ];
 const UNARY_TESTS: [&str; 4] = ["logical_not", "is_inf", "is_nan", "is_finite"];
 const BINARY_OF_ANY: [&str; 4] = ["add", "sub", "mul", "div"];
@@ -68,6 +101,12 @@ fn index(d: DType) -> bool {
     d == DType::I32 || d == DType::I64
 }
 
+/// That a number is not complex, for a function or gradient, and the reason why it has to be.
+fn real(op: &str, d: DType) -> (bool, &'static str) {
+    let function = op.find("_backward_with_").map_or(op, |end| &op[..end]);
+    (!complex(d), if ORDERED.contains(&function) { "real_only" } else { "no_complex" })
+}
+
 /// `None` if all hold; else the reason of the first that does not.
 fn first(checks: &[(bool, &'static str)]) -> Option<&'static str> {
     checks.iter().find(|(holds, _)| !holds).map(|(_, reason)| *reason)
@@ -79,7 +118,7 @@ pub fn reason(op: &str, selectors: &[String], dtypes: &[DType]) -> Option<&'stat
     match (op, dtypes) {
         ("cast" | "strided_copy" | "memcpy" | "memset", _) => None,
         ("fill" | "tensor_fill" | "permute" | "copy_nd" | "constant_pad" | "add", _) => None,
-        ("arange", [d]) => first(&[(*d != DType::BOOL, "no_bool"), (!complex(*d), "real_only")]),
+        ("arange", [d]) => first(&[(*d != DType::BOOL, "no_bool"), (!complex(*d), "no_complex")]),
         ("elementwise_unary" | "broadcast_elementwise_unary", [src, dst]) => unary(selector, *src, *dst),
         ("broadcast_elementwise_binary", [src, dst]) => binary(selector, *src, *dst),
         ("where", [cond, _]) => first(&[(whole(*cond), "condition_dtype")]),
@@ -87,12 +126,17 @@ pub fn reason(op: &str, selectors: &[String], dtypes: &[DType]) -> Option<&'stat
         ("scatter_add", [indices, data]) => {
             first(&[(index(*indices), "index_dtype"), (*data != DType::BOOL, "no_bool")])
         }
-        ("softmax" | "log_softmax" | "softmax_backward" | "log_softmax_backward", [src, dst]) => {
-            first(&[(float(*src) && float(*dst), "float_only")])
-        }
+        ("softmax" | "log_softmax" | "softmax_backward" | "log_softmax_backward", [src, dst]) => first(&[
+            (!complex(*src) && !complex(*dst), "no_complex"),
+            (float(*src) && float(*dst), "float_only"),
+        ]),
         ("layer_norm" | "rms_norm", [data, stats]) => {
             let wanted = if *data == DType::F64 { DType::F64 } else { DType::F32 };
-            first(&[(float(*data), "float_only"), (*stats == wanted, "stats_dtype")])
+            first(&[
+                (!complex(*data), "no_complex"),
+                (float(*data), "float_only"),
+                (*stats == wanted, "stats_dtype"),
+            ])
         }
         ("reduce", [src, dst]) => reduce(selector, *src, *dst),
         ("arg_reduce", [src, dst]) => first(&[(!complex(*src), "real_only"), (index(*dst), "index_dtype")]),
@@ -114,10 +158,10 @@ fn unary(op: &str, src: DType, dst: DType) -> Option<&'static str> {
         op if UNARY_OF_ANY.contains(&op) => first(&[same]),
         op if UNARY_OF_NUMBERS.contains(&op) => first(&[(src != DType::BOOL, "no_bool"), same]),
         op if UNARY_OF_FLOAT_AND_COMPLEX.contains(&op) => first(&[(!whole(src), "float_only"), same]),
-        op if UNARY_OF_REALS.contains(&op) => first(&[(!complex(src), "real_only"), same]),
-        op if UNARY_TESTS.contains(&op) => first(&[(!complex(src), "real_only"), to_bool]),
+        op if UNARY_OF_REALS.contains(&op) => first(&[real(op, src), same]),
+        op if UNARY_TESTS.contains(&op) => first(&[real(op, src), to_bool]),
         op if BITWISE.contains(&op) => first(&[(whole(src), "integer_only"), same]),
-        _ => first(&[(float(src), "float_only"), same]),
+        _ => first(&[real(op, src), (float(src), "float_only"), same]),
     }
 }
 
@@ -127,11 +171,11 @@ fn binary(op: &str, src: DType, dst: DType) -> Option<&'static str> {
     match op {
         "sqrt_backward_with_dy_x" => first(&[(!whole(src), "float_only"), same]),
         op if BINARY_OF_ANY.contains(&op) => first(&[same]),
-        op if BINARY_OF_REALS.contains(&op) => first(&[(!complex(src), "real_only"), same]),
+        op if BINARY_OF_REALS.contains(&op) => first(&[real(op, src), same]),
         op if BINARY_TESTS_OF_ANY.contains(&op) => first(&[to_bool]),
-        op if BINARY_TESTS.contains(&op) => first(&[(!complex(src), "real_only"), to_bool]),
+        op if BINARY_TESTS.contains(&op) => first(&[real(op, src), to_bool]),
         op if BITWISE.contains(&op) => first(&[(whole(src), "integer_only"), same]),
-        _ => first(&[(float(src), "float_only"), same]),
+        _ => first(&[real(op, src), (float(src), "float_only"), same]),
     }
 }
 
@@ -184,7 +228,9 @@ mod tests {
         assert!(unary.concat().iter().all(|n| UnaryOp::NAMES.contains(n)));
         let binary = [&BINARY_OF_ANY[..], &BINARY_OF_REALS, &BINARY_TESTS_OF_ANY, &BINARY_TESTS];
         assert!(binary.concat().iter().all(|n| BinaryOp::NAMES.contains(n)));
-        assert!(BITWISE.iter().all(|n| UnaryOp::NAMES.contains(n) || BinaryOp::NAMES.contains(n)));
+        let named = |n: &&str| UnaryOp::NAMES.contains(n) || BinaryOp::NAMES.contains(n);
+        assert!(ORDERED.iter().all(named));
+        assert!(BITWISE.iter().all(named));
     }
 
     #[test]
@@ -198,6 +244,21 @@ mod tests {
             why("broadcast_elementwise_binary", "less_than", &[D::COMPLEX64, D::BOOL]),
             Some("real_only")
         );
+        assert_eq!(why("elementwise_unary", "relu", &[D::COMPLEX64, D::COMPLEX64]), Some("real_only"));
+        assert_eq!(why("elementwise_unary", "hard_tanh", &[D::COMPLEX64, D::COMPLEX64]), Some("real_only"));
+        for name in ["abs", "sin", "log", "tanh"] {
+            assert_eq!(
+                why("elementwise_unary", name, &[D::COMPLEX64, D::COMPLEX64]),
+                Some("no_complex"),
+                "{name}"
+            );
+        }
+        assert_eq!(why("elementwise_unary", "is_nan", &[D::COMPLEX64, D::BOOL]), Some("no_complex"));
+        for (name, reason) in [("relu_backward_with_dy_y", "real_only"), ("pow", "no_complex")] {
+            let found = why("broadcast_elementwise_binary", name, &[D::COMPLEX128, D::COMPLEX128]);
+            assert_eq!(found, Some(reason), "{name}");
+        }
+        assert_eq!(why("softmax", "", &[D::COMPLEX64, D::COMPLEX64]), Some("no_complex"));
         assert_eq!(why("reduce", "sum", &[D::I8, D::I64]), None);
         assert_eq!(why("reduce", "sum", &[D::U64, D::I64]), Some("result_dtype"));
         assert_eq!(why("layer_norm", "", &[D::BF16, D::F64]), Some("stats_dtype"));
