@@ -111,3 +111,16 @@ pub(crate) fn prefetch_l2<T>(at: *const T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }
+
+/// Asks for the cache line at an address, which need not be valid, to be written.
+#[inline(always)]
+pub(crate) fn prefetch_to_write<T>(at: *mut T) {
+    // SAFETY: fetching does nothing where there is no memory. What every x86-64 takes for this instruction, some do
+    // as nothing. There is an intrinsic for it, which the compiler makes a fetch for reading.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at.addr(), options(nostack, nomem, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}

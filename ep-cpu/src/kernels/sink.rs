@@ -175,6 +175,11 @@ pub(super) trait Producer {
     /// # Safety
     /// The sink's output has the bytes that this makes.
     unsafe fn run<S: Sink>(self, sink: &mut S);
+
+    /// Bytes that it makes; 0 where it makes no long copies, which want to know.
+    fn written(&self) -> usize {
+        0
+    }
 }
 
 /// Runs `producer` on the output at `dst`, with streaming stores if asked, which are complete on return.
@@ -204,32 +209,76 @@ impl<P: Producer> Body for Plain<P> {
     #[inline(always)]
     fn run(self) {
         // SAFETY: the promises of `write`.
-        unsafe { self.producer.run(&mut Direct(self.dst)) };
+        unsafe {
+            let written = self.producer.written();
+            let end = if written >= OWN_BYTES { self.dst.add(written) } else { self.dst };
+            self.producer.run(&mut Direct { at: self.dst, end });
+        }
     }
 }
 
 /// Writes to the next address of the output.
-struct Direct(*mut u8);
+struct Direct {
+    at: *mut u8,
+    /// What lies before it is asked for ahead of long copies.
+    end: *mut u8,
+}
+
+/// Bytes of a task's output from which little of it is in second-level cache.
+const OWN_BYTES: usize = 512 << 10;
+/// Bytes of copies that ask for what they will write, and how far ahead.
+const OWN_COPY: usize = 1 << 10;
+const OWN_AHEAD: usize = 4 << 10;
+
+/// Copies `bytes` bytes, asking for lines `ahead` bytes further on to be written: else each store waits for its line
+/// behind those that are read.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline(always)]
+unsafe fn copy_owning(dst: *mut u8, src: *const u8, bytes: usize, ahead: usize) {
+    const STEP: usize = 4 * LINE;
+    let mut at = 0;
+    // SAFETY: each part is within `bytes`.
+    unsafe {
+        while at + STEP <= bytes {
+            for line in (0..STEP).step_by(LINE) {
+                raw::prefetch_to_write(dst.wrapping_add(at + ahead + line));
+            }
+            for line in (at..at + STEP).step_by(LINE) {
+                dst.add(line).cast::<[u8; LINE]>().write(src.add(line).cast::<[u8; LINE]>().read());
+            }
+            at += STEP;
+        }
+        copy(dst.add(at), src.add(at), bytes - at);
+    }
+}
 
 impl Sink for Direct {
     const STREAMS: bool = false;
 
     #[inline(always)]
     unsafe fn room(&mut self, _: usize) -> *mut u8 {
-        self.0
+        self.at
     }
 
     #[inline(always)]
     unsafe fn advance(&mut self, bytes: usize) {
         // SAFETY: the bytes were within the output.
-        self.0 = unsafe { self.0.add(bytes) };
+        self.at = unsafe { self.at.add(bytes) };
     }
 
     #[inline(always)]
     unsafe fn put(&mut self, src: *const u8, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            copy(self.0, src, bytes);
+            // None are asked for behind the end, which may be another task's.
+            let left = self.end.addr().saturating_sub(self.at.addr());
+            if bytes >= OWN_COPY && left > bytes {
+                copy_owning(self.at, src, bytes, OWN_AHEAD.min(left - bytes));
+            } else {
+                copy(self.at, src, bytes);
+            }
             self.advance(bytes);
         }
     }
@@ -238,7 +287,7 @@ impl Sink for Direct {
     unsafe fn fill(&mut self, pattern: &Pattern, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            pattern.write(self.0, bytes);
+            pattern.write(self.at, bytes);
             self.advance(bytes);
         }
     }

@@ -306,15 +306,7 @@ fn prefetch<T>(at: *const T, len: usize) {
 #[inline(always)]
 fn prefetch_to_write<T>(at: *mut T, len: usize) {
     for byte in (0..len * size_of::<T>()).step_by(LINE) {
-        let line = at.cast::<u8>().wrapping_add(byte);
-        // SAFETY: fetching does nothing where there is no memory. What every x86-64 takes for this instruction, some do
-        // as nothing. There is an intrinsic for it, which the compiler makes a fetch for reading.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) line.addr(), options(nostack, nomem, preserves_flags));
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = line;
+        crate::kernels::raw::prefetch_to_write(at.cast::<u8>().wrapping_add(byte));
     }
 }
 
