@@ -3,6 +3,7 @@
 use crate::alloc::{CachingAllocator, DEFAULT_CACHE_BYTES};
 use crate::device::CpuDevice;
 use crate::isa::Isa;
+use crate::kernels::stream;
 use crate::ops;
 use ep_core::provider::{Host, Options, Provider, Registrar};
 use ep_core::{Error, Result};
@@ -37,6 +38,7 @@ impl Provider for CpuProvider {
             Some(_) => Some(options.parse("memory_limit", 0)?),
             None => None,
         };
+        stream::configure()?;
         let cache_bytes = options.parse("cache_bytes", DEFAULT_CACHE_BYTES)?;
         tracing::debug!(%isa, ?memory_limit, cache_bytes, "the CPU provider starts");
         Ok(CpuProvider { host, isa, memory_limit, cache_bytes })

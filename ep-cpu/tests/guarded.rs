@@ -1,7 +1,9 @@
 //! Every kernel, at every instruction-set level, on operands that end or start at an inaccessible page, against the
-//! references: what sanitizers do not see, streaming stores and tile instructions, faults here.
+//! references: what sanitizers do not see, streaming stores and tile instructions, faults here. The tests of `streamed`
+//! are the same with every threshold of streaming at one byte, which only large operands reach otherwise.
 
-use ep_conformance::{Edge, Outcome, Rig, cases};
+use ep_conformance::{Case, Content, Edge, Key, Outcome, Rig, cases};
+use ep_core::{DType, Scalar};
 use ep_cpu::provider::CpuProvider;
 use ep_registry::Runtime;
 use ep_registry::config::ProviderConfig;
@@ -21,27 +23,89 @@ fn runtime(level: &str) -> Option<Runtime> {
     Some(runtime)
 }
 
-/// Runs all cases of some ops; without optimisation, which takes minutes, at the best level and one edge only.
+/// Cases beside the kit's: what a kernel does at sizes that the kit has no need of.
+fn more(key: &Key) -> Vec<Case> {
+    let case = |name| Case::new(key, name);
+    match key.op.as_str() {
+        // Several blocks along the depth, of which each level and each engine has its own.
+        "matmul" | "batch_matmul" if [DType::BF16, DType::F32].contains(&key.dtype("data")) => {
+            let deep = |m, n, k| {
+                let sizes = [("m", m), ("n", n), ("k", k), ("batch", 2)];
+                let batch = usize::from(key.op == "batch_matmul");
+                case("several blocks")
+                    .sizes(&sizes[..3 + batch])
+                    .scalar("alpha", Scalar::F64(0.5))
+                    .scalar("beta", Scalar::F64(-0.75))
+            };
+            vec![deep(17, 33, 1531), deep(97, 70, 2077), deep(1, 67, 1531), deep(67, 1, 1531)]
+        }
+        // Rows of whole lines, and long runs.
+        "permute" => {
+            let permute = |name, dims: &[i64], order: &[i64]| {
+                case(name).list("src_dims", dims).list("permutation", order).content(Content::Wild)
+            };
+            vec![
+                permute("whole lines", &[3, 128, 192], &[0, 2, 1]),
+                permute("whole lines of runs", &[5, 7, 64], &[1, 0, 2]),
+                permute("long runs", &[5, 7, 2051], &[1, 0, 2]),
+                permute("bands", &[67, 131, 3], &[1, 0, 2]),
+            ]
+        }
+        // Rows that go several pages at once.
+        "gather" => {
+            let inner = 70_001 / key.size("data") as i64;
+            let sizes = [("outer", 1), ("processed", 3), ("inner", inner), ("num_indices", 4)];
+            let mut long = case("rows of many pages").sizes(&sizes).content(Content::Wild);
+            long.indices = (0, 3);
+            vec![long]
+        }
+        "constant_pad" => {
+            let cols = 70_001 / key.size("data") as i64;
+            let long =
+                case("rows of many pages").list("src_dims", &[2, cols]).scalar("value", Scalar::I64(3));
+            vec![long.list("padding_before", &[0, 3]).list("padding_after", &[1, 5])]
+        }
+        // Columns of whole lines, and a row that threads share.
+        "softmax" | "log_softmax" | "softmax_backward" | "log_softmax_backward" => {
+            let of = |name, rows, cols, inner| {
+                case(name).sizes(&[("rows", rows), ("cols", cols), ("inner", inner)])
+            };
+            vec![of("other axis, whole lines", 2, 37, 192), of("shared row", 1, 33_003, 1)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Runs all cases of some ops at all levels and edges; without optimisation, where that takes minutes, each case at one of
+/// them, in turn.
 fn check(ops: &[&str]) {
-    let (levels, edges) = if cfg!(debug_assertions) { (1, 1) } else { (LEVELS.len(), EDGES.len()) };
-    let runtimes: Vec<_> = LEVELS.iter().rev().filter_map(|l| Some((*l, runtime(l)?))).take(levels).collect();
+    let runtimes: Vec<_> = LEVELS.iter().filter_map(|l| Some((*l, runtime(l)?))).collect();
     let mut rigs: Vec<_> =
         runtimes.iter().map(|(l, r)| (*l, Rig::new(r, &r.devices()[0]).unwrap())).collect();
     let keys: Vec<_> = rigs[0].1.keys().into_iter().filter(|k| ops.contains(&k.op.as_str())).collect();
     assert!(!keys.is_empty(), "nothing is registered for {ops:?}");
+    let combinations = rigs.len() * EDGES.len();
     let (mut count, mut failed, mut wrong) = (0, 0, Vec::new());
     for (at, key) in keys.iter().enumerate() {
-        for case in cases(key, at as u64) {
+        let own = more(key).into_iter().enumerate().map(|(i, mut case)| {
+            case.set_seed((at + i) as u64);
+            case
+        });
+        for (turn, case) in cases(key, at as u64).into_iter().chain(own).enumerate() {
             let expected = rigs[0].1.expect(&case).unwrap_or_else(|e| panic!("{case}: {e}"));
-            for (level, rig) in &mut rigs {
-                for edge in EDGES.into_iter().take(edges) {
-                    count += 1;
-                    let outcome = rig.run(&case, &expected, edge).unwrap_or_else(|e| panic!("{case}: {e}"));
-                    if let Outcome::Fail(why) = outcome {
-                        failed += 1;
-                        if wrong.len() < 40 {
-                            wrong.push(format!("{case} at {level}, {edge:?}: {why}"));
-                        }
+            for combination in 0..combinations {
+                // A step that has no divisor in common with their number: no case is always at the same.
+                if cfg!(debug_assertions) && combination != (5 * at + turn) % combinations {
+                    continue;
+                }
+                let ((level, rig), edge) =
+                    (&mut rigs[combination / EDGES.len()], EDGES[combination % EDGES.len()]);
+                count += 1;
+                let outcome = rig.run(&case, &expected, edge).unwrap_or_else(|e| panic!("{case}: {e}"));
+                if let Outcome::Fail(why) = outcome {
+                    failed += 1;
+                    if wrong.len() < 40 {
+                        wrong.push(format!("{case} at {level}, {edge:?}: {why}"));
                     }
                 }
             }
@@ -99,4 +163,62 @@ fn reductions() {
 #[test]
 fn matrices() {
     check(&["matmul", "batch_matmul", "broadcast_matmul"]);
+}
+
+/// The tests above whose kernels stream, in a process of their own, as the threshold is read when the provider starts.
+mod streamed {
+    use std::process::Command;
+
+    fn again(test: &str) {
+        let program = std::env::current_exe().unwrap();
+        let ran = Command::new(program)
+            .args(["--exact", test, "--nocapture"])
+            .env("EP_CPU_STREAM_BYTES", "1")
+            .output()
+            .unwrap();
+        let told = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        println!("{told}");
+        assert!(told.contains(" launches of "), "`{test}` has not run to its end: {}", ran.status);
+        assert!(ran.status.success(), "`{test}` fails: {}", ran.status);
+    }
+
+    #[test]
+    fn memory() {
+        again("memory");
+    }
+
+    #[test]
+    fn casts() {
+        again("casts");
+    }
+
+    #[test]
+    fn unary() {
+        again("unary");
+    }
+
+    #[test]
+    fn strided_unary() {
+        again("strided_unary");
+    }
+
+    #[test]
+    fn binary() {
+        again("binary");
+    }
+
+    #[test]
+    fn shapes() {
+        again("shapes");
+    }
+
+    #[test]
+    fn gathers() {
+        again("gathers");
+    }
+
+    #[test]
+    fn rows() {
+        again("rows");
+    }
 }

@@ -76,7 +76,7 @@ pub(super) unsafe fn fill_pattern(
     for_ranges(par, bytes, WRITE_COST, Repeat::BLOCK, |range| {
         // SAFETY: the range is within `bytes` and no other task has it.
         let dst = unsafe { to.get().add(range.start) };
-        if bytes >= stream::STREAM_BYTES {
+        if stream::reaches(bytes, stream::STREAM_BYTES) {
             // SAFETY: as above; ranges start at multiples of the pattern's length.
             unsafe { stream::fill(isa, dst, pattern, range.len()) };
         } else if pattern == [pattern[0]; 16] {

@@ -43,7 +43,7 @@ pub unsafe fn memcpy(isa: Isa, par: &dyn Parallel, args: &MemcpyArgs) -> Result<
         // tasks have other ranges.
         unsafe {
             let (to, from) = (to.get().add(range.start), from.get().add(range.start));
-            if bytes >= stream::STREAM_BYTES {
+            if stream::reaches(bytes, stream::STREAM_BYTES) {
                 stream::copy(isa, to, from, range.len());
             } else {
                 to.copy_from_nonoverlapping(from, range.len());

@@ -68,7 +68,7 @@ pub mod softmax_backward;
 mod special;
 #[cfg(target_arch = "x86_64")]
 mod squares;
-mod stream;
+pub(crate) mod stream;
 mod strided;
 pub mod strided_copy;
 mod strided_map;

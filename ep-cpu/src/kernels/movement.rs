@@ -13,6 +13,7 @@ use super::raw::{GRAIN_BYTES, Shared, for_ranges};
 use super::runs;
 #[cfg(target_arch = "x86_64")]
 use super::squares;
+use super::stream;
 use super::strided;
 use super::transpose::{self, BLOCK_ROW, Matrix, Mode};
 use crate::isa::Isa;
@@ -113,7 +114,7 @@ pub(super) unsafe fn transpose(
     dst: *mut u8,
 ) -> Result<()> {
     let bytes = rows * cols * size;
-    if bytes < GRAIN_BYTES.min(STREAM_TRANSPOSE) {
+    if bytes < GRAIN_BYTES && !stream::reaches(bytes, STREAM_TRANSPOSE) {
         // For one thread and the cache, so in one go: cutting a few elements takes longer than to transpose them.
         let kernel = cached(isa, size, rows, cols);
         let (src_stride, dst_stride) = ((cols * size) as isize, (rows * size) as isize);
@@ -315,7 +316,7 @@ unsafe fn transpose_all(
             }
         }
         if mode != Mode::Cached {
-            super::stream::fence();
+            stream::fence();
         }
         Ok(())
     })
@@ -332,7 +333,7 @@ fn mode(batches: &[Axis], rows: Axis, cols: Axis, size: usize, dst: *mut u8, tot
     let row_bytes = rows.size * size;
     // Groups without gaps: the source is one stream whatever the panels are.
     let sequential = rows.src == (cols.size * size) as isize && rows.src <= GROUP;
-    if total < STREAM_TRANSPOSE {
+    if !stream::reaches(total, STREAM_TRANSPOSE) {
         Mode::Cached
     } else if sequential && row_bytes >= LONG {
         Mode::Panels

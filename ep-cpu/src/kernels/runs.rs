@@ -100,7 +100,7 @@ pub(super) unsafe fn copy(
         fits
     });
     let store = match rows * run {
-        total if total < STREAM_RUNS => Store::Cached,
+        total if !stream::reaches(total, STREAM_RUNS) => Store::Cached,
         _ if is_whole || run >= LONG => Store::Stream,
         _ if is_dense => Store::Collect,
         _ => Store::Cached,
@@ -110,7 +110,7 @@ pub(super) unsafe fn copy(
     // The axis along which the source's runs are neighbours, where it is not the destination's.
     let near = (0..axes.len()).min_by_key(|&i| axes[i].src.unsigned_abs()).unwrap_or(0);
     if near > 0 && run < SHORT && axes[near].src.unsigned_abs() < SHORT {
-        let streams = rows * run >= STREAM_BANDS && axes[0].dst == run as isize;
+        let streams = stream::reaches(rows * run, STREAM_BANDS) && axes[0].dst == run as isize;
         let store = if streams { Store::CollectBands } else { Store::Cached };
         // SAFETY: the caller's promise.
         return unsafe { bands(par, kernel, &Job { store, ..job }, near) };

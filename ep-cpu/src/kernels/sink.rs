@@ -7,7 +7,7 @@
 
 use crate::isa::{Body, Isa};
 use crate::kernels::raw;
-use crate::kernels::stream::STREAM_BYTES;
+use crate::kernels::stream::{STREAM_BYTES, reaches};
 use std::mem::MaybeUninit;
 
 /// Bytes of a cache line.
@@ -28,7 +28,8 @@ pub(super) fn streams(written: usize, read: usize) -> bool {
     if let Some(forced) = tests::FORCED.get() {
         return forced;
     }
-    written >= STREAM_BYTES || written >= STREAM_BYTES / 4 && written.saturating_add(read) >= 2 * STREAM_BYTES
+    reaches(written, STREAM_BYTES)
+        || written >= STREAM_BYTES / 4 && written.saturating_add(read) >= 2 * STREAM_BYTES
 }
 
 /// Asks for the lines of `bytes` bytes at `at`, which need not be readable.

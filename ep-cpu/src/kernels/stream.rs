@@ -8,9 +8,18 @@ use super::raw::prefetch_l2;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
+use ep_core::{Error, Result};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The environment variable that lowers every threshold of streaming to so many bytes, so that tests see what only
+/// large operands would. Results are the same; launches are slower.
+pub(crate) const STREAM_ENV: &str = "EP_CPU_STREAM_BYTES";
+
+/// What [`configure`] has read.
+static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Bytes written from which streaming pays: below, the output is likelier to be read again from the cache.
 pub(crate) const STREAM_BYTES: usize = 32 << 20;
@@ -29,9 +38,28 @@ const STEP_BYTES: usize = 512;
 /// The most bytes of one operand computed at a time.
 pub(crate) const MOST_STEP_BYTES: usize = 1024;
 
+/// Reads [`STREAM_ENV`], for the whole process.
+///
+/// # Errors
+/// `InvalidArgument` when it is not a number.
+pub(crate) fn configure() -> Result<()> {
+    let Some(word) = std::env::var_os(STREAM_ENV).filter(|word| !word.is_empty()) else { return Ok(()) };
+    let word = word.to_string_lossy();
+    let least =
+        word.parse().map_err(|e| Error::invalid(format!("{STREAM_ENV}={word} (change or unset it): {e}")))?;
+    LEAST.store(least, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Whether `bytes` reach the threshold `usual`, or the one that tests ask for.
+#[inline(always)]
+pub(crate) fn reaches(bytes: usize, usual: usize) -> bool {
+    bytes >= usual || bytes >= LEAST.load(Ordering::Relaxed)
+}
+
 /// Whether streaming pays for a launch that writes `output` bytes and touches `footprint` in all.
 pub(crate) fn pays(output: usize, footprint: usize) -> bool {
-    output >= STREAM_BYTES || footprint >= STREAM_FOOTPRINT
+    reaches(output, STREAM_BYTES) || footprint >= STREAM_FOOTPRINT
 }
 
 /// Bytes from `address` to the next line.

@@ -160,7 +160,7 @@ pub(super) unsafe fn copy(
             Ok(())
         });
     }
-    let collects = walk.is_dense(DST, size) && walk.count() * size >= COLLECT_BYTES;
+    let collects = walk.is_dense(DST, size) && stream::reaches(walk.count() * size, COLLECT_BYTES);
     for_ranges(par, walk.count(), 2 * size, LINE, |range| {
         let (src, dst) = (from.get().cast_const(), to.get());
         if collects {

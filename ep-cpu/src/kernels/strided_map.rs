@@ -10,6 +10,7 @@
 use super::lines::LINE;
 use super::movement::{DST, SRC};
 use super::raw::{Shared, for_ranges};
+use super::stream;
 use super::strided::{Block, Blocks, COLLECT_BYTES, collect, gather, near, piece, scatter};
 use super::transpose::{self, Matrix, Mode};
 use super::unary::{UnaryArgs, UnaryKernel};
@@ -160,7 +161,7 @@ impl Map<'_> {
             }
         };
         let part_of = |start: usize| start..range.end.min(start + PART);
-        if dst_dense && self.walk.count() * self.dst_size >= COLLECT_BYTES {
+        if dst_dense && stream::reaches(self.walk.count() * self.dst_size, COLLECT_BYTES) {
             // SAFETY: the destination's elements lie one after the other.
             unsafe {
                 collect(isa, self.dst_at(range.start), range.clone(), self.dst_size, |block, to| {
