@@ -3,10 +3,11 @@
 //!
 //! Softmax: `dx = (dy - sum(y * dy)) * y`. Log-softmax: `dx = dy - exp(y) * sum(dy)`.
 
+use super::backward_rows::{sum, write};
 use super::exp::HalfExp;
 use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
-use super::{EXP_BYTES, LINE, Room, Row, UNROLL, backward_strips, elements, flush, join, lanes, staged};
-use super::{prefetch, prefetch_line, prefetch_to_write};
+use super::{EXP_BYTES, Room, Row, backward_rows, backward_strips, elements, flush, lanes, staged};
+use super::{prefetch, prefetch_to_write};
 use crate::isa::Isa;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::{Cell, Real};
@@ -73,7 +74,7 @@ pub(in crate::kernels) const fn table<const LOG: bool>() -> [Row<BackwardFn>; 16
 /// Bytes of a row, in the type computed in, up to which rows are done as many at a time as a vector has lanes.
 const SHORT_BYTES: usize = 1024;
 /// Elements added up in the type computed in before the sum moves to f64.
-const BLOCK: usize = 2048;
+pub(super) const BLOCK: usize = 2048;
 /// The fewest elements of a row that several threads may share.
 const SHARED: usize = 16 * BLOCK;
 
@@ -220,11 +221,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for Rows<S, D,
         // element is larger than the type computed in.
         unsafe {
             if cols * size_of::<A>() > SHORT_BYTES {
-                for row in 0..rows {
-                    let g = g.from(row * cols);
-                    let sum = A::from_f64(sum::<V, S, D, LOG>(&g, cols));
-                    write::<V, S, D, LOG>(&g, cols, sum, cols, stream);
-                }
+                backward_rows::run::<V, S, D, LOG>(&g, rows, cols, stream);
             } else {
                 for first in (0..rows).step_by(V::LANES) {
                     let left = rows - first;
@@ -313,105 +310,6 @@ impl<V: Vector, const LOG: bool> Formula<V, LOG> {
     #[inline(always)]
     pub(super) fn of(&self, y: V, dy: V) -> V {
         if LOG { self.exp.of(y).neg_mul_add(self.sum, dy) } else { dy.sub(self.sum).mul(y) }
-    }
-}
-
-/// The sum of a row or a block of one.
-///
-/// # Safety
-/// `g` is valid for `len` elements.
-#[inline(always)]
-unsafe fn sum<V, S, D, const LOG: bool>(g: &Gradient<S, D>, len: usize) -> f64
-where
-    V: Vector,
-    S: Cell<V::Lane>,
-{
-    let zero = V::Lane::ZERO;
-    let step = UNROLL * V::LANES;
-    let mut total = 0.0;
-    for block in (0..len).step_by(BLOCK) {
-        let end = len.min(block + BLOCK);
-        let whole = end - (end - block) % step;
-        let mut sum = [V::splat(zero); UNROLL];
-        // SAFETY: all is within the row.
-        unsafe {
-            for at in (block..whole).step_by(step) {
-                for (i, sum) in sum.iter_mut().enumerate() {
-                    let at = at + i * V::LANES;
-                    let y = if LOG { *sum } else { V::load(g.y.add(at)) };
-                    *sum = term::<V, LOG>(y, V::load(g.dy.add(at)), *sum);
-                }
-            }
-            for at in (whole..end).step_by(V::LANES) {
-                let n = V::LANES.min(end - at);
-                let y = if LOG { sum[0] } else { V::load_part(g.y.add(at), n, zero) };
-                sum[0] = term::<V, LOG>(y, V::load_part(g.dy.add(at), n, zero), sum[0]);
-            }
-        }
-        total += join(sum, V::add).fold(V::add).first().to_f64();
-    }
-    total
-}
-
-/// The gradients of a row or part of one, fetching what is `ahead` elements further on.
-///
-/// # Safety
-/// `g` is valid for `len` elements.
-#[inline(always)]
-unsafe fn write<V, S, D, const LOG: bool>(
-    g: &Gradient<S, D>,
-    len: usize,
-    sum: V::Lane,
-    ahead: usize,
-    stream: bool,
-) where
-    V: Vector,
-    S: Cell<V::Lane>,
-    D: Cell<V::Lane>,
-{
-    let formula = Formula::<V, LOG>::new(V::splat(sum));
-    let head = if stream { (g.dx.addr().wrapping_neg() % LINE / size_of::<D>()).min(len) } else { 0 };
-    let step = UNROLL * V::LANES;
-    let end = head + (len - head) / step * step;
-    // SAFETY: all is within the row; each vector is read before it is written.
-    unsafe {
-        part::<V, S, D, LOG>(g, &formula, 0, head);
-        for at in (head..end).step_by(step) {
-            for i in 0..UNROLL {
-                let at = at + i * V::LANES;
-                prefetch_line(g.y.wrapping_add(ahead + at));
-                prefetch_line(g.dy.wrapping_add(ahead + at));
-                let dx = formula.of(V::load(g.y.add(at)), V::load(g.dy.add(at)));
-                if stream { dx.stream(g.dx.add(at)) } else { dx.store(g.dx.add(at)) }
-            }
-        }
-        part::<V, S, D, LOG>(g, &formula, end, len);
-    }
-}
-
-/// The gradients of the elements `from..to`.
-///
-/// # Safety
-/// `g` is valid for them.
-#[inline(always)]
-pub(super) unsafe fn part<V, S, D, const LOG: bool>(
-    g: &Gradient<S, D>,
-    formula: &Formula<V, LOG>,
-    from: usize,
-    to: usize,
-) where
-    V: Vector,
-    S: Cell<V::Lane>,
-    D: Cell<V::Lane>,
-{
-    for at in (from..to).step_by(V::LANES) {
-        let n = V::LANES.min(to - at);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let y = V::load_part(g.y.add(at), n, V::Lane::ZERO);
-            let dy = V::load_part(g.dy.add(at), n, V::Lane::ZERO);
-            formula.of(y, dy).store_part(g.dx.add(at), n);
-        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The backward passes over columns that are `inner` elements apart: strips of adjacent ones, each column in a lane
 //! of its own. A strip is read for its sums, and again, from the second-level cache if it fits, for the result.
 
-use super::backward::{Formula, Gradient, part, term};
+use super::backward::{Formula, Gradient, term};
+use super::backward_rows::part;
 use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
 use super::{EXP_BYTES, LINE, Room, prefetch_far};
 use crate::isa::Isa;

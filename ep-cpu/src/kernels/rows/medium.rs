@@ -10,7 +10,7 @@
 use super::exp::{Last, Shift};
 use super::vector::{MAX_LANES, Vector};
 use super::{
-    LINE, Matrix, Room, UNROLL, join, maximum, prefetch, prefetch_far, prefetch_line, prefetch_to_write,
+    LINE, Matrix, Room, UNROLL, join, maximum, prefetch, prefetch_ahead, prefetch_line, prefetch_to_write,
 };
 use crate::kernels::real::{Cell, Real};
 use half::bf16;
@@ -22,9 +22,6 @@ pub(super) const MEDIUM_BYTES: usize = 32 << 10;
 /// Elements added up before the sum moves on, which keeps its error below that of an exponential; a multiple of
 /// every unrolled vector.
 const BLOCK: usize = 512;
-
-/// Bytes from an element to what is fetched into the second-level cache meanwhile.
-const FAR_BYTES: usize = 16 << 10;
 
 /// Rows of which one that is not near decides for those after it. Tasks begin at multiples of it, so that these are the
 /// same rows whatever the number of threads.
@@ -131,7 +128,13 @@ where
             let mut next = Pending { stream, ..Pending::idle(log, room.cast_const(), cols, dst) };
             if let Some(bound) = near {
                 let (sum, largest) = near_exponentials::<V, S, D>(log, src, room, cols, &pending, dst);
-                if largest.within(bound) {
+                let is_near = if by_words::<S, D>(log) {
+                    let bounded = sum > V::Lane::ZERO && sum <= V::Lane::from_f64(MOST_SUM);
+                    bounded && largest.words_within(LOWEST_WORD)
+                } else {
+                    largest.within(bound)
+                };
+                if is_near {
                     let (base, last) = Last::of_near(log, sum);
                     (next.base, next.last, next.narrow) = (V::splat(base), last.splat(), narrows);
                     pending = Some(next);
@@ -155,7 +158,22 @@ where
     }
 }
 
-/// The sum of the exponentials of a row, and the largest magnitudes of its elements, which say whether that is right.
+/// Whether a row of bf16 that becomes one is known to be near by its words, two vectors of elements at a time, and its
+/// sum: they bound the elements on one side each. Such a row may be wider than others.
+#[inline(always)]
+fn by_words<S: 'static, D: 'static>(log: bool) -> bool {
+    !log && TypeId::of::<S>() == TypeId::of::<bf16>() && TypeId::of::<D>() == TypeId::of::<bf16>()
+}
+
+/// -40 as bf16.
+const LOWEST_WORD: u16 = 0xc220;
+/// 2^68, by which the exponential of -40 may be divided and is still a normal number. A row with elements above 48 has a
+/// larger sum, an infinite one of either sign, or none.
+const MOST_SUM: f64 = (1u128 << 68) as f64;
+const _: () = assert!(40.0 * std::f64::consts::LOG2_E + 68.0 < 125.9);
+
+/// The sum of the exponentials of a row, and the largest magnitudes of its elements, or words if it is [`by_words`] that
+/// it may be near, which say whether that is right.
 /// The exponentials, or with `log` the elements, replace those of the pending row, which is finished.
 ///
 /// # Safety
@@ -212,12 +230,18 @@ where
             prefetch_line(src.wrapping_add(cols + at));
             let len = V::LANES.min(cols - at);
             let x = V::load_part(src.add(at), len, V::Lane::ZERO);
-            largest[0] = x.magnitude_in_row(largest[0]);
+            largest[0] = if by_words::<S, D>(log) {
+                x.larger_words(largest[0])
+            } else {
+                x.magnitude_in_row(largest[0])
+            };
             let e = near_exponential::<V, D>(log, x);
             total = total.add(e.first_lanes(len));
             if log { x } else { e }.store(kept.add(at));
         }
-        (total.fold(V::add).first(), join(largest, V::magnitude))
+        let largest =
+            if by_words::<S, D>(log) { join(largest, V::larger_words) } else { join(largest, V::magnitude) };
+        (total.fold(V::add).first(), largest)
     }
 }
 
@@ -313,10 +337,7 @@ impl<S: Cell<A>, D: 'static, A: Real + Cell<A>> Near<S, D, A> {
         prefetch(self.src.wrapping_add(self.cols + at), 2 * V::LANES);
         if HOW == STREAM {
             // What comes from memory is on its way early, and few lines wait at the first-level cache.
-            let far = self.src.wrapping_add(at).cast::<u8>().wrapping_add(FAR_BYTES);
-            for byte in (0..2 * V::LANES * size_of::<S>()).step_by(LINE) {
-                prefetch_far(far.wrapping_add(byte));
-            }
+            prefetch_ahead(self.src.wrapping_add(at), 2 * V::LANES);
         } else if !self.stream {
             prefetch_to_write(self.dst.wrapping_add(at), 2 * V::LANES);
         }
@@ -324,8 +345,14 @@ impl<S: Cell<A>, D: 'static, A: Real + Cell<A>> Near<S, D, A> {
         unsafe {
             let x = [V::load(self.src.add(at)), V::load(self.src.add(at + V::LANES))];
             let e = [near_exponential::<V, D>(LOG, x[0]), near_exponential::<V, D>(LOG, x[1])];
-            sums.largest[i] = x[0].magnitude_in_row(sums.largest[i]);
-            sums.largest[i + 1] = x[1].magnitude_in_row(sums.largest[i + 1]);
+            if by_words::<S, D>(LOG) {
+                // As many bytes as a vector has.
+                let words = V::load(self.src.add(at).cast::<A>());
+                sums.largest[i] = words.larger_words(sums.largest[i]);
+            } else {
+                sums.largest[i] = x[0].magnitude_in_row(sums.largest[i]);
+                sums.largest[i + 1] = x[1].magnitude_in_row(sums.largest[i + 1]);
+            }
             sums.sum[i] = sums.sum[i].add(e[0]);
             sums.sum[i + 1] = sums.sum[i + 1].add(e[1]);
             let kept = if LOG { x } else { e };

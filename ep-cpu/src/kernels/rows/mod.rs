@@ -6,6 +6,7 @@
 //! the sum, as does the `inf - inf` of a row with `+inf` or of nothing but `-inf`: such rows are NaN throughout.
 
 mod backward;
+mod backward_rows;
 mod backward_strips;
 #[cfg(test)]
 mod backward_tests;
@@ -100,6 +101,8 @@ pub(super) const fn table<const LOG: bool>() -> [Row<RowsFn>; 16] {
 const UNROLL: usize = 4;
 /// Bytes of a cache line.
 const LINE: usize = 64;
+/// Bytes from an element to what is fetched into the second-level cache while rows are read from memory.
+const FAR_BYTES: usize = 16 << 10;
 /// What an exponential costs, in bytes of traffic.
 const EXP_BYTES: usize = 16;
 /// A matrix `[rows, cols]` and where its result goes: both are valid for their elements, and either apart, or one.
@@ -283,6 +286,14 @@ fn prefetch_far<T>(at: *const T) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
+}
+
+/// Fetches the lines of `len` elements that are [`FAR_BYTES`] further on.
+#[inline(always)]
+fn prefetch_ahead<T>(at: *const T, len: usize) {
+    for byte in (0..len * size_of::<T>()).step_by(LINE) {
+        prefetch_far(at.cast::<u8>().wrapping_add(FAR_BYTES + byte));
+    }
 }
 
 /// The lanes of a vector, and zeros.

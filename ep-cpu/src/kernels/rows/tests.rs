@@ -293,6 +293,37 @@ fn rows_near_zero_lie_beside_others() {
     }
 }
 
+/// Rows of bf16 are near on other terms: around the least element and the largest sum of such rows, and far beyond.
+#[test]
+fn rows_of_bf16_lie_around_the_bounds() {
+    let mut rng = Rng::new();
+    let odd = [
+        -40.0, -40.25, 46.5, 47.0, 47.25, 48.0, 88.0, 90.0, -90.0, -100.0, -1e4, -1e9, -3e38, 1e4, 1e9, 1e30,
+        -1e30, 3e38,
+    ];
+    for cols in [65, 129, 300] {
+        let shape = [odd.len() * GROUPED, cols, 1];
+        let alone = |row: usize, col: usize| match (row % GROUPED, row / GROUPED) {
+            (0, which) if col == which * 31 % cols => Some(odd[which]),
+            _ => None,
+        };
+        for scale in [1.0, 39.9] {
+            let x: Vec<f64> = (0..shape[0] * cols)
+                .map(|i| alone(i / cols, i % cols).unwrap_or_else(|| rng.signed() * scale))
+                .collect();
+            for src in [DType::BF16, DType::F32] {
+                for log in [false, true] {
+                    let case = Case::new(log, [src, DType::BF16], shape, &x);
+                    case.check(&case.quick_reference());
+                }
+            }
+        }
+    }
+}
+
+/// Rows of which one that is not near may decide for those after it.
+const GROUPED: usize = MAX_LANES;
+
 /// Any NaN is its own row's alone: a signalling one between rows that are far and near hides neither.
 #[test]
 fn a_nan_of_any_kind_spoils_its_row_only() {

@@ -50,7 +50,7 @@ pub(super) trait Vector: Arithmetic {
         unreachable!("a level without a bound has nothing that is near")
     }
 
-    /// As [`Self::exp_near`], but to 2^-14 and with less to do: for what is rounded to bf16.
+    /// As [`Self::exp_near`], but to 2^-14, for magnitudes up to 64, and with less to do: for what is rounded to bf16.
     #[inline(always)]
     fn exp_near_short(self) -> Self {
         self.exp_near()
@@ -66,6 +66,19 @@ pub(super) trait Vector: Arithmetic {
     #[inline(always)]
     fn magnitude_in_row(self, least: Self) -> Self {
         self.magnitude(least)
+    }
+
+    /// The larger of each two 16-bit words, taken for unsigned numbers: of bf16 the least negative one, or NaN. Only for
+    /// levels with [`Self::NEAR`].
+    #[inline(always)]
+    fn larger_words(self, _other: Self) -> Self {
+        unreachable!("a level without a bound has nothing that is near")
+    }
+
+    /// Whether no word is above `most`, as in [`Self::larger_words`].
+    #[inline(always)]
+    fn words_within(self, _most: u16) -> bool {
+        unreachable!("a level without a bound has nothing that is near")
     }
 
     /// The first `len` lanes, and zeros.

@@ -186,6 +186,21 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
+    fn larger_words(self, other: Self) -> Self {
+        // SAFETY: the level has the instructions.
+        unsafe {
+            let [a, b] = [self, other].map(|x| _mm512_castps_si512(x.0));
+            Self(_mm512_castsi512_ps(_mm512_max_epu16(a, b)))
+        }
+    }
+
+    #[inline(always)]
+    fn words_within(self, most: u16) -> bool {
+        // SAFETY: the level has the instructions.
+        unsafe { _mm512_cmpgt_epu16_mask(_mm512_castps_si512(self.0), _mm512_set1_epi16(most as i16)) == 0 }
+    }
+
+    #[inline(always)]
     fn first_lanes(self, len: usize) -> Self {
         // SAFETY: the level has the instruction.
         Self(unsafe { _mm512_maskz_mov_ps(mask(len), self.0) })
