@@ -13,12 +13,12 @@
 #   demo          the digits and the PyTorch example
 #
 # Writes OUT/STAGE.json after each part, and goes on behind the last one when it is called again; with other binaries it
-# begins anew. A call ends within
-# EP_GPU_SECONDS [450]; exit codes: 0 all parts done and well, 1 a part failed, 75 parts are left.
+# begins anew. A call ends within EP_GPU_SECONDS [450]; exit codes: 0 all parts done and well, 1 a part failed, 75 parts
+# are left.
 #
 # Needs python3 (with PyTorch for bench-peers and the example) and, for sanitize, compute-sanitizer. Variables:
 # EP_BIN_DIR is the folder with the binaries [.gpu/bin], EP_GPU_CACHE the archive of the cache [cache.tar.xz beside it].
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# = 2 ] || { sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# = 2 ] || { sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2; }
 exec python3 tests/gpu/stages.py "$1" "$2"
