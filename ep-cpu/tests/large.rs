@@ -1,21 +1,26 @@
-//! More than 2^31 elements: every op once, on elements of one byte (two for ops on floats), with windows of the
-//! result checked at the start, at the end, around element 2^31 and around byte 2^32.
+//! More than 2^32 elements of one byte, or, for ops on floats, 2^31 of two: every op once, with windows of the result
+//! checked at the start, at the end, around element 2^31 and around byte 2^32.
 //!
 //! They need up to 12 GB of memory and an optimised build, so they run only when asked for:
-//! `cargo test --release -p ep-cpu --test large -- --ignored --test-threads 1`.
+//! `cargo test --release -p ep-cpu --test large -- --ignored --test-threads 1 --nocapture`.
 
 use ep_core::{DType, Scalar};
 use ep_cpu::provider::CpuProvider;
 use ep_registry::{DynArgs, DynPrimitive, Runtime, Stream};
 use half::f16;
+use std::time::Instant;
 
 /// Elements of a window.
 const WINDOW: usize = 4096;
-/// Rows and columns of a matrix of a little more than 2^31 elements.
-const ROWS: usize = 65_537;
-const COLS: usize = 32_771;
+/// Rows and columns of a matrix of a little more than 2^32 elements.
+const ROWS: usize = 65_539;
+const COLS: usize = 65_537;
 /// As many in a row; odd.
 const N: usize = ROWS * COLS;
+/// Columns of a matrix of floats with as many rows: a little more than 2^31 elements.
+const FLOATS: usize = 32_771;
+/// The most memory that a test may need.
+const MOST_BYTES: usize = 12_000_000_000;
 
 /// Anonymous memory on huge pages.
 struct Big {
@@ -85,7 +90,8 @@ fn half_at(i: usize) -> f16 {
 fn windows(count: usize, size: usize) -> Vec<usize> {
     let around = [1usize << 31, (1usize << 32) / size].map(|at| at.saturating_sub(WINDOW / 2));
     let last = count.saturating_sub(WINDOW);
-    [0, last, around[0], around[1]].into_iter().map(|at| at.min(last)).collect()
+    assert!(around.iter().all(|at| *at <= last), "{count} elements of {size} bytes are too few");
+    vec![0, around[0], around[1], last]
 }
 
 /// Checks windows of `got` against `want(i)`.
@@ -100,13 +106,14 @@ fn check<T: Copy + PartialEq + std::fmt::Debug>(got: &[T], want: impl Fn(usize) 
 struct Rig {
     runtime: Runtime,
     stream: Stream,
+    begin: Instant,
 }
 
 impl Rig {
     fn new() -> Rig {
         let runtime = Runtime::builder().threads(2).linked::<CpuProvider>("cpu").build().unwrap();
         let stream = runtime.device("cpu").unwrap().stream().unwrap();
-        Rig { runtime, stream }
+        Rig { runtime, stream, begin: Instant::now() }
     }
 
     /// `op selector=value role=dtype ...`
@@ -129,11 +136,21 @@ impl Rig {
         unsafe { primitive.launch_raw(&self.stream, &args) }.unwrap();
         self.stream.sync().unwrap();
     }
+
+    /// Says what the test took.
+    fn end(self, test: &str) {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        let bytes = peak.unwrap().parse::<usize>().unwrap() * 1024;
+        println!("{test}: {:.1} s, {:.1} GB", self.begin.elapsed().as_secs_f64(), bytes as f64 / 1e9);
+        assert!(bytes <= MOST_BYTES, "{bytes} bytes were resident, {MOST_BYTES} may be");
+    }
 }
 
 const COUNT: i64 = N as i64;
 const R: i64 = ROWS as i64;
 const C: i64 = COLS as i64;
+const F: i64 = FLOATS as i64;
 
 #[test]
 #[ignore = "needs gigabytes"]
@@ -153,6 +170,7 @@ fn memory() {
         a.size("count", COUNT)?.scalar("start", 3i64)?.scalar("step", 7i64)?.address("dst", d)
     });
     check(dst.slice::<u8>(), |i| (3 + 7 * i) as u8);
+    rig.end("memory");
 }
 
 #[test]
@@ -205,6 +223,7 @@ fn elementwise() {
     let srcs = [s, s, s];
     rig.launch("add data=u8", |a| a.size("count", COUNT)?.addresses("srcs", &srcs)?.address("dst", d));
     check(dst.slice::<u8>(), |i| byte(i).wrapping_mul(3));
+    rig.end("elementwise");
 }
 
 #[test]
@@ -246,6 +265,7 @@ fn movers() {
             .address("dst", d)
     });
     check(dst.slice::<u8>(), |i| if i < 3 { 9 } else { byte(i - 3) });
+    rig.end("movers");
 }
 
 #[test]
@@ -298,6 +318,7 @@ fn gathers() {
             .address("dst", d)
     });
     check(&dst.slice::<u8>()[..ROWS * COLS], |i| u8::from(rows[i / COLS] as usize == i % COLS));
+    rig.end("gathers");
 }
 
 #[test]
@@ -306,7 +327,7 @@ fn reductions() {
     let rig = Rig::new();
     let src = Big::of(N, |i| byte(i) / 2);
     let s = src.address();
-    let mut out = [0i64; COLS];
+    let mut out = vec![0i64; COLS];
     let d = out.as_mut_ptr().expose_provenance() as u64;
     rig.launch("reduce op=sum src=u8 dst=i64", |a| {
         a.size("outer", 1)?.size("reduced", COUNT)?.size("inner", 1)?.address("src", s)?.address("dst", d)
@@ -329,20 +350,21 @@ fn reductions() {
         a.size("outer", 1)?.size("reduced", COUNT)?.size("inner", 1)?.address("src", s)?.address("dst", d)
     });
     assert_eq!(out[0], COUNT - 2);
+    rig.end("reductions");
 }
 
-/// Of two rows and the last one of a matrix, the f64 values.
+/// The values of a row of the matrix of floats.
 fn row_of(row: usize) -> Vec<f64> {
-    (0..COLS).map(|c| half_at(row * COLS + c).to_f64()).collect()
+    (0..FLOATS).map(|c| half_at(row * FLOATS + c).to_f64()).collect()
 }
 
 /// Checks the windows of a matrix whose rows are functions of the source's rows.
 fn check_rows(got: &[f16], want: impl Fn(&[f64]) -> Vec<f64>) {
     for start in windows(got.len(), 2) {
-        for row in [start / COLS, (start + WINDOW - 1) / COLS] {
+        for row in [start / FLOATS, (start + WINDOW - 1) / FLOATS] {
             let want = want(&row_of(row));
             for (c, w) in want.iter().enumerate() {
-                let g = got[row * COLS + c].to_f64();
+                let g = got[row * FLOATS + c].to_f64();
                 assert!((g - w).abs() <= 2e-3 * w.abs() + 1e-7, "row {row}, column {c}: {g} {w}");
             }
         }
@@ -353,12 +375,12 @@ fn check_rows(got: &[f16], want: impl Fn(&[f64]) -> Vec<f64>) {
 #[ignore = "needs gigabytes"]
 fn rows() {
     let rig = Rig::new();
-    let (src, dst) = (Big::of(ROWS * COLS, half_at), Big::new(2 * ROWS * COLS));
+    let (src, dst) = (Big::of(ROWS * FLOATS, half_at), Big::new(2 * ROWS * FLOATS));
     let [s, d] = [&src, &dst].map(Big::address);
     let sum_exp = |x: &[f64]| x.iter().map(|x| x.exp()).sum::<f64>();
     let matrix = |op: &str| {
         rig.launch(&format!("{op} src=f16 dst=f16"), |a| {
-            a.size("rows", R)?.size("cols", C)?.size("inner", 1)?.address("src", s)?.address("dst", d)
+            a.size("rows", R)?.size("cols", F)?.size("inner", 1)?.address("src", s)?.address("dst", d)
         });
     };
     matrix("softmax");
@@ -368,7 +390,7 @@ fn rows() {
     let backward = |op: &str| {
         rig.launch(&format!("{op} src=f16 dst=f16"), |a| {
             a.size("rows", R)?
-                .size("cols", C)?
+                .size("cols", F)?
                 .size("inner", 1)?
                 .address("y", s)?
                 .address("dy", s)?
@@ -385,9 +407,9 @@ fn rows() {
         let sum: f64 = x.iter().sum();
         x.iter().map(|v| v - v.exp() * sum).collect()
     });
-    let n = COLS as f64;
+    let n = FLOATS as f64;
     rig.launch("layer_norm data=f16 stats=f32", |a| {
-        a.size("rows", R)?.size("cols", C)?.address("src", s)?.address("dst", d)
+        a.size("rows", R)?.size("cols", F)?.address("src", s)?.address("dst", d)
     });
     check_rows(dst.slice(), |x| {
         let mean = x.iter().sum::<f64>() / n;
@@ -395,12 +417,13 @@ fn rows() {
         x.iter().map(|v| (v - mean) / var.sqrt()).collect()
     });
     rig.launch("rms_norm data=f16 stats=f32", |a| {
-        a.size("rows", R)?.size("cols", C)?.address("src", s)?.address("dst", d)
+        a.size("rows", R)?.size("cols", F)?.address("src", s)?.address("dst", d)
     });
     check_rows(dst.slice(), |x| {
         let rms = (x.iter().map(|v| v * v).sum::<f64>() / n).sqrt();
         x.iter().map(|v| v / rms).collect()
     });
+    rig.end("rows");
 }
 
 #[test]
@@ -439,4 +462,39 @@ fn matrices() {
             .address("c", z)
     });
     check(c.slice::<u8>(), want);
+    rig.end("matrices");
+}
+
+/// A matrix of more than 2^32 elements times a few columns.
+#[test]
+#[ignore = "needs gigabytes"]
+fn thin_products() {
+    let rig = Rig::new();
+    let a = Big::of(N, byte);
+    let elements = a.slice::<u8>();
+    for columns in [1, 3] {
+        let (b, mut c) = (Big::of(COLS * columns, byte), vec![0u8; ROWS * columns]);
+        let [x, y] = [&a, &b].map(Big::address);
+        let z = c.as_mut_ptr().expose_provenance() as u64;
+        rig.launch("matmul transpose_a=none transpose_b=none data=u8", |args| {
+            args.size("m", R)?
+                .size("n", columns as i64)?
+                .size("k", C)?
+                .address("a", x)?
+                .address("b", y)?
+                .address("c", z)
+        });
+        let right = b.slice::<u8>();
+        for start in windows(N, 1) {
+            for row in [start / COLS, (start + WINDOW - 1) / COLS] {
+                let left = &elements[row * COLS..][..COLS];
+                for column in 0..columns {
+                    let terms = left.iter().zip(right[column..].iter().step_by(columns));
+                    let want = terms.fold(0u8, |sum, (p, q)| sum.wrapping_add(p.wrapping_mul(*q)));
+                    assert_eq!(c[row * columns + column], want, "row {row}, column {column}");
+                }
+            }
+        }
+    }
+    rig.end("thin_products");
 }
