@@ -151,7 +151,7 @@ EP_DEVICE Pack<Data, Rows::pack>* kept_weights() {
     return reinterpret_cast<Pack<Data, Rows::pack>*>(memory) + threadIdx.x;
 }
 // Where pack j of this thread's gamma is, and of its beta.
-EP_DEVICE i32 kept_at(i32 j, i32 of_beta) { return ((EP_RMS ? 1 : 2) * j + of_beta) * i32(Rows::threads); }
+EP_DEVICE i32 kept_at(i32 j, i32 of_beta) { return ((EP_RMS ? 1 : 2) * j + of_beta) * i32(threads_of_block()); }
 EP_DEVICE void keep_weights(const Args& args, const Ends& none, i32 first, i32 step, i32 cols) {
 #pragma unroll
     for (int j = 0; j < Rows::packs; j += together) {

@@ -8,7 +8,8 @@
 //   EP_PACK     elements that are loaded together
 //   EP_PACKS    packs of a row that a thread holds
 //   EP_ALIGNED  1: every row begins at a multiple of a pack and has whole packs; 0: it may begin and end within one
-// and, before the include, EP_ENDS_APART where the ends of a row do not share a pack
+// and, before the include, EP_ENDS_APART where the ends of a row do not share a pack. With EP_FEWER (any value; clusters) a launch
+// may have fewer threads in a block, in whole warps: as many as the packs of its rows fill.
 #pragma once
 #include "common.cuh"
 
@@ -30,7 +31,16 @@ struct Rows {
     // Blocks for each multiprocessor, for which registers are left: without, some blocks of 512 threads would be alone.
     static constexpr u32 resident = in_warp || threads > 512 ? 1 : 1024 / threads;
     static_assert(in_warp || (lanes == warp_size && rows == 1), "a block shares one row at a time");
+#ifdef EP_FEWER
+    static constexpr bool fewer = true;
+    static_assert(blocks > 1, "a block alone does not need it");
+#else
+    static constexpr bool fewer = false;
+#endif
 };
+
+EP_DEVICE u32 threads_of_block() { return Rows::fewer ? blockDim.x : Rows::threads; }
+EP_DEVICE u32 sharers_of_row() { return Rows::fewer ? blockDim.x * Rows::blocks : Rows::sharers; }
 
 #if EP_BLOCKS > 1
 #define EP_CLUSTER_DIMS __cluster_dims__(EP_BLOCKS, 1, 1)
@@ -116,7 +126,10 @@ template <class A>
 struct Exchange {
     static constexpr u32 warps = Rows::threads / warp_size;
     static constexpr u32 blocks = Rows::in_warp ? 1 : Rows::blocks;
-    static constexpr u32 places = warps * blocks;
+    // Where some stay empty, as many as the lanes of a warp read.
+    static constexpr u32 places =
+        Rows::fewer ? (warps * blocks + warp_size - 1) / warp_size * warp_size : warps * blocks;
+    static_assert(Rows::in_warp || places % warp_size == 0 || warp_size % places == 0, "lanes read as many each");
 
     struct Shared {
 #if EP_BLOCKS > 1
@@ -130,6 +143,12 @@ struct Exchange {
 
     // `zero` is one that the compiler does not know. A cluster meets between this and the first use.
     __device__ __forceinline__ Exchange(Shared& memory, u32 zero) : shared(memory) {
+        if constexpr (Rows::fewer) {
+            // Places of warps that are not there. The block meets before the first use: a cluster's barrier orders no memory.
+            for (u32 i = threadIdx.x + threads_of_block() / warp_size * blocks; i < places; i += threads_of_block())
+                shared.found[0][i] = shared.found[1][i] = A{};
+            __syncthreads();
+        }
         if (Rows::in_warp || threadIdx.x != 0) return;
         shared.zero = zero;
 #if EP_BLOCKS > 1
@@ -158,9 +177,10 @@ struct Exchange {
                 u32 words[sizeof(A) / 4];
             } u;
             u.value = x;
-            A* place = found + block_rank() * warps + warp;
+            const u32 warps_here = threads_of_block() / warp_size;
+            A* place = found + block_rank() * warps_here + warp;
             Arrival& arrival = shared.arrivals[set];
-            if (threadIdx.x == 0) arrival.expect(places * sizeof(A));
+            if (threadIdx.x == 0) arrival.expect(warps_here * blocks * u32(sizeof(A)));
             if (lane < blocks) {
 #pragma unroll
                 for (u32 i = 0; i < sizeof(A) / 4; ++i)
@@ -190,7 +210,7 @@ struct Part {
 };
 EP_DEVICE Part part_of_row() {
     if constexpr (Rows::in_warp) return {threadIdx.x % Rows::lanes, Rows::lanes};
-    else return {block_rank() * Rows::threads + threadIdx.x, Rows::sharers};
+    else return {block_rank() * threads_of_block() + threadIdx.x, sharers_of_row()};
 }
 
 template <class T>
@@ -255,7 +275,7 @@ EP_DEVICE void finish_ends(
     if (ends_with_pack(cut)) return;
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
-        const i32 left = cut.end - (first + j * i32(Rows::sharers) * Rows::pack);
+        const i32 left = cut.end - (first + j * i32(sharers_of_row()) * Rows::pack);
         if (u32(left - 1) >= u32(Rows::pack - 1)) continue;
 #pragma unroll
         for (int i = 1; i < Rows::pack; ++i)
@@ -286,7 +306,7 @@ struct RowLoad {
         if (!loads) last = -Rows::pack;
 #pragma unroll
         for (int j = 0; j < Rows::packs; ++j) {
-            const i32 start = first + j * i32(Rows::sharers) * Rows::pack;
+            const i32 start = first + j * i32(sharers_of_row()) * Rows::pack;
 #pragma unroll
             for (int i = 0; i < Rows::pack; ++i) packs[j].at[i] = outside;
             if (start <= last && (Rows::is_aligned || j > 0 || start >= -span.before)) load(packs[j], row + start);
@@ -306,7 +326,7 @@ struct RowLoad {
             load_some(pack, row + start, 0, cut.end - start);
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j)
-                if (start >= 0 && start == first + j * i32(Rows::sharers) * Rows::pack) packs[j] = pack;
+                if (start >= 0 && start == first + j * i32(sharers_of_row()) * Rows::pack) packs[j] = pack;
         }
         finish_ends(packs, tail, first, cut, outside);
     }
@@ -326,7 +346,7 @@ EP_DEVICE void load_row_apart(
     };
 #pragma unroll
     for (int j = 0; j < Rows::packs; ++j) {
-        const i32 start = first + j * i32(Rows::sharers) * Rows::pack;
+        const i32 start = first + j * i32(sharers_of_row()) * Rows::pack;
 #pragma unroll
         for (int i = 0; i < Rows::pack; ++i) packs[j].at[i] = outside;
         if (start < cut.end) get(packs[j], start);

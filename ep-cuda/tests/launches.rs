@@ -286,16 +286,16 @@ fn clusters_of_wide_rows_ask_once_for_the_memory_of_gamma_and_beta() {
 
 #[test]
 fn rows_that_are_not_aligned_are_taken_by_groups_that_begin_alike() {
-    // A block for each row; then 132 clusters of two blocks at once, of which those take part that are a multiple of
-    // four, with at least three rows each, and for more than twelve rows each two turns of them.
+    // A block for each row; then 198 clusters of two blocks at once, of which those take part that are a multiple of
+    // four, with at least three rows each. Blocks have as many threads as the 2050 packs of a row fill, and the memory that
+    // most of them would need is asked for once.
     layer_norms(
         8193,
         &[
-            (197, "[[197, 1, 1], [512, 1, 1", &[]),
-            (200, "[[128, 1, 1], [512, 1, 1", &[49_152]),
-            (600, "[[264, 1, 1], [512, 1, 1", &[]),
-            (1584, "[[264, 1, 1], [512, 1, 1", &[]),
-            (1585, "[[528, 1, 1], [512, 1, 1", &[]),
+            (296, "[[296, 1, 1], [512, 1, 1", &[]),
+            (297, "[[192, 1, 1], [288, 1, 1", &[65_536]),
+            (600, "[[392, 1, 1], [288, 1, 1", &[]),
+            (1585, "[[392, 1, 1], [288, 1, 1", &[]),
         ],
     );
 }

@@ -49,14 +49,15 @@ impl Drop for Folder {
     }
 }
 
-/// One kernel of each source and each dtype or size that it is for; which dtype a result has does not count.
+/// One kernel of each source and each dtype or size that it is for, and one whose blocks may have fewer threads; which dtype a
+/// result has does not count.
 fn one_of_each(arch: Arch) -> Vec<Spec> {
     let mut chosen = BTreeMap::new();
     for spec in warm::kernels(arch, None).unwrap() {
         let dtypes: Vec<_> = spec
             .macros
             .iter()
-            .filter(|(n, _)| ["EP_SRC", "EP_DATA", "EP_SIZE", "EP_COND"].contains(n))
+            .filter(|(n, _)| ["EP_SRC", "EP_DATA", "EP_SIZE", "EP_COND", "EP_FEWER"].contains(n))
             .collect();
         let family = format!("{} {dtypes:?}", spec.source.name);
         chosen.entry(family).or_insert(spec);

@@ -26,83 +26,121 @@ fn holding(data: DType) -> Holding {
     Holding { pack: 16 / bytes, bytes, sources: 1, single: true }
 }
 
-/// Threads, blocks (0 where warps do) and packs of a thread that share rows of which groups take several, with gamma and
-/// beta in shared memory, by their width: for wide aligned rows of layer_norm, and for rows that are not aligned. Where one
-/// row at a time is as fast there are none.
-fn kept_shapes(rms: bool, data: DType, aligned: bool) -> &'static [(u32, u32, u32)] {
+/// Rows of which groups take several, with gamma and beta in shared memory.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    sharing: Sharing,
+    /// A launch may have fewer threads in a block.
+    fewer: bool,
+    /// Packs of a row that it is for, at most.
+    most: u64,
+}
+
+/// Threads, blocks (0 where warps do) and packs of a thread of each way, and, if its blocks may have fewer threads, how many they
+/// have at most: for wide aligned rows of layer_norm, and for rows that are not aligned. Where one row at a time is as fast
+/// there are none.
+fn shapes(rms: bool, data: DType, aligned: bool) -> &'static [(u32, u32, u32, u32)] {
     match (data, aligned, rms) {
-        (DType::F32, true, false) => &[(512, 4, 4), (512, 8, 4), (1024, 8, 4)],
-        (DType::F16 | DType::BF16, true, false) => &[(512, 4, 4), (512, 8, 4)],
-        (DType::F32, false, false) => &[(512, 2, 3), (512, 2, 4), (512, 4, 3), (512, 4, 4), (512, 8, 4)],
+        (DType::F32, true, false) => &[(512, 4, 4, 0), (512, 8, 4, 512), (1024, 8, 4, 0)],
+        (DType::F16 | DType::BF16, true, false) => &[(512, 4, 4, 512), (512, 8, 4, 0)],
+        (DType::F32, false, false) => {
+            &[(512, 2, 4, 512), (512, 4, 4, 512), (512, 8, 4, 512), (512, 8, 5, 512), (640, 8, 5, 640)]
+        }
         (DType::F16 | DType::BF16, false, false) => &[
-            (128, 0, 2),
-            (128, 0, 3),
-            (128, 0, 4),
-            (64, 1, 3),
-            (64, 1, 4),
-            (128, 1, 3),
-            (128, 1, 4),
-            (256, 1, 3),
-            (256, 1, 4),
-            (512, 1, 3),
-            (512, 1, 4),
-            (512, 2, 3),
-            (512, 2, 4),
-            (512, 2, 6),
-            (512, 4, 4),
-            (512, 8, 4),
+            (128, 0, 2, 0),
+            (128, 0, 3, 0),
+            (128, 0, 4, 0),
+            (64, 1, 3, 0),
+            (64, 1, 4, 0),
+            (128, 1, 3, 0),
+            (128, 1, 4, 0),
+            (256, 1, 3, 0),
+            (256, 1, 4, 0),
+            (512, 1, 3, 0),
+            (512, 1, 4, 0),
+            (512, 2, 4, 512),
+            // Three blocks for each multiprocessor.
+            (512, 4, 5, 320),
+            (512, 4, 4, 0),
+            (512, 8, 5, 320),
+            (512, 8, 4, 0),
         ],
-        (DType::F16 | DType::BF16, false, true) => &[(128, 0, 2), (512, 4, 4), (512, 8, 4)],
+        (DType::F16 | DType::BF16, false, true) => &[(128, 0, 2, 0), (512, 4, 4, 0), (512, 8, 4, 0)],
         _ => &[],
     }
 }
 
-/// Packs of a row that each of these has to exceed.
-fn least_packs(rms: bool, data: DType, sharing: &Sharing) -> u64 {
-    match (sharing.aligned, data) {
-        // For rows that leave more threads without work one row at a time, among as many as it takes, is faster.
-        (true, _) => sharing.capacity() / 8 * 7,
-        (false, DType::F32) => 2048,
-        (false, _) if rms && sharing.blocks > 0 => 4096,
-        (false, _) => 32,
-    }
-}
-
-fn kept_sharings(rms: bool, data: DType, arch: Arch, aligned: bool) -> Vec<Sharing> {
-    let shapes = if arch < Arch::new(9, 0) { &[] } else { kept_shapes(rms, data, aligned) };
-    let of_shape =
-        |&(threads, blocks, packs)| Sharing { threads, lanes: 32, blocks, rows: 1, packs, aligned };
+fn ways(rms: bool, data: DType, arch: Arch, aligned: bool) -> Vec<Way> {
+    let shapes = if arch < Arch::new(9, 0) { &[] } else { shapes(rms, data, aligned) };
+    let of_shape = |&(threads, blocks, packs, fewer)| {
+        let sharing = Sharing { threads, lanes: 32, blocks, rows: 1, packs, aligned };
+        let most = if fewer > 0 { Sharing { threads: fewer, ..sharing } } else { sharing };
+        Way { sharing, fewer: fewer > 0, most: most.capacity() }
+    };
     shapes.iter().map(of_shape).collect()
 }
 
-fn kept_spec(rms: bool, data: DType, sharing: Sharing) -> Spec {
-    spec(rms, data, Some(sharing)).with("EP_KEPT", 1)
-}
+impl Way {
+    fn spec(&self, rms: bool, data: DType) -> Spec {
+        let spec = spec(rms, data, Some(self.sharing)).with("EP_KEPT", 1);
+        if self.fewer { spec.with("EP_FEWER", 1) } else { spec }
+    }
 
-/// Bytes of gamma and beta that a block keeps.
-fn kept_bytes(rms: bool, sharing: &Sharing) -> u32 {
-    sharing.threads * sharing.packs * if rms { 16 } else { 32 }
-}
+    /// Packs that a row has to exceed.
+    fn least(&self, rms: bool, data: DType) -> u64 {
+        match (self.sharing.aligned, data) {
+            (true, _) if self.fewer => self.sharing.capacity() / 2,
+            // For rows that leave more threads without work one row at a time, among as many as it takes, is faster.
+            (true, _) => self.sharing.capacity() / 8 * 7,
+            (false, DType::F32) => 2048,
+            (false, _) if rms && self.sharing.blocks > 0 => 4096,
+            (false, _) => 32,
+        }
+    }
 
-/// How many groups of threads take so many rows, several each; none where there are too few rows.
-fn groups(sharing: &Sharing, rows: u64, sm_count: u32, pack: u64) -> Option<u64> {
-    let (resident, sharers, most) = match sharing.blocks {
-        0 => (640, sharing.lanes, 24),
-        blocks => (1024, sharing.threads * blocks, 12),
-    };
-    // A device's parts are not multiples of large clusters.
-    let usable = if sharing.blocks < 4 { 16 } else { 15 };
-    let at_once = (u64::from(sm_count) * resident * usable / (16 * u64::from(sharers))).max(1);
-    let least = if sharing.aligned { at_once * 18 } else { at_once * 3 / 2 };
-    // All that are there at once end at about the same time, so there are whole turns of them.
-    let turns = rows.div_ceil(at_once).div_ceil(most);
-    let groups = (turns.saturating_mul(at_once)).min(rows / FEWEST_ROWS);
-    // All rows of a group begin at the same place of a pack.
-    let groups = if sharing.aligned { groups } else { groups / pack * pack };
-    (rows >= least && groups > 0).then_some(groups)
+    /// How rows of so many packs are shared: by as few whole warps as have room, for one takes its time with few packs, too.
+    fn shared(&self, packs: u64) -> Sharing {
+        if !self.fewer {
+            return self.sharing;
+        }
+        let of_thread = u64::from(self.sharing.blocks * self.sharing.packs);
+        let threads = packs.div_ceil(of_thread).next_multiple_of(32).min(self.sharing.threads.into());
+        Sharing { threads: threads as u32, ..self.sharing }
+    }
+
+    /// How many groups of threads take so many rows, several each, that are shared like this; none where there are too few rows.
+    fn groups(&self, shared: &Sharing, rows: u64, sm_count: u32, pack: u64) -> Option<u64> {
+        let sm_count = u64::from(sm_count);
+        let at_once = match u64::from(shared.blocks) {
+            0 => sm_count * 640 / u64::from(shared.lanes),
+            blocks => {
+                // A device's parts are not multiples of large clusters.
+                let usable = match blocks {
+                    ..4 => 48,
+                    4..8 => 45,
+                    _ => 44,
+                };
+                sm_count * u64::from(1024 / shared.threads) * usable / (48 * blocks)
+            }
+        };
+        let at_once = at_once.max(1);
+        let most = if self.fewer || shared.blocks == 0 { 24 } else { 12 };
+        let least = if shared.aligned { at_once * 18 } else { at_once * 3 / 2 };
+        // All that are there at once end at about the same time, so there are whole turns of them.
+        let turns = rows.div_ceil(at_once).div_ceil(most);
+        let groups = (turns.saturating_mul(at_once)).min(rows / FEWEST_ROWS);
+        // All rows of a group begin at the same place of a pack.
+        let groups = if shared.aligned { groups } else { groups / pack * pack };
+        (rows >= least && groups > 0).then_some(groups)
+    }
 }
 /// Fewer are not worth filling shared memory for.
 const FEWEST_ROWS: u64 = 3;
+
+/// Bytes of gamma and beta that a block keeps.
+fn kept_bytes(rms: bool, shared: &Sharing) -> u32 {
+    shared.threads * shared.packs * if rms { 16 } else { 32 }
+}
 
 fn spec(rms: bool, data: DType, sharing: Option<Sharing>) -> Spec {
     let pack = holding(data).pack;
@@ -128,9 +166,8 @@ pub(super) fn kernels(arch: Arch) -> [(&'static str, Vec<Spec>); 2] {
     [(LayerNorm::NAME, false), (RmsNorm::NAME, true)].map(|(name, rms)| {
         let of_row = |[data, _]: [DType; 2]| {
             let held = sharings(data, arch).into_iter().flatten().map(Some);
-            let kept =
-                [true, false].into_iter().flat_map(move |aligned| kept_sharings(rms, data, arch, aligned));
-            let kept = kept.map(move |s| kept_spec(rms, data, s));
+            let kept = [true, false].into_iter().flat_map(move |aligned| ways(rms, data, arch, aligned));
+            let kept = kept.map(move |way| way.spec(rms, data));
             held.chain([None]).map(move |sharing| spec(rms, data, sharing)).chain(kept)
         };
         (name, ROWS.into_iter().flat_map(of_row).collect())
@@ -168,7 +205,7 @@ struct Norm {
     /// For aligned rows and others.
     held: [Vec<(Sharing, Lazy)>; 2],
     /// Where blocks or clusters take several rows, in the same order.
-    kept: [Vec<(Sharing, Lazy)>; 2],
+    kept: [Vec<(Way, Lazy)>; 2],
     rms: bool,
     wide: Lazy,
     sm_count: u32,
@@ -181,21 +218,23 @@ impl Norm {
         let lazy = |sharing| Lazy::new(&loader, name, spec(rms, data, sharing));
         let held = sharings(data, properties.arch)
             .map(|list| list.into_iter().map(|sharing| (sharing, lazy(Some(sharing)))).collect());
-        let has_room = |s: &Sharing| kept_bytes(rms, s) + STATIC_BYTES <= properties.shared_bytes;
-        let of_kept = |s| (s, Lazy::new(&loader, name, kept_spec(rms, data, s)));
+        let has_room = |way: &Way| kept_bytes(rms, &way.sharing) + STATIC_BYTES <= properties.shared_bytes;
+        let of_way = |way: Way| (way, Lazy::new(&loader, name, way.spec(rms, data)));
         let kept = [true, false].map(|aligned| {
-            let sharings = kept_sharings(rms, data, properties.arch, aligned);
-            sharings.into_iter().filter(has_room).map(of_kept).collect()
+            let ways = ways(rms, data, properties.arch, aligned);
+            ways.into_iter().filter(has_room).map(of_way).collect()
         });
         Ok(Norm { data, epsilon, held, kept, rms, wide: lazy(None), sm_count: properties.sm_count })
     }
 
-    /// The kernel for several rows at a time, and how many groups of threads take them, where that is faster.
-    fn kept(&self, rows: u64, packs: u64, aligned: bool) -> Option<(&Sharing, &Lazy, u64)> {
-        let mut kept = self.kept[usize::from(!aligned)].iter();
-        let (sharing, lazy) = kept.find(|(s, _)| packs <= s.capacity())?;
-        let groups = groups(sharing, rows, self.sm_count, holding(self.data).pack)?;
-        (packs > least_packs(self.rms, self.data, sharing)).then_some((sharing, lazy, groups))
+    /// The kernel for several rows at a time with the most memory that it may need, how they are shared, and how many groups of
+    /// threads take them, where that is faster.
+    fn kept(&self, rows: u64, packs: u64, aligned: bool) -> Option<(&Lazy, u32, Sharing, u64)> {
+        let (way, lazy) = self.kept[usize::from(!aligned)].iter().find(|(way, _)| packs <= way.most)?;
+        let shared = way.shared(packs);
+        let groups = way.groups(&shared, rows, self.sm_count, holding(self.data).pack)?;
+        let found = (lazy, kept_bytes(self.rms, &way.sharing), shared, groups);
+        (packs > way.least(self.rms, self.data)).then_some(found)
     }
 
     /// # Safety
@@ -211,11 +250,11 @@ impl Norm {
         let kept = if cols > 0 { self.kept(rows, packs, aligned) } else { None };
         // Over no columns the statistics are not numbers, which the general kernel finds by itself.
         let mut held = self.held[usize::from(!aligned)].iter().filter(|_| cols > 0);
-        if let Some((sharing, lazy, groups)) = kept {
+        if let Some((lazy, most_bytes, shared, groups)) = kept {
             let function = lazy.get()?;
-            let shared_bytes = kept_bytes(self.rms, sharing);
-            function.allow_shared(shared_bytes)?;
-            let geometry = Geometry { shared_bytes, ..sharing.geometry(groups) };
+            function.allow_shared(most_bytes)?;
+            let geometry =
+                Geometry { shared_bytes: kept_bytes(self.rms, &shared), ..shared.geometry(groups) };
             // SAFETY: the caller's promise, and the kernel's argument.
             return unsafe { function.launch(stream, geometry, &args) };
         }
@@ -286,26 +325,24 @@ mod tests {
     fn blocks_that_take_several_rows_have_room_for_gamma_and_beta() {
         for data in [DType::F32, DType::F16, DType::BF16] {
             for (rms, aligned) in [(false, true), (false, false), (true, false)] {
-                let kept = kept_sharings(rms, data, HOPPER, aligned);
-                assert_eq!(kept.is_empty(), rms && data == DType::F32);
-                assert!(kept.is_sorted_by_key(Sharing::capacity), "{data:?}");
-                for sharing in &kept {
-                    let blocks_at_once = if sharing.blocks == 0 { 7 } else { 1024 / sharing.threads };
+                let ways = ways(rms, data, HOPPER, aligned);
+                assert_eq!(ways.is_empty(), rms && data == DType::F32);
+                assert!(ways.is_sorted_by(|a, b| a.most < b.most), "{data:?}");
+                for way in &ways {
+                    let sharing = &way.sharing;
                     // What an H200 has for a block, which blocks share.
-                    assert!(
-                        (kept_bytes(rms, sharing) + STATIC_BYTES) * blocks_at_once.min(2) <= 232_448,
-                        "{sharing:?}"
-                    );
+                    assert!(kept_bytes(rms, sharing) + STATIC_BYTES <= 232_448, "{way:?}");
                     let of_pack = if rms { 16 } else { 32 };
                     let alone = if sharing.blocks == 0 { 4 } else { 1 };
                     let bytes = sharing.capacity() * alone * of_pack / u64::from(sharing.blocks.max(1));
                     assert_eq!(bytes, kept_bytes(rms, sharing).into());
                 }
             }
-            let widest = kept_sharings(false, data, HOPPER, true);
-            assert_eq!(widest.last().map(Sharing::capacity), Some(131_072 / (16 / data.bytes_for_bounds())));
+            let widest = ways(false, data, HOPPER, true);
+            let capacity = widest.last().map(|way| way.most);
+            assert_eq!(capacity, Some(131_072 / (16 / data.bytes_for_bounds())));
         }
-        let none = |rms, data, arch, aligned| kept_sharings(rms, data, arch, aligned).is_empty();
+        let none = |rms, data, arch, aligned| ways(rms, data, arch, aligned).is_empty();
         assert!(none(true, DType::F32, HOPPER, true));
         for aligned in [true, false] {
             assert!(none(false, DType::F64, HOPPER, aligned) && none(true, DType::F64, HOPPER, aligned));
@@ -314,35 +351,74 @@ mod tests {
     }
 
     #[test]
+    fn as_few_warps_share_a_row_as_have_room_for_it() {
+        for data in [DType::F32, DType::F16] {
+            for way in [true, false].into_iter().flat_map(|aligned| ways(false, data, HOPPER, aligned)) {
+                for packs in (1..=way.most).step_by(37).chain([way.most]) {
+                    let shared = way.shared(packs);
+                    assert!(
+                        shared.capacity() >= packs && shared.threads.is_multiple_of(32),
+                        "{way:?} {packs}"
+                    );
+                    assert!(shared.threads <= way.sharing.threads && shared.threads > 0);
+                    let less = Sharing { threads: shared.threads - 32, ..shared };
+                    assert!(!way.fewer || less.capacity() < packs, "{way:?} {packs}");
+                    assert!(way.fewer || shared == way.sharing);
+                    // Of blocks that are there at once all have room for gamma and beta.
+                    let at_once = if shared.blocks == 0 { 5 } else { 1024 / shared.threads };
+                    if packs > 2048 {
+                        assert!((kept_bytes(false, &shared) + 4096) * at_once <= 232_448, "{way:?} {packs}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn each_width_has_one_way_or_none() {
         let which = |rms, data, aligned, packs: u64| {
-            let kept = kept_sharings(rms, data, HOPPER, aligned);
-            let n = kept.iter().position(|s| packs <= s.capacity())?;
-            (packs > least_packs(rms, data, &kept[n])).then_some((
-                kept[n].threads,
-                kept[n].blocks,
-                kept[n].packs,
-            ))
+            let ways = ways(rms, data, HOPPER, aligned);
+            let way = ways.iter().find(|way| packs <= way.most)?;
+            let shared = way.shared(packs);
+            (packs > way.least(rms, data)).then_some((shared.threads, shared.blocks, shared.packs))
         };
         // Clusters with room for 8192, 16384 and 32768 packs.
         let f32_aligned = |packs| which(false, DType::F32, true, packs);
+        assert_eq!([7168, 7169, 8192].map(f32_aligned), [None, Some((512, 4, 4)), Some((512, 4, 4))]);
         assert_eq!(
-            [7168, 7169, 8192, 8193].map(f32_aligned),
-            [None, Some((512, 4, 4)), Some((512, 4, 4)), None]
+            [8193, 12_564, 16_384].map(f32_aligned),
+            [Some((288, 8, 4)), Some((416, 8, 4)), Some((512, 8, 4))]
         );
-        assert_eq!([14_336, 14_337].map(f32_aligned), [None, Some((512, 8, 4))]);
-        assert_eq!([28_672, 28_673, 32_768, 32_769].map(f32_aligned), {
+        assert_eq!([16_385, 28_672, 28_673, 32_768, 32_769].map(f32_aligned), {
             let widest = Some((1024, 8, 4));
-            [None, widest, widest, None]
+            [None, None, widest, widest, None]
         });
+        let aligned = |packs| which(false, DType::F16, true, packs);
+        assert_eq!(
+            [4096, 4097, 8192, 8193, 14_337].map(aligned),
+            [None, Some((288, 4, 4)), Some((512, 4, 4)), None, Some((512, 8, 4))]
+        );
         let apart = |packs| which(false, DType::BF16, false, packs);
         assert_eq!([32, 33, 64, 65, 128].map(apart), {
             let of_warp = |packs| Some((128, 0, packs));
             [None, of_warp(2), of_warp(2), of_warp(3), of_warp(4)]
         });
-        assert_eq!([129, 377, 6284].map(apart), [Some((64, 1, 3)), Some((128, 1, 3)), Some((512, 4, 4))]);
-        assert_eq!([16_384, 16_385].map(apart), [Some((512, 8, 4)), None]);
-        assert_eq!([2048, 2049].map(|p| which(false, DType::F32, false, p)), [None, Some((512, 2, 3))]);
+        assert_eq!([129, 377].map(apart), [Some((64, 1, 3)), Some((128, 1, 3))]);
+        assert_eq!(
+            [2049, 2502, 4096, 6284, 6400].map(apart),
+            [(288, 2, 4), (320, 2, 4), (512, 2, 4), (320, 4, 5), (320, 4, 5)].map(Some)
+        );
+        assert_eq!(
+            [6401, 8194, 12_502, 12_801, 16_384].map(apart),
+            [(512, 4, 4), (224, 8, 5), (320, 8, 5), (512, 8, 4), (512, 8, 4)].map(Some)
+        );
+        assert_eq!(apart(16_385), None);
+        let f32_apart = |packs| which(false, DType::F32, false, packs);
+        assert_eq!([2048, 2049].map(f32_apart), [None, Some((288, 2, 4))]);
+        assert_eq!(
+            [5002, 12_566, 16_386, 25_002, 25_601].map(f32_apart),
+            [Some((320, 4, 4)), Some((416, 8, 4)), Some((416, 8, 5)), Some((640, 8, 5)), None]
+        );
         assert_eq!([64, 65, 4096, 4097].map(|p| which(true, DType::F16, false, p)), {
             [Some((128, 0, 2)), None, None, Some((512, 4, 4))]
         });
@@ -351,24 +427,27 @@ mod tests {
 
     #[test]
     fn groups_are_whole_turns_whose_rows_begin_alike() {
-        let count = |threads, blocks, aligned, rows| {
-            groups(&Sharing { threads, lanes: 32, blocks, rows: 1, packs: 4, aligned }, rows, 132, 8)
+        let of = |threads, blocks, aligned, fewer, rows| {
+            let sharing = Sharing { threads, lanes: 32, blocks, rows: 1, packs: 4, aligned };
+            Way { sharing, fewer, most: 0 }.groups(&sharing, rows, 132, 8)
         };
+        let count = |threads, blocks, aligned, rows| of(threads, blocks, aligned, false, rows);
         // 61 clusters of four blocks at once, 30 of eight, 264 blocks alone, and 2640 warps.
         assert_eq!(count(512, 4, false, 4096), Some(6 * 61 / 8 * 8));
         assert_eq!(count(512, 8, true, 4096), Some(12 * 30));
         assert_eq!(count(512, 1, false, 264 * 12), Some(264));
         assert_eq!(count(512, 1, false, 264 * 12 + 1), Some(528));
         assert_eq!(count(128, 0, false, 49_152), Some(2640));
+        // Three blocks for each multiprocessor where they have fewer threads, and twice as many rows for each cluster.
+        assert_eq!(of(320, 4, false, true, 4096), Some(2 * 92));
+        assert_eq!([320, 288].map(|t| of(t, 8, true, true, 4096)), [Some(4 * 45); 2]);
+        assert_eq!(of(640, 8, true, true, 2048), Some(6 * 15));
         // Few rows, and too few.
         assert_eq!(count(512, 1, false, 396), Some(132 / 8 * 8));
         assert_eq!([count(512, 1, false, 395), count(512, 1, true, 264 * 18 - 1)], [None, None]);
-        assert_eq!(
-            groups(&kept_sharings(false, DType::F32, HOPPER, false)[4], 7, 1, 4),
-            None,
-            "not one for each place"
-        );
-        for (threads, blocks) in [(64, 1), (128, 0), (512, 2), (512, 8)] {
+        let way = ways(false, DType::F32, HOPPER, false)[2];
+        assert_eq!(way.groups(&way.sharing, 7, 1, 4), None, "not one for each place");
+        for (threads, blocks) in [(64, 1), (128, 0), (512, 2), (512, 8), (352, 4)] {
             for rows in [1, 100, 5000, 1 << 20, 1 << 40, u64::MAX] {
                 let found = count(threads, blocks, false, rows).unwrap_or(8);
                 assert!(

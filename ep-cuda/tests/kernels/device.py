@@ -122,7 +122,7 @@ class Device:
             self.must(self.driver.cuFuncSetAttribute(function, 8, ctypes.c_int(launch.shared)), launch.spec)
         pointer = (ctypes.c_void_p * 1)(ctypes.addressof(launch.args))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        threads = ctypes.c_uint(int(launch.spec.defines["EP_THREADS"]))
+        threads = ctypes.c_uint(launch.threads or int(launch.spec.defines["EP_THREADS"]))
         one, grid, shared = ctypes.c_uint(1), ctypes.c_uint(launch.grid), ctypes.c_uint(launch.shared)
 
         def call():
@@ -144,10 +144,11 @@ class Device:
 
 
 class Launch:
-    """One launch: its kernel, the bytes of its argument struct, the number of blocks, dynamic shared memory."""
+    """One launch: its kernel, the bytes of its argument struct, the number of blocks, dynamic shared memory, and threads of a
+    block where they are not what the kernel was compiled for."""
 
-    def __init__(self, spec, args, grid, shared=0):
-        self.spec, self.args, self.grid, self.shared = spec, args, int(grid), shared
+    def __init__(self, spec, args, grid, shared=0, threads=0):
+        self.spec, self.args, self.grid, self.shared, self.threads = spec, args, int(grid), shared, threads
 
 
 def median_us(calls, repeats=12):

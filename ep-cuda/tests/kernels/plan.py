@@ -680,48 +680,53 @@ class NormArgs(ctypes.Structure):
 
 
 # Threads, blocks (0 where warps do) and packs of a thread for rows of which groups take several, with gamma and beta in
-# shared memory, by whether they are aligned, and rms.
+# shared memory, and how many threads a block has at most where it may have fewer; by whether rows are aligned, and rms.
 KEPT_HALVES = dict([
-    ((True, 0), ((512, 4, 4), (512, 8, 4))),
-    ((False, 1), ((128, 0, 2), (512, 4, 4), (512, 8, 4))),
-    ((False, 0), ((128, 0, 2), (128, 0, 3), (128, 0, 4), (64, 1, 3), (64, 1, 4), (128, 1, 3), (128, 1, 4), (256, 1, 3),
-                  (256, 1, 4), (512, 1, 3), (512, 1, 4), (512, 2, 3), (512, 2, 4), (512, 2, 6), (512, 4, 4), (512, 8, 4))),
+    ((True, 0), ((512, 4, 4, 512), (512, 8, 4, 0))),
+    ((False, 1), ((128, 0, 2, 0), (512, 4, 4, 0), (512, 8, 4, 0))),
+    ((False, 0), ((128, 0, 2, 0), (128, 0, 3, 0), (128, 0, 4, 0), (64, 1, 3, 0), (64, 1, 4, 0), (128, 1, 3, 0), (128, 1, 4, 0),
+                  (256, 1, 3, 0), (256, 1, 4, 0), (512, 1, 3, 0), (512, 1, 4, 0), (512, 2, 4, 512), (512, 4, 5, 320),
+                  (512, 4, 4, 0), (512, 8, 5, 320), (512, 8, 4, 0))),
 ])
 KEPT_F32 = dict([
-    ((True, 0), ((512, 4, 4), (512, 8, 4), (1024, 8, 4))),
-    ((False, 0), ((512, 2, 3), (512, 2, 4), (512, 4, 3), (512, 4, 4), (512, 8, 4))),
+    ((True, 0), ((512, 4, 4, 0), (512, 8, 4, 512), (1024, 8, 4, 0))),
+    ((False, 0), ((512, 2, 4, 512), (512, 4, 4, 512), (512, 8, 4, 512), (512, 8, 5, 512), (640, 8, 5, 640))),
 ])
 KEPT = dict(f16=KEPT_HALVES, bf16=KEPT_HALVES, f32=KEPT_F32)
 
 
-def kept_groups(threads, blocks, is_aligned, rows, pack):
+def kept_groups(threads, blocks, fewer, is_aligned, rows, pack):
     """How many groups of threads take so many rows: whole turns of those that are there at once."""
-    resident, sharers, most = (1024, threads * blocks, 12) if blocks else (640, 32, 24)
-    at_once = max(1, SMS * resident * (16 if blocks < 4 else 15) // (16 * sharers))
-    groups = min(ceil_div(ceil_div(rows, at_once), most) * at_once, rows // 3)
+    usable = 48 if blocks < 4 else 45 if blocks < 8 else 44
+    at_once = max(1, SMS * (1024 // threads) * usable // (48 * blocks)) if blocks else SMS * 640 // 32
+    groups = min(ceil_div(ceil_div(rows, at_once), 12 if blocks and not fewer else 24) * at_once, rows // 3)
     groups = groups if is_aligned else groups // pack * pack
     return groups if rows >= (at_once * 18 if is_aligned else at_once * 3 // 2) else 0
 
 
 def kept_config(rms, dtype, rows, cols, aligned_rows, each, shape=None):
-    """Rows of which a group takes several: their configuration, and how many groups there are."""
+    """Rows of which a group takes several: their configuration, how many threads a block has, and how many groups there are."""
     pack = pack_for(SIZE[dtype])
     is_aligned = aligned_rows and cols % pack == 0
     packs = cols // pack if is_aligned else ceil_div(cols, pack) + 1
-    for threads, blocks, each_thread in [shape] if shape else KEPT.get(dtype, {}).get((is_aligned, rms), ()):
-        capacity = (threads * blocks or 32) * each_thread
-        if packs > capacity:
+    for threads, blocks, each_thread, fewer in [shape] if shape else KEPT.get(dtype, {}).get((is_aligned, rms), ()):
+        if packs > ((fewer or threads) * blocks or 32) * each_thread:
             continue
-        least = capacity // 8 * 7 if is_aligned else 2048 if dtype == "f32" else 4096 if rms and blocks else 32
-        groups = kept_groups(threads, blocks, is_aligned, rows, pack)
+        capacity = (threads * blocks or 32) * each_thread
+        if is_aligned:
+            least = capacity // 2 if fewer else capacity // 8 * 7
+        else:
+            least = 2048 if dtype == "f32" else 4096 if rms and blocks else 32
+        used = ceil_div(ceil_div(packs, blocks * each_thread), 32) * 32 if fewer else threads
+        groups = kept_groups(used, blocks, fewer, is_aligned, rows, pack)
         if each:
             # Any width, and as many rows each.
             least, groups = 0, ceil_div(ceil_div(rows, each), 1 if is_aligned else pack) * (1 if is_aligned else pack)
         if packs <= least or not groups:
-            return None, 0
+            return None, 0, 0
         config = dict(THREADS=threads, LANES=32, BLOCKS=blocks, PACK=pack, PACKS=each_thread, ALIGNED=int(is_aligned), KEPT=1)
-        return config, groups
-    return None, 0
+        return config | (dict(FEWER=1) if fewer else {}), used, groups
+    return None, 0, 0
 
 
 def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rstd=0, held=None, force=None, each=None, kept=None):
@@ -729,13 +734,13 @@ def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rst
     args = NormArgs(rows, cols, epsilon, src, dst, gamma, beta, mean, rstd)
     aligned_rows = src % 16 == dst % 16 == 0
     takes_several = not held and not force and kept is not False
-    config, groups = kept_config(rms, dtype, rows, cols, aligned_rows, each, kept) if takes_several else (None, 0)
-    shared = config["THREADS"] * config["PACKS"] * (16 if rms else 32) if config else 0
+    config, threads, groups = kept_config(rms, dtype, rows, cols, aligned_rows, each, kept) if takes_several else (None, 0, rows)
+    shared = threads * config["PACKS"] * (16 if rms else 32) if config else 0
     groups = groups if config else rows
     config = config or rows_config(cols, [SIZE[dtype]], aligned_rows, held, joins_ends=False)
     if force is None and config:
         config["ROWS"] = 1
-        return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, rows_grid(groups, config), shared)
+        return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, rows_grid(groups, config), shared, threads)
     spec = Spec("norm_wide.cu", DATA=dtype, RMS=rms, THREADS=512, PACK=pack_for(SIZE[dtype]))
     return Launch(spec, args, min(rows, 1 << 30))
 

@@ -81,7 +81,11 @@ def softmax_strided(mem, log, backward, dtype, shape):
     near(y.read(), expected, 2 * EPS[dtype], 400 * largest * min(EPS[dtype], 1.2e-7) + (6e-8 if dtype == "f16" else 0))
 
 
-@case("norm", [0, 1], ["f32", "f16", "bf16", "f64"], WIDTHS, ["auto", "shifted", "wide", "bare", "several", "several bare", "many", "many bare", "many shifted", "many rows apart", "weights apart"])
+# Of these a row fills odd numbers of warps of a cluster.
+PARTS = [10001, 16387, 20001, 35000, 40000, 50256, 50264, 65537, 100003]
+
+
+@case("norm", [0, 1], ["f32", "f16", "bf16", "f64"], WIDTHS + PARTS, ["auto", "shifted", "wide", "bare", "several", "several bare", "many", "many bare", "many shifted", "many rows apart", "weights apart"])
 def norm(mem, rms, dtype, cols, how):
     # Of seven rows a cluster takes three at most, of "many" five and more; where rows are not aligned eight begin one after
     # the other.
