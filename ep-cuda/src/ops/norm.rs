@@ -58,8 +58,11 @@ fn shapes(rms: bool, data: DType, aligned: bool) -> &'static [(u32, u32, u32, u3
             (256, 1, 4, 0),
             (512, 1, 3, 0),
             (512, 1, 4, 0),
-            (512, 2, 4, 512),
-            // Three blocks for each multiprocessor.
+            (512, 2, 4, 448),
+            (512, 2, 4, 0),
+            // Up to 320 threads there are three blocks for each multiprocessor.
+            (512, 4, 4, 320),
+            (512, 2, 6, 0),
             (512, 4, 5, 320),
             (512, 4, 4, 0),
             (512, 8, 5, 320),
@@ -124,7 +127,7 @@ impl Way {
             }
         };
         let at_once = at_once.max(1);
-        let most = if self.fewer || shared.blocks == 0 { 24 } else { 12 };
+        let most = if shared.blocks == 0 || (self.fewer && !shared.aligned) { 24 } else { 12 };
         let least = if shared.aligned { at_once * 18 } else { at_once * 3 / 2 };
         // All that are there at once end at about the same time, so there are whole turns of them.
         let turns = rows.div_ceil(at_once).div_ceil(most);
@@ -405,8 +408,8 @@ mod tests {
         });
         assert_eq!([129, 377].map(apart), [Some((64, 1, 3)), Some((128, 1, 3))]);
         assert_eq!(
-            [2049, 2502, 4096, 6284, 6400].map(apart),
-            [(288, 2, 4), (320, 2, 4), (512, 2, 4), (320, 4, 5), (320, 4, 5)].map(Some)
+            [2049, 2502, 4096, 5002, 6144, 6284].map(apart),
+            [(288, 2, 4), (320, 2, 4), (512, 2, 4), (320, 4, 4), (512, 2, 6), (320, 4, 5)].map(Some)
         );
         assert_eq!(
             [6401, 8194, 12_502, 12_801, 16_384].map(apart),
@@ -440,8 +443,8 @@ mod tests {
         assert_eq!(count(128, 0, false, 49_152), Some(2640));
         // Three blocks for each multiprocessor where they have fewer threads, and twice as many rows for each cluster.
         assert_eq!(of(320, 4, false, true, 4096), Some(2 * 92));
-        assert_eq!([320, 288].map(|t| of(t, 8, true, true, 4096)), [Some(4 * 45); 2]);
-        assert_eq!(of(640, 8, true, true, 2048), Some(6 * 15));
+        assert_eq!([320, 288].map(|t| of(t, 8, true, true, 4096)), [Some(8 * 45); 2]);
+        assert_eq!(of(640, 8, false, true, 2048), Some(6 * 15 / 8 * 8));
         // Few rows, and too few.
         assert_eq!(count(512, 1, false, 396), Some(132 / 8 * 8));
         assert_eq!([count(512, 1, false, 395), count(512, 1, true, 264 * 18 - 1)], [None, None]);

@@ -685,8 +685,8 @@ KEPT_HALVES = dict([
     ((True, 0), ((512, 4, 4, 512), (512, 8, 4, 0))),
     ((False, 1), ((128, 0, 2, 0), (512, 4, 4, 0), (512, 8, 4, 0))),
     ((False, 0), ((128, 0, 2, 0), (128, 0, 3, 0), (128, 0, 4, 0), (64, 1, 3, 0), (64, 1, 4, 0), (128, 1, 3, 0), (128, 1, 4, 0),
-                  (256, 1, 3, 0), (256, 1, 4, 0), (512, 1, 3, 0), (512, 1, 4, 0), (512, 2, 4, 512), (512, 4, 5, 320),
-                  (512, 4, 4, 0), (512, 8, 5, 320), (512, 8, 4, 0))),
+                  (256, 1, 3, 0), (256, 1, 4, 0), (512, 1, 3, 0), (512, 1, 4, 0), (512, 2, 4, 448), (512, 2, 4, 0),
+                  (512, 4, 4, 320), (512, 2, 6, 0), (512, 4, 5, 320), (512, 4, 4, 0), (512, 8, 5, 320), (512, 8, 4, 0))),
 ])
 KEPT_F32 = dict([
     ((True, 0), ((512, 4, 4, 0), (512, 8, 4, 512), (1024, 8, 4, 0))),
@@ -699,7 +699,7 @@ def kept_groups(threads, blocks, fewer, is_aligned, rows, pack):
     """How many groups of threads take so many rows: whole turns of those that are there at once."""
     usable = 48 if blocks < 4 else 45 if blocks < 8 else 44
     at_once = max(1, SMS * (1024 // threads) * usable // (48 * blocks)) if blocks else SMS * 640 // 32
-    groups = min(ceil_div(ceil_div(rows, at_once), 12 if blocks and not fewer else 24) * at_once, rows // 3)
+    groups = min(ceil_div(ceil_div(rows, at_once), 12 if blocks and (is_aligned or not fewer) else 24) * at_once, rows // 3)
     groups = groups if is_aligned else groups // pack * pack
     return groups if rows >= (at_once * 18 if is_aligned else at_once * 3 // 2) else 0
 
