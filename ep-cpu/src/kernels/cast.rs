@@ -7,7 +7,7 @@
 
 use super::elem::{Bool, Complex, Storage, f64_to_f32_odd};
 use super::engine::{Cost, Run};
-use super::narrow::{self, Byte};
+use super::narrow;
 use super::num::Number;
 use super::unary::{Op, UnaryKernel};
 use crate::isa::Isa;
@@ -47,11 +47,9 @@ pub fn rows() -> &'static [(DType, DType, UnaryKernel)] {
         from::<Complex<f64>>(&mut rows);
         for (src, dst, kernel) in &mut rows {
             match (*src, *dst) {
-                (DType::F16, DType::F32) => *kernel = UnaryKernel::cheap::<f16, f32>(widen, false),
-                (DType::F32, DType::F16) => *kernel = UnaryKernel::cheap::<f32, f16>(round_f16, true),
-                (DType::F32, DType::BF16) => *kernel = UnaryKernel::cheap::<f32, bf16>(round_bf16, true),
-                (DType::F32, DType::I8) => *kernel = UnaryKernel::cheap::<f32, i8>(truncate::<i8>, true),
-                (DType::F32, DType::U8) => *kernel = UnaryKernel::cheap::<f32, u8>(truncate::<u8>, true),
+                (DType::F16, DType::F32) => *kernel = UnaryKernel::cheap::<f16, f32>(widen),
+                (DType::F32, DType::F16) => *kernel = UnaryKernel::cheap::<f32, f16>(round_f16),
+                (DType::F32, DType::BF16) => *kernel = UnaryKernel::cheap::<f32, bf16>(round_bf16),
                 _ => {}
             }
         }
@@ -70,44 +68,18 @@ unsafe fn widen(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, Run { n, ..
 
 /// # Safety
 /// As [`UnaryBlock`](super::engine::UnaryBlock), with aligned elements of f32 and f16.
-unsafe fn round_f16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, Run { n, ahead }: Run) {
-    // SAFETY: the caller's contract; it asks for whole lines only, at a line.
-    unsafe {
-        let (src, dst) = slices(src, dst, n);
-        if ahead == 0 { narrow::round_f16(isa, src, dst) } else { narrow::stream_f16(isa, src, dst, ahead) }
-    }
+unsafe fn round_f16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, Run { n, .. }: Run) {
+    // SAFETY: the caller's contract.
+    let (src, dst) = unsafe { slices(src, dst, n) };
+    narrow::round_f16(isa, src, dst);
 }
 
 /// # Safety
 /// As [`UnaryBlock`](super::engine::UnaryBlock), with aligned elements of f32 and bf16.
-unsafe fn round_bf16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, Run { n, ahead }: Run) {
-    // SAFETY: the caller's contract; it asks for whole lines only, at a line.
-    unsafe {
-        let (src, dst) = slices(src, dst, n);
-        if ahead == 0 { narrow::round_bf16(isa, src, dst) } else { narrow::stream_bf16(isa, src, dst, ahead) }
-    }
-}
-
-/// # Safety
-/// As [`UnaryBlock`](super::engine::UnaryBlock), with aligned elements of f32 and of a byte.
-unsafe fn truncate<D: Byte + Storage<Value: FromAny>>(
-    isa: Isa,
-    attr: [f64; 2],
-    src: *const u8,
-    dst: *mut u8,
-    run: Run,
-) {
-    let block = UnaryKernel::of::<As, f32, D>().block();
-    // SAFETY: the caller's contract; it asks for whole lines only, at a line.
-    unsafe {
-        if run.ahead == 0 {
-            return block(isa, attr, src, dst, run);
-        }
-        let (src, dst) = slices::<f32, D>(src, dst, run.n);
-        narrow::stream_bytes(isa, src, dst, run.ahead, |src, dst| {
-            block(isa, attr, src.as_ptr().cast(), dst.as_mut_ptr().cast(), Run::cached(dst.len()));
-        });
-    }
+unsafe fn round_bf16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, Run { n, .. }: Run) {
+    // SAFETY: the caller's contract.
+    let (src, dst) = unsafe { slices(src, dst, n) };
+    narrow::round_bf16(isa, src, dst);
 }
 
 /// # Safety

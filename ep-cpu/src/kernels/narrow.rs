@@ -4,8 +4,6 @@
 //! the CPU has one. The results are the same but for the payloads of NaNs, which each keeps its own part of.
 
 use super::elem::{f16_to_f32, f32_to_bf16, f32_to_f16};
-use super::raw::prefetch_l2;
-use super::stream::NewLine;
 use crate::isa::{Isa, Level};
 use half::{bf16, f16};
 use std::mem::MaybeUninit;
@@ -58,100 +56,6 @@ pub(crate) fn round_bf16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
     round_each(src, dst, |x| bf16::from_bits(f32_to_bf16(x)));
 }
 
-/// An integer of a byte: clamping to its bounds and truncating casts f32 to it, NaN being 0.
-pub(crate) trait Byte: Copy {
-    const LOW: f32;
-    const HIGH: f32;
-}
-
-impl Byte for i8 {
-    const LOW: f32 = -128.0;
-    const HIGH: f32 = 127.0;
-}
-
-impl Byte for u8 {
-    const LOW: f32 = 0.0;
-    const HIGH: f32 = 255.0;
-}
-
-/// [`round_f16`] with stores past the cache, fetching what is `ahead` bytes further on in the source.
-///
-/// # Safety
-/// The destination is whole lines, at a line; [`fence`](super::stream::fence) comes later.
-pub(crate) unsafe fn stream_f16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>], ahead: usize) {
-    assert_eq!(src.len(), dst.len());
-    // SAFETY: the caller's promise; an `Isa` of a level exists only where the CPU has its features.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        if isa.level() >= Level::Avx512 {
-            return x86::stream_f16(src, dst, ahead);
-        }
-        stream_each(src, dst, ahead, |src, dst| round_f16(isa, src, dst));
-    }
-}
-
-/// [`round_bf16`] likewise.
-///
-/// # Safety
-/// As for [`stream_f16`].
-pub(crate) unsafe fn stream_bf16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<bf16>], ahead: usize) {
-    assert_eq!(src.len(), dst.len());
-    // SAFETY: as in `stream_f16`.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        if isa.level() >= Level::Avx512 {
-            return x86::stream_bf16(src, dst, ahead);
-        }
-        stream_each(src, dst, ahead, |src, dst| round_bf16(isa, src, dst));
-    }
-}
-
-/// Casts to bytes likewise; by `cast` where there is nothing better.
-///
-/// # Safety
-/// As for [`stream_f16`]; `cast` writes all that it is given room for.
-pub(crate) unsafe fn stream_bytes<D: Byte>(
-    isa: Isa,
-    src: &[f32],
-    dst: &mut [MaybeUninit<D>],
-    ahead: usize,
-    cast: impl Fn(&[f32], &mut [MaybeUninit<D>]),
-) {
-    assert_eq!(src.len(), dst.len());
-    // SAFETY: as in `stream_f16`.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        if isa.level() >= Level::Avx512 {
-            return x86::stream_bytes(src, dst, ahead);
-        }
-        let _ = isa;
-        stream_each(src, dst, ahead, cast);
-    }
-}
-
-/// Line by line.
-///
-/// # Safety
-/// As for [`stream_bytes`].
-#[inline(always)]
-unsafe fn stream_each<D>(
-    src: &[f32],
-    dst: &mut [MaybeUninit<D>],
-    ahead: usize,
-    cast: impl Fn(&[f32], &mut [MaybeUninit<D>]),
-) {
-    let n = NewLine::new().elements::<D>().len();
-    for (src, dst) in src.chunks_exact(n).zip(dst.chunks_exact_mut(n)) {
-        for part in src.chunks_exact(16) {
-            prefetch_l2(part.as_ptr().wrapping_byte_add(ahead));
-        }
-        let mut line = NewLine::new();
-        cast(src, line.elements());
-        // SAFETY: the caller's promise.
-        unsafe { line.store(dst.as_mut_ptr().cast()) };
-    }
-}
-
 #[inline(always)]
 fn widen_each(src: &[f16], dst: &mut [MaybeUninit<f32>]) {
     for (d, s) in dst.iter_mut().zip(src) {
@@ -168,9 +72,8 @@ fn round_each<D>(src: &[f32], dst: &mut [MaybeUninit<D>], round: impl Fn(f32) ->
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Byte, round_each, widen_each};
+    use super::{round_each, widen_each};
     use crate::kernels::elem::{f32_to_bf16, f32_to_f16};
-    use crate::kernels::raw::prefetch_l2;
     use half::{bf16, f16};
     use std::arch::x86_64::*;
     use std::mem::MaybeUninit;
@@ -227,7 +130,10 @@ mod x86 {
         for i in (0..whole).step_by(32) {
             // SAFETY: 32 elements from `i` on are there in both, which have one length.
             unsafe {
-                _mm512_storeu_si512(dst.as_mut_ptr().add(i).cast(), f16_line(src.as_ptr().add(i)));
+                let low = _mm512_cvtps_ph::<NEAREST>(_mm512_loadu_ps(src.as_ptr().add(i)));
+                let high = _mm512_cvtps_ph::<NEAREST>(_mm512_loadu_ps(src.as_ptr().add(i + 16)));
+                let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+                _mm512_storeu_si512(dst.as_mut_ptr().add(i).cast(), both);
             }
         }
         let mut done = whole;
@@ -250,11 +156,25 @@ mod x86 {
     /// The instruction for this takes subnormal numbers for zero, so that integer arithmetic has to do it.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     pub(super) fn round_bf16_avx512(src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
+        /// The upper halves of 32 numbers.
+        const UPPER: [u16; 32] = {
+            let (mut index, mut i) = ([0; 32], 0);
+            while i < 32 {
+                index[i] = 2 * i as u16 + 1;
+                i += 1;
+            }
+            index
+        };
+        // SAFETY: the array has the size of a vector.
+        let upper = unsafe { _mm512_loadu_si512(UPPER.as_ptr().cast()) };
         let whole = src.len() / 32 * 32;
         for i in (0..whole).step_by(32) {
             // SAFETY: 32 elements from `i` on are there in both, which have one length.
             unsafe {
-                _mm512_storeu_si512(dst.as_mut_ptr().add(i).cast(), bf16_line(src.as_ptr().add(i)));
+                let low = rounded_up(_mm512_loadu_ps(src.as_ptr().add(i)));
+                let high = rounded_up(_mm512_loadu_ps(src.as_ptr().add(i + 16)));
+                let both = _mm512_permutex2var_epi16(low, upper, high);
+                _mm512_storeu_si512(dst.as_mut_ptr().add(i).cast(), both);
             }
         }
         let mut done = whole;
@@ -267,102 +187,6 @@ mod x86 {
                 _mm256_mask_storeu_epi16(dst.as_mut_ptr().add(done).cast(), rest, bits);
             }
             done += 16;
-        }
-    }
-
-    /// # Safety
-    /// 32 numbers are readable.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn f16_line(src: *const f32) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let low = _mm512_cvtps_ph::<NEAREST>(_mm512_loadu_ps(src));
-            let high = _mm512_cvtps_ph::<NEAREST>(_mm512_loadu_ps(src.add(16)));
-            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
-        }
-    }
-
-    /// # Safety
-    /// As for [`f16_line`].
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn bf16_line(src: *const f32) -> __m512i {
-        /// The upper halves of 32 numbers.
-        static UPPER: [u16; 32] = {
-            let (mut index, mut i) = ([0; 32], 0);
-            while i < 32 {
-                index[i] = 2 * i as u16 + 1;
-                i += 1;
-            }
-            index
-        };
-        // SAFETY: the caller's promise; the array has the size of a vector.
-        unsafe {
-            let upper = _mm512_loadu_si512(UPPER.as_ptr().cast());
-            let (low, high) = (rounded_up(_mm512_loadu_ps(src)), rounded_up(_mm512_loadu_ps(src.add(16))));
-            _mm512_permutex2var_epi16(low, upper, high)
-        }
-    }
-
-    /// # Safety
-    /// 64 numbers are readable.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn byte_line<D: Byte>(src: *const f32) -> __m512i {
-        let (low, high) = (_mm512_set1_ps(D::LOW), _mm512_set1_ps(D::HIGH));
-        let part = |i| {
-            // SAFETY: the caller's promise.
-            let x = unsafe { _mm512_loadu_ps(src.add(16usize * i)) };
-            let number = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(x, x);
-            let within = _mm512_min_ps(_mm512_maskz_max_ps(number, x, low), high);
-            _mm512_cvtepi32_epi8(_mm512_cvttps_epi32(within))
-        };
-        let half = |a, b| _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b);
-        let (a, b) = (half(part(0), part(1)), half(part(2), part(3)));
-        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b)
-    }
-
-    /// # Safety
-    /// As for [`super::stream_f16`].
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    pub(super) unsafe fn stream_f16(src: &[f32], dst: &mut [MaybeUninit<f16>], ahead: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { stream(src, dst, ahead, |src| f16_line(src)) }
-    }
-
-    /// # Safety
-    /// As for [`super::stream_f16`].
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    pub(super) unsafe fn stream_bf16(src: &[f32], dst: &mut [MaybeUninit<bf16>], ahead: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { stream(src, dst, ahead, |src| bf16_line(src)) }
-    }
-
-    /// # Safety
-    /// As for [`super::stream_f16`].
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    pub(super) unsafe fn stream_bytes<D: Byte>(src: &[f32], dst: &mut [MaybeUninit<D>], ahead: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { stream(src, dst, ahead, |src| byte_line::<D>(src)) }
-    }
-
-    /// # Safety
-    /// As for [`super::stream_f16`]; `line` reads what makes one.
-    #[inline(always)]
-    unsafe fn stream<D>(
-        src: &[f32],
-        dst: &mut [MaybeUninit<D>],
-        ahead: usize,
-        line: impl Fn(*const f32) -> __m512i,
-    ) {
-        let n = size_of::<__m512i>() / size_of::<D>();
-        for (src, dst) in src.chunks_exact(n).zip(dst.chunks_exact_mut(n)) {
-            for part in src.chunks_exact(16) {
-                prefetch_l2(part.as_ptr().wrapping_byte_add(ahead));
-            }
-            // SAFETY: the caller's promise.
-            unsafe { _mm512_stream_si512(dst.as_mut_ptr().cast(), line(src.as_ptr())) };
         }
     }
 
@@ -386,8 +210,7 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{Guarded, Rng, between_pages};
-    use std::slice;
+    use crate::kernels::testing::{Guarded, Rng};
 
     /// Applies `convert` at odd addresses and lengths, and returns what it wrote.
     fn run<S: Copy, D: Copy>(src: &[S], convert: impl Fn(&[S], &mut [MaybeUninit<D>])) -> Vec<D> {
@@ -445,56 +268,6 @@ mod tests {
                     let same = h.to_bits() == f32_to_f16(*x);
                     assert!(same || h.is_nan() && x.is_nan(), "{isa} {x:e}: {h:?}");
                     assert_eq!(b.to_bits(), f32_to_bf16(*x), "{isa} {x:e}");
-                }
-            }
-        }
-    }
-
-    /// Zeros beside an inaccessible page.
-    fn room<T>(n: usize, at_end: bool) -> &'static mut [MaybeUninit<T>] {
-        // SAFETY: memory for that, never unmapped, and aligned as pages or ends of whole lines are.
-        unsafe { slice::from_raw_parts_mut(between_pages(n * size_of::<T>(), at_end).cast(), n) }
-    }
-
-    /// Lines beside which there is no memory, so that what is asked for ahead is none.
-    #[test]
-    fn stores_past_the_cache_are_the_same() {
-        let mut rng = Rng::new();
-        let bounds = [-129.0, -128.9, -1.0, -0.9, -0.0, 0.9, 127.0, 127.9, 128.0, 255.0, 255.9, 256.0, 3e9];
-        let special = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40, f32::MAX, f32::MIN];
-        for lines in [0, 1, 2, 3, 9] {
-            let mut src: Vec<f32> = (0..64 * lines).map(|_| f32::from_bits(rng.next() as u32)).collect();
-            for (i, x) in src.iter_mut().enumerate() {
-                match i % 3 {
-                    0 => *x = *bounds.iter().chain(&special).nth(i / 3 % 20).unwrap(),
-                    1 => *x = rng.signed() as f32 * 300.0,
-                    _ => {}
-                }
-            }
-            for (isa, at_end) in Isa::available().into_iter().flat_map(|i| [(i, false), (i, true)]) {
-                // SAFETY: there is room for the elements; as many results as these are whole lines, and begin or end
-                // where a page does.
-                unsafe {
-                    let from = between_pages(4 * src.len(), at_end).cast::<f32>();
-                    from.copy_from_nonoverlapping(src.as_ptr(), src.len());
-                    let from = slice::from_raw_parts(from, src.len());
-                    let half = room::<f16>(src.len(), at_end);
-                    stream_f16(isa, from, half, 1024);
-                    let brain = room::<bf16>(src.len(), at_end);
-                    stream_bf16(isa, from, brain, 1024);
-                    let signed = room::<i8>(src.len(), at_end);
-                    stream_bytes(isa, from, signed, 1024, |s, d| round_each(s, d, |x| x as i8));
-                    let unsigned = room::<u8>(src.len(), at_end);
-                    stream_bytes(isa, from, unsigned, 1024, |s, d| round_each(s, d, |x| x as u8));
-                    crate::kernels::stream::fence();
-                    for (i, &x) in src.iter().enumerate() {
-                        let (half, brain) = (half[i].assume_init(), brain[i].assume_init());
-                        let same = half.to_bits() == f32_to_f16(x) || half.is_nan() && x.is_nan();
-                        assert!(same, "{isa} {x:e}: {half:?}");
-                        assert_eq!(brain.to_bits(), f32_to_bf16(x), "{isa} {x:e}");
-                        let bytes = (signed[i].assume_init(), unsigned[i].assume_init());
-                        assert_eq!(bytes, (x as i8, x as u8), "{isa} {x:e}");
-                    }
                 }
             }
         }

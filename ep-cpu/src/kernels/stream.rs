@@ -4,7 +4,6 @@
 //! once the data no longer fits. Streaming stores skip that, but lose while the data would have stayed cached.
 
 use super::engine::Run;
-use super::raw::prefetch_l2;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
@@ -391,13 +390,17 @@ pub(crate) unsafe fn blocks<B: Blocks>(
     fence();
 }
 
-/// Asks for the lines of `bytes` bytes from `start`, which need not exist. Into second-level cache: stores past the
-/// cache leave through the same few buffers that lines on their way to the first level wait in.
+/// Asks for the lines of `bytes` bytes from `start`, which need not exist.
 #[inline(always)]
 fn prefetch(start: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
     for line in (0..bytes).step_by(LINE) {
-        prefetch_l2(start.wrapping_add(line));
+        use std::arch::x86_64::*;
+        // SAFETY: a prefetch of an address that cannot be read does nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast()) };
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, bytes);
 }
 
 /// Copies whole lines with streaming stores where there are any; without [`fence`].

@@ -19,7 +19,7 @@ use super::elem::Storage;
 use super::engine::{Binary, Cost, Run, streams};
 use super::formula::{Cell, Formula};
 use super::grouped::{self, Function};
-use super::raw::prefetch_l2;
+use super::raw::prefetch;
 use super::stream::NewLine;
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
@@ -142,8 +142,8 @@ impl<O: Op<S, D>, S: Storage, D: Storage> Body for Map<'_, O, S, D> {
         let lanes = NewLine::new().elements::<D>().len();
         for at in (0..dst.len()).step_by(lanes) {
             let (a, b, to) = (&a[at..at + lanes], &b[at..at + lanes], &mut dst[at..at + lanes]);
-            prefetch_l2(a.as_ptr().wrapping_byte_add(ahead));
-            prefetch_l2(b.as_ptr().wrapping_byte_add(ahead));
+            prefetch(a.as_ptr().wrapping_byte_add(ahead));
+            prefetch(b.as_ptr().wrapping_byte_add(ahead));
             let mut line = NewLine::new();
             map::<O, S, D>(a, b, line.elements(), attr);
             // SAFETY: the destination is lines at a line, and `map` writes as many elements as it is given room for.

@@ -16,7 +16,7 @@ use super::elem::Storage;
 use super::engine::{Cost, Run, Unary, UnaryBlock, streams};
 use super::formula::{Cell, Formula};
 use super::grouped::{self, Function};
-use super::raw::prefetch_l2;
+use super::raw::prefetch;
 use super::stream::NewLine;
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
@@ -73,21 +73,15 @@ impl UnaryKernel {
         })
     }
 
-    /// A kernel that is not an [`Op`]: `block` computes elements of `S` to elements of `D`, few instructions each, and
-    /// may be able to store them past the cache.
-    pub(super) fn cheap<S: Storage, D: Storage>(block: UnaryBlock, streams: bool) -> UnaryKernel {
+    /// A kernel that is not an [`Op`]: `block` computes elements of `S` to elements of `D`, few instructions each.
+    pub(super) fn cheap<S: Storage, D: Storage>(block: UnaryBlock) -> UnaryKernel {
         UnaryKernel(Unary {
             block,
             src_size: size_of::<S>(),
             dst_size: size_of::<D>(),
             cost: Cost::Cheap,
-            streams,
+            streams: false,
         })
-    }
-
-    /// What it computes elements with.
-    pub(super) fn block(&self) -> UnaryBlock {
-        self.0.block
     }
 
     fn formula<F: Formula<1>, S: Cell>() -> UnaryKernel {
@@ -143,7 +137,7 @@ impl<O: Op<S, D>, S: Storage, D: Storage> Body for Map<'_, O, S, D> {
         let lanes = NewLine::new().elements::<D>().len();
         for at in (0..dst.len()).step_by(lanes) {
             let (from, to) = (&src[at..at + lanes], &mut dst[at..at + lanes]);
-            prefetch_l2(from.as_ptr().wrapping_byte_add(ahead));
+            prefetch(from.as_ptr().wrapping_byte_add(ahead));
             let mut line = NewLine::new();
             map::<O, S, D>(from, line.elements(), attr);
             // SAFETY: the destination is lines at a line, and `map` writes as many elements as it is given room for.
