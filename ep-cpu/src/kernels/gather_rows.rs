@@ -21,11 +21,6 @@ const MAX_ROWS_AHEAD: usize = 24;
 /// The same where the output is streamed, whose stores delay what is read.
 const FAR_AHEAD: usize = 4096;
 const MAX_FAR_ROWS_AHEAD: usize = 64;
-/// Rows of a line or less are asked for twice: that far ahead into second-level cache, which has more requests under way, and
-/// so many rows ahead into the first.
-const NEAR_ROWS_AHEAD: usize = 8;
-/// Bytes of a table from which that pays although the output is not streamed.
-const NEAR_TABLE: usize = 16 << 20;
 /// The most bytes of a row that are prefetched before its turn; the rest is while it is copied.
 const MAX_PREFETCH: usize = 2048;
 
@@ -113,12 +108,7 @@ unsafe fn copy_rows(
     bad: &Bad,
 ) -> Result<()> {
     let streaming = sink::streams(written, written.min(table));
-    let near = if rows.row <= LINE && (streaming && table >= FAR_BYTES || table >= NEAR_TABLE) {
-        NEAR_ROWS_AHEAD
-    } else {
-        0
-    };
-    let ahead = match (table < FAR_BYTES, streaming || near > 0) {
+    let ahead = match (table < FAR_BYTES, streaming) {
         (true, _) => 0,
         (_, true) => (FAR_AHEAD / rows.row).clamp(1, MAX_FAR_ROWS_AHEAD),
         _ => (AHEAD / rows.row).clamp(1, MAX_ROWS_AHEAD),
@@ -129,7 +119,7 @@ unsafe fn copy_rows(
         // SAFETY: the range is within the destination and no other task has it.
         unsafe {
             let to = dst.get().add(bytes.start);
-            sink::write(isa, streaming, to, RowsOf { rows, bytes, ahead, near, zeros: &zeros, bad });
+            sink::write(isa, streaming, to, RowsOf { rows, bytes, ahead, zeros: &zeros, bad });
         }
         Ok(())
     })
@@ -140,8 +130,6 @@ struct RowsOf<'a> {
     rows: &'a Rows,
     bytes: Range<usize>,
     ahead: usize,
-    /// Rows ahead of which the second request is made; 0: none is.
-    near: usize,
     zeros: &'a Pattern,
     bad: &'a Bad,
 }
@@ -232,22 +220,16 @@ impl RowsOf<'_> {
         let &Rows { ref window, num_indices, indices, .. } = self.rows;
         // SAFETY: the caller's promise; a row that is found is one of the window's.
         unsafe {
-            // Whether there are such rows is checked when their turn comes.
-            let next = |ahead| {
-                let row = window.guess(indices.get_as::<I>(at.list + i + ahead));
-                (at.src.wrapping_add(row.wrapping_mul(at.row)), at.row.min(MAX_PREFETCH))
-            };
             if self.ahead > 0 && i + self.ahead < num_indices {
-                let (next, bytes) = next(self.ahead);
-                if S::STREAMS || self.near > 0 {
+                // Whether there is such a row is checked when its turn comes.
+                let next = window.guess(indices.get_as::<I>(at.list + i + self.ahead));
+                let (next, bytes) =
+                    (at.src.wrapping_add(next.wrapping_mul(at.row)), at.row.min(MAX_PREFETCH));
+                if S::STREAMS {
                     prefetch_l2(next, bytes);
                 } else {
                     prefetch(next, bytes);
                 }
-            }
-            if self.near > 0 && i + self.near < num_indices {
-                let (next, bytes) = next(self.near);
-                prefetch(next, bytes);
             }
             let found = window.row(indices.get_as::<I>(at.list + i), at.list + i, self.bad);
             if found == NONE {
@@ -419,18 +401,9 @@ mod tests {
         }
     }
 
-    /// Tables from which short rows are asked for twice, and outputs of which so much is written that what is next is.
+    /// Outputs of which so much is written that what is written next is asked for.
     #[test]
-    fn short_rows_of_large_tables_and_long_rows_of_large_outputs() {
-        for inner in [16, 11, 3] {
-            let processed = super::NEAR_TABLE / (inner * 4) + 1;
-            check(&Serial, plain([1, 1, processed, inner], 1377, DType::F32), false);
-            check(
-                &Threads(2),
-                Case { wide: false, ..plain([1, 1, processed, inner], 77, DType::F32) },
-                false,
-            );
-        }
+    fn long_rows_of_large_outputs() {
         for inner in [255, 256, 300, 1024, 5001] {
             let rows = (1 << 20) / (inner * 4) + 3;
             check(&Serial, plain([1, 1, 7, inner], rows, DType::F32), false);

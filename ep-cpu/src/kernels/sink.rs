@@ -255,6 +255,26 @@ unsafe fn copy_owning(dst: *mut u8, src: *const u8, bytes: usize, ahead: usize) 
     }
 }
 
+impl Direct {
+    /// Not inlined, so that short rows have a short loop.
+    ///
+    /// # Safety
+    /// As for [`Sink::put`].
+    #[inline(never)]
+    unsafe fn put_long(&mut self, src: *const u8, bytes: usize) {
+        // None are asked for behind the end, which may be another task's.
+        let left = self.end.addr().saturating_sub(self.at.addr());
+        // SAFETY: the caller's promise.
+        unsafe {
+            if left > bytes {
+                copy_owning(self.at, src, bytes, OWN_AHEAD.min(left - bytes));
+            } else {
+                copy(self.at, src, bytes);
+            }
+        }
+    }
+}
+
 impl Sink for Direct {
     const STREAMS: bool = false;
 
@@ -273,10 +293,8 @@ impl Sink for Direct {
     unsafe fn put(&mut self, src: *const u8, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            // None are asked for behind the end, which may be another task's.
-            let left = self.end.addr().saturating_sub(self.at.addr());
-            if bytes >= OWN_COPY && left > bytes {
-                copy_owning(self.at, src, bytes, OWN_AHEAD.min(left - bytes));
+            if bytes >= OWN_COPY {
+                self.put_long(src, bytes);
             } else {
                 copy(self.at, src, bytes);
             }
