@@ -167,10 +167,9 @@ fn by_words<S: 'static, D: 'static>(log: bool) -> bool {
 
 /// -40 as bf16.
 const LOWEST_WORD: u16 = 0xc220;
-/// 2^68, by which the exponential of -40 may be divided and is still a normal number. A row with elements above 48 has a
+/// 2^68, by which the exponential of -40, 2^-57.8, may be divided and is still a normal number. A row with elements above 48 has a
 /// larger sum, an infinite one of either sign, or none.
 const MOST_SUM: f64 = (1u128 << 68) as f64;
-const _: () = assert!(40.0 * std::f64::consts::LOG2_E + 68.0 < 125.9);
 
 /// The sum of the exponentials of a row, and the largest magnitudes of its elements, or words if it is [`by_words`] that
 /// it may be near, which say whether that is right.
