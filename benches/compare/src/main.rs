@@ -139,39 +139,59 @@ impl Compare {
             eprintln!("a debug build: these figures mean nothing; build with --release");
         }
         let rows = self.rows()?;
+        if self.report_only {
+            let path = self.record_path()?;
+            let known = record::read(&path).ok_or_else(|| {
+                format!(
+                    "{}: no such record; measure without --report-only, or name one with --record",
+                    path.display()
+                )
+            })?;
+            return self.report(&rows, &known.0, &known.1, true);
+        }
         let peers = self.peers.join("peers.json");
         let installed = Installed::read(&peers)?;
         let found = Config::find(self.config.as_deref(), true).map_err(|e| e.to_string())?;
         let config = found.ok_or("there is no config; write one with `ep init`, or name it with --config")?;
         let header =
             Header { builds: builds(&config)?, versions: installed.versions.clone(), quick: self.quick };
-        let path = match &self.record {
-            Some(path) => path.clone(),
-            None => {
-                let own = std::env::current_exe().map_err(|e| e.to_string())?;
-                own.with_file_name(if self.quick { "compare-quick.jsonl" } else { "compare.jsonl" })
-            }
-        };
-        let (mut record, lost) = Record::open(&path, &header, self.fresh)?;
-        if lost {
-            eprintln!("the provider or the peers have changed, or --fresh is set: starting anew");
+        let (mut record, old) = Record::open(&self.record_path()?, &header, self.fresh)?;
+        if let Some(old) = old {
+            eprintln!(
+                "the provider or the peers have changed, or --fresh is set: starting anew; the record so far is {}",
+                old.display()
+            );
         }
-        let mut finished = true;
-        if !self.report_only {
-            let processes =
-                Processes { compare: self, installed: &installed, peers: &peers, config: &config };
-            finished = processes.measure(&rows, &mut record)?;
+        let processes = Processes { compare: self, installed: &installed, peers: &peers, config: &config };
+        let finished = processes.measure(&rows, &mut record)?;
+        self.report(&rows, &header, &record.lines, finished)
+    }
+
+    fn record_path(&self) -> Result<PathBuf, String> {
+        if let Some(path) = &self.record {
+            return Ok(path.clone());
         }
-        let wanted = record.lines.iter().filter(|l| self.threads.contains(&l.threads));
+        let own = std::env::current_exe().map_err(|e| e.to_string())?;
+        Ok(own.with_file_name(if self.quick { "compare-quick.jsonl" } else { "compare.jsonl" }))
+    }
+
+    fn report(
+        &self,
+        rows: &[Row],
+        header: &Header,
+        lines: &[Measured],
+        finished: bool,
+    ) -> Result<ExitCode, String> {
+        let wanted = lines.iter().filter(|l| self.threads.contains(&l.threads));
         let lines: Vec<_> = wanted.cloned().collect();
-        let verdicts = judge::verdicts(&rows, &lines, &self.without);
+        let verdicts = judge::verdicts(rows, &lines, &self.without);
         let text = if self.json { report::json(&verdicts)? } else { report::text(&verdicts) };
         match std::io::stdout().write_all(text.as_bytes()) {
             Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => return Err(e.to_string()),
             _ => {}
         }
         if let Some(root) = &self.write_docs {
-            report::write_docs(root, &verdicts, &header, &lines)?;
+            report::write_docs(root, &verdicts, header, &lines)?;
         }
         if finished {
             return Ok(ExitCode::SUCCESS);

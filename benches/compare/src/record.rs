@@ -61,8 +61,8 @@ pub struct Record {
 
 impl Record {
     /// Opens a file and takes over what it holds, if that was measured under the same header and `fresh` is not
-    /// set; else the file is begun anew. Also whether something was thrown away.
-    pub fn open(path: &Path, header: &Header, fresh: bool) -> Result<(Record, bool), String> {
+    /// set; else the file is begun anew. Also where what it held is kept, if it held something.
+    pub fn open(path: &Path, header: &Header, fresh: bool) -> Result<(Record, Option<PathBuf>), String> {
         let fail = |e: std::io::Error| format!("{}: {e}", path.display());
         let known = read(path);
         let matches = known.as_ref().is_some_and(|(h, _)| h == header) && !fresh;
@@ -70,15 +70,22 @@ impl Record {
         if matches {
             let file = options.append(true).open(path).map_err(fail)?;
             let lines = known.map(|k| k.1).unwrap_or_default();
-            return Ok((Record { path: path.to_owned(), file, lines }, false));
+            return Ok((Record { path: path.to_owned(), file, lines }, None));
         }
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(fail)?;
         }
+        let mut old = None;
+        if known.is_some_and(|(_, lines)| !lines.is_empty()) {
+            let mut name = path.as_os_str().to_owned();
+            name.push(".old");
+            std::fs::rename(path, &name).map_err(fail)?;
+            old = Some(PathBuf::from(name));
+        }
         let file = options.write(true).create(true).truncate(true).open(path).map_err(fail)?;
         let mut record = Record { path: path.to_owned(), file, lines: Vec::new() };
         record.write(header)?;
-        Ok((record, known.is_some_and(|(_, lines)| !lines.is_empty())))
+        Ok((record, old))
     }
 
     fn write(&mut self, line: &impl Serialize) -> Result<(), String> {
@@ -100,8 +107,8 @@ impl Record {
     }
 }
 
-/// Header and lines; a last line that was cut off is left out.
-fn read(path: &Path) -> Option<(Header, Vec<Measured>)> {
+/// Header and lines; a last line that was cut off is left out. `None` where there is no such file.
+pub fn read(path: &Path) -> Option<(Header, Vec<Measured>)> {
     let mut lines = BufReader::new(File::open(path).ok()?).lines().map_while(Result::ok);
     let header = serde_json::from_str(&lines.next()?).ok()?;
     Some((header, lines.map_while(|l| serde_json::from_str(&l).ok()).collect()))
@@ -117,17 +124,21 @@ mod tests {
         let header = Header { builds: vec!["a".into()], ..Header::default() };
         let line = |id: &str| Measured { id: id.into(), threads: 1, ..Measured::default() };
         let (mut record, lost) = Record::open(&path, &header, true).unwrap();
-        assert!(!lost && record.lines.is_empty());
+        assert!(lost.is_none() && record.lines.is_empty());
         record.add(line("x")).unwrap();
         drop(record);
         let (mut record, lost) = Record::open(&path, &header, false).unwrap();
-        assert!(!lost && record.has("x", 1, 0) && !record.has("x", 2, 0) && !record.has("y", 1, 0));
+        assert!(lost.is_none() && record.has("x", 1, 0) && !record.has("x", 2, 0) && !record.has("y", 1, 0));
         record.add(line("y")).unwrap();
         drop(record);
         let other = Header { builds: vec!["b".into()], ..Header::default() };
         assert_eq!(Record::open(&path, &header, false).unwrap().0.lines.len(), 2);
         let (record, lost) = Record::open(&path, &other, false).unwrap();
-        assert!(lost && record.lines.is_empty());
+        assert!(record.lines.is_empty());
+        // A measurement takes half an hour.
+        let old = lost.unwrap();
+        assert_eq!(read(&old).map(|(h, lines)| (h == header, lines.len())), Some((true, 2)));
         std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&old).unwrap();
     }
 }
