@@ -143,6 +143,15 @@ impl Block {
     }
 }
 
+/// Also of what nobody freed, when the world begins anew.
+impl Drop for Block {
+    fn drop(&mut self) {
+        let layout = Block::layout(self.bytes).expect("it was allocated with this layout");
+        // SAFETY: allocated with this layout in `World::allocate`, and of this block alone.
+        unsafe { std::alloc::dealloc(self.data, layout) };
+    }
+}
+
 pub(crate) struct Function {
     pub(crate) module: u64,
     pub(crate) name: String,
@@ -352,11 +361,7 @@ impl World {
     }
 
     pub(crate) fn release(&mut self, address: u64) -> Outcome {
-        let block = self.blocks.remove(&address).ok_or(INVALID_VALUE)?;
-        let layout = Block::layout(block.bytes)?;
-        // SAFETY: allocated above with this layout, and just forgotten.
-        unsafe { std::alloc::dealloc(block.data, layout) };
-        Ok(())
+        self.blocks.remove(&address).map(drop).ok_or(INVALID_VALUE)
     }
 
     pub(crate) fn used(&self, device: i32) -> u64 {
