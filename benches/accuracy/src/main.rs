@@ -77,7 +77,9 @@ fn run(cli: &Cli) -> Result<bool, String> {
     } else {
         cli.isa.iter().map(|&level| Isa::new(level)).collect::<Result<_, _>>().map_err(|e| e.to_string())?
     };
-    isas.reverse();
+    // The best one first, which gets all points, however they were asked for.
+    isas.sort_by_key(|isa| std::cmp::Reverse(isa.level()));
+    isas.dedup();
 
     let points = if cli.quick { cli.points / 100 } else { cli.points };
     let mut rows: Vec<Row> = Vec::new();
