@@ -18,6 +18,8 @@ use ep_core::provider::inline::HOST_SPACE;
 use ep_core::{DType, Result};
 use ep_registry::Device;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 /// A piece of memory.
@@ -63,44 +65,73 @@ impl Traffic {
     }
 }
 
-/// Measures limits and remembers them.
+/// Finds limits, and remembers which kernels were fastest.
 #[derive(Default)]
 pub struct Limits {
-    streams: HashMap<(Vec<u64>, Vec<u64>, usize), f64>,
+    streams: HashMap<(Vec<u64>, Vec<u64>, usize), Vec<Shape>>,
     peaks: HashMap<(DType, usize), f64>,
 }
 
-impl Limits {
-    /// Nanoseconds that a row takes at least on this machine; `None` where there is no kernel to tell, which is
-    /// where the device's memory is not the host's.
+/// A kernel, and into how many parts it divides the memory.
+type Shape = (stream::Variant, usize);
+
+/// The limit of one row, on its operands.
+pub struct Limit<'a> {
+    kernels: Vec<stream::Kernel>,
+    /// Nanoseconds that computing takes at least.
+    computing: f64,
+    parallel: &'a dyn Parallel,
+    /// What the kernels read and write lives as long as this.
+    operands: PhantomData<&'a Operands>,
+}
+
+impl Limit<'_> {
+    /// Times the kernels once more: the nanoseconds of the fastest. Overwrites what the row writes.
     ///
     /// # Errors
     /// Those of the thread pool.
-    pub fn of(
+    pub fn time(&self, budget: Budget) -> Result<f64> {
+        let mut best = f64::INFINITY;
+        for kernel in &self.kernels {
+            // SAFETY: the operands live in this process, and nothing else uses them now.
+            let mut run = |times| unsafe { kernel.run(self.parallel, times) };
+            best = best.min(time(budget, &mut run)?.median());
+        }
+        // A product of a vector is bound by memory, one of matrices by arithmetic.
+        Ok(best.max(self.computing))
+    }
+}
+
+impl Limits {
+    /// What tells the nanoseconds that a row takes at least on this machine; `None` where there is no kernel to tell,
+    /// which is where the device's memory is not the host's. Overwrites what the row writes.
+    ///
+    /// # Errors
+    /// Those of the thread pool.
+    pub fn of<'a>(
         &mut self,
         row: &Row,
         device: &Device,
-        operands: &Operands,
-        parallel: &dyn Parallel,
-    ) -> Result<Option<f64>> {
+        operands: &'a Operands,
+        parallel: &'a dyn Parallel,
+    ) -> Result<Option<Limit<'a>>> {
         if device.info().memory_space != HOST_SPACE {
             return Ok(None);
         }
-        let moved = self.streaming(&Traffic::of(row, operands), parallel)?;
-        let computed = if row.family == Family::Matmul { self.computing(row, parallel)? } else { None };
-        // A product of a vector is bound by memory, one of matrices by arithmetic.
-        Ok(Some(computed.map_or(moved, |c| c.max(moved))))
+        let kernels = self.streaming(&Traffic::of(row, operands), parallel)?;
+        let computing = if row.family == Family::Matmul { self.computing(row, parallel)? } else { None };
+        Ok(Some(Limit { kernels, computing: computing.unwrap_or(0.0), parallel, operands: PhantomData }))
     }
 
-    fn streaming(&mut self, traffic: &Traffic, parallel: &dyn Parallel) -> Result<f64> {
+    fn streaming(&mut self, traffic: &Traffic, parallel: &dyn Parallel) -> Result<Vec<stream::Kernel>> {
         let (reads, writes) = traffic.shape();
         let key = (reads, writes, parallel.threads());
-        if let Some(known) = self.streams.get(&key) {
-            return Ok(*known);
-        }
-        let best = fastest_stream(traffic, parallel)?;
-        self.streams.insert(key, best);
-        Ok(best)
+        let shapes = match self.streams.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(fastest_streams(traffic, parallel)?),
+        };
+        let kernel = |(variant, parts): &Shape| stream::Kernel::new(traffic, *variant, *parts);
+        Ok(shapes.iter().map(kernel).collect())
     }
 
     fn computing(&mut self, row: &Row, parallel: &dyn Parallel) -> Result<Option<f64>> {
@@ -117,10 +148,9 @@ impl Limits {
     }
 }
 
-/// Nanoseconds of the fastest kernel for this traffic. Overwrites what is written.
-fn fastest_stream(traffic: &Traffic, parallel: &dyn Parallel) -> Result<f64> {
+/// The two kernels that a short look finds fastest for this traffic. Overwrites what is written.
+fn fastest_streams(traffic: &Traffic, parallel: &dyn Parallel) -> Result<Vec<Shape>> {
     let quick = Budget { time: Duration::from_millis(4), min: 2, max: 50 };
-    let long = Budget { time: Duration::from_millis(60), min: 7, max: 400 };
     let mut found = Vec::new();
     // Below some KiB a second thread is never worth it.
     let all = parallel.threads();
@@ -130,16 +160,9 @@ fn fastest_stream(traffic: &Traffic, parallel: &dyn Parallel) -> Result<f64> {
             let kernel = stream::Kernel::new(traffic, variant, parts);
             // SAFETY: `Limits::of` has the operands, which live in this process, and nothing else uses them now.
             let mut run = |times| unsafe { kernel.run(parallel, times) };
-            found.push((time(quick, &mut run)?.min(), kernel));
+            found.push((time(quick, &mut run)?.min(), (variant, parts)));
         }
     }
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    found.truncate(2);
-    let mut best = f64::INFINITY;
-    for (_, kernel) in &found {
-        // SAFETY: as above.
-        let mut run = |times| unsafe { kernel.run(parallel, times) };
-        best = best.min(time(long, &mut run)?.median());
-    }
-    Ok(best)
+    Ok(found.into_iter().take(2).map(|(_, shape)| shape).collect())
 }

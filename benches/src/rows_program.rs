@@ -5,7 +5,7 @@ use ep_benches::limit::{Limits, read_all};
 use ep_benches::ours::{Launcher, Operands, Refusal};
 use ep_benches::page::{Setting, insert};
 use ep_benches::row::{Group, Row};
-use ep_benches::samples::{Budget, Samples, time};
+use ep_benches::samples::{Budget, Samples, median, time};
 use ep_benches::shares::{self, Measured};
 use ep_benches::table::table;
 use ep_core::{Code, Error, Result};
@@ -18,6 +18,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// How often a row and its limit take turns.
+const TURNS: u32 = 5;
+
+/// How long each kernel of the limit is timed in all.
+const LIMIT: Budget = Budget { time: Duration::from_millis(100), min: 15, max: 100 };
 
 /// Cached memory beyond this is given back between rows.
 const KEPT_BYTES: u64 = 2 << 30;
@@ -212,13 +218,13 @@ fn measure<'a>(
         reason: None,
     };
     match timed(runtime, device, row, quick, limits) {
-        Ok((samples, limit, by)) => {
+        Ok((samples, share, by)) => {
             let ns = samples.median();
             line.median_us = Some(ns / 1e3);
             line.min_us = Some(samples.min() / 1e3);
             line.gbps = Some(row.bytes_moved() as f64 / ns);
             line.gflops = (row.flops != 0).then_some(row.flops as f64 / ns);
-            line.share = limit.map(|l| l / ns);
+            line.share = share;
             line.runs = samples.len();
             line.by = Some(by);
         }
@@ -228,7 +234,7 @@ fn measure<'a>(
     line
 }
 
-/// Times a row; also its limit in nanoseconds, and who computes it.
+/// Times a row; also the limit's time over its own, and who computes it.
 fn timed(
     runtime: &Runtime,
     device: &Device,
@@ -260,9 +266,21 @@ fn timed(
         }
         Ok(())
     };
-    let samples = time(budget, &mut work).map_err(failed)?;
     let limit = limits.of(row, device, &operands, runtime.parallel()).map_err(failed)?;
-    Ok((samples, limit, launcher.by()))
+    let Some(limit) = limit else {
+        return Ok((time(budget, &mut work).map_err(failed)?, None, launcher.by()));
+    };
+    // In turns, so that both see the same clock and the same neighbours.
+    let each = |n: usize| n.div_ceil(TURNS as usize);
+    let part = |b: Budget| Budget { time: b.time / TURNS, min: each(b.min), max: each(b.max) };
+    let (mut samples, mut shares) = (Samples::new(), Vec::new());
+    for _ in 0..TURNS {
+        let ours = time(part(budget), &mut work).map_err(failed)?;
+        let least = limit.time(part(LIMIT)).map_err(failed)?;
+        shares.push(least / ours.median());
+        samples.extend(&ours);
+    }
+    Ok((samples, Some(median(&shares)), launcher.by()))
 }
 
 struct Printer {
