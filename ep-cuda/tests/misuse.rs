@@ -6,7 +6,7 @@ use ep_cuda::driver::{
     AccessDesc, CuContext, CuEvent, CuFunction, CuGraph, CuGraphExec, CuModule, CuPool, CuStream, Driver,
     Failed, Location, PoolProps, UpdateResult, constant,
 };
-use rig::{Rig, Setup};
+use rig::{Fake, Rig, Setup};
 
 /// An image of the fake's compiler: a kernel with an argument of 16 bytes.
 const IMAGE: &[u8] = b"FAKECUBIN\nf 16\n\0";
@@ -16,6 +16,7 @@ type Did<T = ()> = Result<T, Failed>;
 /// Some of each object on a driver with two devices. The first one's context is current. What is not given back is
 /// forgotten with the fake's next reset.
 struct Objects<'a> {
+    fake: &'a Fake,
     driver: &'a Driver,
     contexts: [CuContext; 2],
     stream: CuStream,
@@ -45,7 +46,7 @@ macro_rules! call {
 }
 
 impl<'a> Objects<'a> {
-    fn new(driver: &'a Driver) -> Did<Objects<'a>> {
+    fn new(fake: &'a Fake, driver: &'a Driver) -> Did<Objects<'a>> {
         call!(driver, cuInit, 0)?;
         let retain = |device| give!(driver, cuDevicePrimaryCtxRetain, CuContext::NULL, device);
         let contexts = [retain(0)?, retain(1)?];
@@ -67,6 +68,7 @@ impl<'a> Objects<'a> {
         let [second, first] = [allocate(contexts[1])?, allocate(contexts[0])?];
         let module = give!(driver, cuModuleLoadData, CuModule::NULL, IMAGE.as_ptr().cast())?;
         Ok(Objects {
+            fake,
             driver,
             contexts,
             stream: give!(driver, cuStreamCreateWithPriority, CuStream::NULL, 1, 0)?,
@@ -84,6 +86,28 @@ impl<'a> Objects<'a> {
 
     fn event(&self) -> Did<CuEvent> {
         give!(self.driver, cuEventCreate, CuEvent::NULL, 0)
+    }
+
+    /// What a call gives in another context, one that was made beside the primary one of a device.
+    fn beside<T>(&self, device: i32, inside: impl FnOnce(&Self) -> Did<T>) -> Did<(CuContext, T)> {
+        let context = CuContext::from_raw(self.fake.make_context(device));
+        call!(self.driver, cuCtxSetCurrent, context)?;
+        let given = inside(self);
+        call!(self.driver, cuCtxSetCurrent, self.contexts[0])?;
+        Ok((context, given?))
+    }
+
+    fn memory(&self) -> Did<u64> {
+        give!(self.driver, cuMemAlloc, 0, 64)
+    }
+
+    fn let_in(&self, context: CuContext) -> Did {
+        call!(self.driver, cuCtxEnablePeerAccess, context, 0)
+    }
+
+    fn allow_shared(&self, bytes: i32) -> Did {
+        let attribute = constant::FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        call!(self.driver, cuFuncSetAttribute, self.function, attribute, bytes)
     }
 
     fn freed(&self) -> Did<u64> {
@@ -215,6 +239,21 @@ const HANDLES: &[Case] = &[
         o.record(o.event, o.stream)?;
         o.elapsed(o.event, o.event)
     }),
+    ("an event of another context of the device, recorded", 400, |o| {
+        let (_, event) = o.beside(0, Objects::event)?;
+        o.record(event, o.stream)
+    }),
+    ("time between events of two devices", 400, |o| {
+        let (_, far) = o.beside(1, |o| {
+            let (stream, event) = (o.stream()?, o.event()?);
+            o.record(event, stream)?;
+            o.sync(stream)?;
+            Ok(event)
+        })?;
+        o.record(o.event, o.stream)?;
+        o.sync(o.stream)?;
+        o.elapsed(o.event, far)
+    }),
     ("a function of a module that is unloaded", 400, |o| {
         call!(o.driver, cuModuleUnload, o.module)?;
         o.launch(o.stream, o.memory[0])
@@ -246,8 +285,13 @@ const HANDLES: &[Case] = &[
         give!(o.driver, cuModuleGetFunction, CuFunction::NULL, o.module, c"g".as_ptr()).map(drop)
     }),
     ("access to a peer that is given twice", 704, |o| {
-        call!(o.driver, cuCtxEnablePeerAccess, o.contexts[1], 0)?;
-        call!(o.driver, cuCtxEnablePeerAccess, o.contexts[1], 0)
+        o.let_in(o.contexts[1])?;
+        o.let_in(o.contexts[1])
+    }),
+    ("the own context as a peer", 201, |o| o.let_in(o.contexts[0])),
+    ("another context of the device as a peer", 217, |o| {
+        let (other, ()) = o.beside(0, |_| Ok(()))?;
+        o.let_in(other)
     }),
 ];
 
@@ -295,6 +339,12 @@ const VALUES: &[Case] = &[
     ("no threads", 1, |o| o.launch_with(o.stream, o.memory[0], 16, 0, 0)),
     ("too many threads", 1, |o| o.launch_with(o.stream, o.memory[0], 16, 1025, 0)),
     ("shared memory that was not asked for", 1, |o| o.launch_with(o.stream, o.memory[0], 16, 32, 100 << 10)),
+    ("shared memory that was given up for less", 1, |o| {
+        o.allow_shared(64 << 10)?;
+        o.launch_with(o.stream, o.memory[0], 16, 32, 64 << 10)?;
+        o.allow_shared(48 << 10)?;
+        o.launch_with(o.stream, o.memory[0], 16, 32, 64 << 10)
+    }),
     ("no bytes", 1, |o| give!(o.driver, cuMemAlloc, 0, 0).map(drop)),
     ("more bytes than there are", 2, |o| give!(o.driver, cuMemAlloc, 0, 2 << 30).map(drop)),
     ("a copy of a context that is not retained", 201, |o| {
@@ -392,6 +442,15 @@ const FAULTS: &[Case] = &[
         o.sync(second)
     }),
     ("memory of a peer", 700, |o| o.run(o.memory[1])),
+    ("memory of another context of the device", 700, |o| {
+        let (_, far) = o.beside(0, Objects::memory)?;
+        o.run(far)
+    }),
+    ("memory of a peer's context that was not let in", 700, |o| {
+        let (_, far) = o.beside(1, Objects::memory)?;
+        o.let_in(o.contexts[1])?;
+        o.run(far)
+    }),
     ("memory of a peer's pool, which peer access does not open", 700, |o| {
         call!(o.driver, cuCtxEnablePeerAccess, o.contexts[1], 0)?;
         o.run(o.pooled(1, o.stream)?)
@@ -460,6 +519,17 @@ const ALLOWED: &[Case] = &[
         call!(o.driver, cuMemPoolSetAccess, o.pools[1], &access, 1)?;
         o.run(o.pooled(1, o.stream)?)
     }),
+    ("memory of a peer's context beside its primary one", 0, |o| {
+        let (context, far) = o.beside(1, Objects::memory)?;
+        o.let_in(context)?;
+        o.run(far)
+    }),
+    ("another device after a fault", 0, |o| {
+        o.run(o.freed()?).unwrap_err();
+        call!(o.driver, cuCtxSetCurrent, o.contexts[1])?;
+        let stream = o.stream()?;
+        o.sync(stream)
+    }),
     ("pinned memory", 0, |o| {
         let pinned = give!(o.driver, cuMemHostAlloc, std::ptr::null_mut(), 64, 1)?;
         o.run(pinned.expose_provenance() as u64 + 8)?;
@@ -473,7 +543,7 @@ fn check(cases: &[Case], before: fn(&Objects<'_>)) {
     let driver = Driver::open(Some(rig.fake.path())).unwrap();
     for (what, code, misuse) in cases {
         rig.fake.reset(Setup { devices: 2, ..Setup::default() });
-        let objects = Objects::new(&driver).unwrap();
+        let objects = Objects::new(&rig.fake, &driver).unwrap();
         before(&objects);
         let found = misuse(&objects).err().map_or(0, |failed| failed.result.0);
         assert_eq!(found, *code, "{what}: {:#?}", rig.fake.log());

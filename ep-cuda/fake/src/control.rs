@@ -83,6 +83,12 @@ extern "C" fn fakecuda_end_context(handle: u64) -> i32 {
     })
 }
 
+#[unsafe(no_mangle)]
+extern "C" fn fakecuda_make_current(handle: u64) -> i32 {
+    CURRENT.set(handle);
+    0
+}
+
 /// Copies a text to `out` and returns its length; with no room, only that.
 fn text(text: &str, out: *mut u8, capacity: usize) -> usize {
     if text.len() <= capacity {
@@ -174,6 +180,11 @@ impl Fake {
     /// Makes a context of a device beside its primary one, as `cuCtxCreate` does, and returns its handle.
     pub fn make_context(&self, device: i32) -> u64 {
         self.symbol::<extern "C" fn(i32) -> u64>("fakecuda_make_context")(device)
+    }
+
+    /// Makes a context current on this thread, as `cuCtxSetCurrent` of another library does; 0: none.
+    pub fn make_current(&self, handle: u64) {
+        self.symbol::<extern "C" fn(u64) -> i32>("fakecuda_make_current")(handle);
     }
 
     /// Ends such a context, as `cuCtxDestroy` does.

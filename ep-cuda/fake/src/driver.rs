@@ -40,10 +40,14 @@ pub(crate) fn call(
         }
         // What a lost context allows: to leave it, and to give back what is in it.
         let harmless = ["cuCtxGetCurrent", "cuCtxSetCurrent"].contains(&name);
-        let lost = w.sticky.filter(|_| !harmless && needs != Needs::Nothing);
+        let current = CURRENT.get();
+        let lost = w.lost(current).err().filter(|_| !harmless && needs != Needs::Nothing);
         let planned = w.fail.filter(|(n, _)| *n == number).map(|(_, code)| code);
         if let Some(code) = planned.filter(|c| *c != crate::result::OUT_OF_MEMORY) {
-            w.sticky = Some(code);
+            // Where no context is current, or another one becomes so, nobody knows which one it is of: all are lost.
+            let all = harmless || w.current().is_err();
+            let lost: Vec<u64> = w.contexts.keys().copied().filter(|c| all || *c == current).collect();
+            w.sticky.extend(lost.into_iter().map(|context| (context, code)));
         }
         let before = planned.or(early).or(lost);
         let outcome = match before {

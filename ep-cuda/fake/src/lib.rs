@@ -12,6 +12,7 @@
 //! Its state is one for the process, as a driver's is: tests take turns. A program that does not know that its driver is a
 //! fake gets one device, or as many as the variable `FAKECUDA_DEVICES` says, of which `CUDA_VISIBLE_DEVICES` chooses.
 
+mod blocks;
 mod capture;
 mod control;
 mod cubin;

@@ -1,12 +1,11 @@
 //! The state of the fake: objects, memory, queued work.
 
+use crate::blocks::{Block, is_address};
 use crate::capture::{Point, Recording};
 use crate::cublaslt::{self, Object, Product};
 use crate::result::ILLEGAL_ADDRESS;
-use std::alloc::Layout;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What a call comes to: nothing, or the driver's number of an error.
@@ -26,14 +25,6 @@ pub(crate) const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
 pub(crate) const NOT_SUPPORTED: i32 = 801;
 pub(crate) const ILLEGAL_STATE: i32 = 401;
 pub(crate) const GRAPH_EXEC_UPDATE_FAILURE: i32 = 910;
-
-/// Device memory lies here: no address of a process does.
-const DEVICE_BASE: u64 = 1 << 62;
-/// Each device has its own range.
-const DEVICE_STRIDE: u64 = 1 << 48;
-
-/// Larger blocks stay untouched: of them the machine needs addresses only, until somebody uses them.
-const MOST_TOUCHED: usize = 256 << 20;
 
 /// How the fake is set up.
 #[derive(Clone, Copy)]
@@ -116,6 +107,7 @@ pub(crate) struct Stream {
 
 #[derive(Default)]
 pub(crate) struct Event {
+    pub(crate) context: u64,
     /// Numbers of the latest record, and of the latest that was reached.
     pub(crate) recorded: u64,
     pub(crate) reached: u64,
@@ -123,33 +115,6 @@ pub(crate) struct Event {
     pub(crate) time: u64,
     /// The point of a recording for which it stands, where that is what it was recorded in last.
     pub(crate) captured: Option<Point>,
-}
-
-pub(crate) struct Block {
-    device: Option<i32>,
-    /// The pool that it is from, which says who may use it.
-    pool: Option<u64>,
-    /// It belongs to a graph and lives as long.
-    pub(crate) of_graph: bool,
-    bytes: usize,
-    data: *mut u8,
-    /// A free of it is queued: later work must not use it.
-    pub(crate) doomed: bool,
-}
-
-impl Block {
-    fn layout(bytes: usize) -> Outcome<Layout> {
-        Layout::from_size_align(bytes.max(1), 512).map_err(|_| crate::result::OUT_OF_MEMORY)
-    }
-}
-
-/// Also of what nobody freed, when the world begins anew.
-impl Drop for Block {
-    fn drop(&mut self) {
-        let layout = Block::layout(self.bytes).expect("it was allocated with this layout");
-        // SAFETY: allocated with this layout in `World::allocate`, and of this block alone.
-        unsafe { std::alloc::dealloc(self.data, layout) };
-    }
 }
 
 pub(crate) struct Function {
@@ -170,8 +135,8 @@ pub(crate) struct World {
     pub(crate) calls: u64,
     /// The call that fails, and with what.
     pub(crate) fail: Option<(u64, i32)>,
-    /// After such an error every call gives it.
-    pub(crate) sticky: Option<i32>,
+    /// Contexts that are lost: every call in one gives this error.
+    pub(crate) sticky: HashMap<u64, i32>,
     next: u64,
     clock: u64,
     /// How often each primary context is retained.
@@ -235,7 +200,7 @@ impl World {
             log: Vec::new(),
             calls: 0,
             fail: None,
-            sticky: None,
+            sticky: HashMap::new(),
             next: 0x1000,
             clock: 0,
             contexts: HashMap::new(),
@@ -273,6 +238,7 @@ impl World {
     /// Ends a context that was made so; what is left in it counts as lost.
     pub(crate) fn end_context(&mut self, handle: u64) {
         self.made.remove(&handle);
+        self.sticky.remove(&handle);
         self.contexts.remove(&handle);
         self.streams.remove(&handle);
         self.peers.retain(|(a, b)| *a != handle && *b != handle);
@@ -306,6 +272,11 @@ impl World {
         if self.contexts.contains_key(&context) { Ok(context) } else { Err(INVALID_CONTEXT) }
     }
 
+    /// The error of a context that is lost.
+    pub(crate) fn lost(&self, context: u64) -> Outcome {
+        self.sticky.get(&context).map_or(Ok(()), |code| Err(*code))
+    }
+
     /// What a stream is kept by: for 0, which is the default stream of the current context, that context's handle.
     pub(crate) fn stream_key(&self, handle: u64) -> Outcome<u64> {
         if handle == 0 { self.current() } else { Ok(handle) }
@@ -323,87 +294,6 @@ impl World {
 
     pub(crate) fn event(&mut self, handle: u64) -> Outcome<&mut Event> {
         self.events.get_mut(&handle).ok_or(INVALID_HANDLE)
-    }
-
-    // ---- Memory
-
-    /// Memory of a device, perhaps from a pool; without a device it is pinned.
-    pub(crate) fn allocate(&mut self, bytes: usize, device: Option<i32>, pool: Option<u64>) -> Outcome<u64> {
-        if bytes == 0 {
-            return Err(INVALID_VALUE);
-        }
-        let used: u64 = self.blocks.values().filter(|b| b.device == device).map(|b| b.bytes as u64).sum();
-        if device.is_some() && used.saturating_add(bytes as u64) > self.config.memory_bytes {
-            return Err(crate::result::OUT_OF_MEMORY);
-        }
-        let layout = Block::layout(bytes)?;
-        // SAFETY: the size is not 0.
-        let data = unsafe { std::alloc::alloc(layout) };
-        if data.is_null() {
-            return Err(crate::result::OUT_OF_MEMORY);
-        }
-        if bytes <= MOST_TOUCHED {
-            // SAFETY: just allocated. Fresh memory holds garbage that shows.
-            unsafe { data.write_bytes(0xa5, bytes) };
-        }
-        let address = match device {
-            None => data.expose_provenance() as u64,
-            Some(device) => {
-                let base = DEVICE_BASE + device as u64 * DEVICE_STRIDE;
-                let blocks = self.blocks.range(base..base + DEVICE_STRIDE).next_back();
-                let free = blocks.map_or(base + 512, |(at, b)| at + b.bytes as u64 + 1024);
-                // Never reused while later blocks live, and with a gap, so that running over an end is noticed.
-                free.next_multiple_of(512)
-            }
-        };
-        self.blocks.insert(address, Block { device, pool, of_graph: false, bytes, data, doomed: false });
-        Ok(address)
-    }
-
-    pub(crate) fn release(&mut self, address: u64) -> Outcome {
-        self.blocks.remove(&address).map(drop).ok_or(INVALID_VALUE)
-    }
-
-    pub(crate) fn used(&self, device: i32) -> u64 {
-        self.blocks.values().filter(|b| b.device == Some(device)).map(|b| b.bytes as u64).sum()
-    }
-
-    /// Where the bytes of an address are, for a copy; an error where it is a device's and not inside a live block. Host
-    /// memory is the caller's word.
-    pub(crate) fn locate(&self, address: u64, bytes: usize) -> Outcome<*mut u8> {
-        if address < DEVICE_BASE {
-            return if address == 0 {
-                Err(INVALID_VALUE)
-            } else {
-                Ok(std::ptr::with_exposed_provenance_mut(address as usize))
-            };
-        }
-        self.block(address, bytes).map(|(_, at)| at)
-    }
-
-    /// The live block that has these bytes, and where they are.
-    fn block(&self, address: u64, bytes: usize) -> Outcome<(&Block, *mut u8)> {
-        let (start, block) = self.blocks.range(..=address).next_back().ok_or(INVALID_VALUE)?;
-        let offset = (address - start) as usize;
-        if block.doomed || offset.saturating_add(bytes) > block.bytes {
-            return Err(INVALID_VALUE);
-        }
-        // SAFETY: inside the block.
-        Ok((block, unsafe { block.data.add(offset) }))
-    }
-
-    /// Where the bytes of an address are, for a kernel of a context: pinned memory, the device's own, and that of peers
-    /// who have let it in.
-    pub(crate) fn locate_for(&self, context: u64, address: u64, bytes: usize) -> Outcome<*mut u8> {
-        let (block, at) = self.block(address, bytes)?;
-        let own = self.device_of(context);
-        let allowed = match (block.device, block.pool) {
-            (None, _) => true,
-            (Some(device), _) if device == own => true,
-            (Some(_), Some(pool)) => self.access.contains(&(pool, own)),
-            (Some(device), None) => self.peers.contains(&(context, context_of(device))),
-        };
-        if allowed { Ok(at) } else { Err(INVALID_VALUE) }
     }
 
     // ---- Work
@@ -481,23 +371,34 @@ impl World {
         })
     }
 
-    /// Does everything.
+    /// Does everything that no lost context has; the error is that of the current one.
     pub(crate) fn drain_all(&mut self) -> Outcome {
-        let handles: Vec<u64> = self.streams.keys().copied().collect();
-        handles.into_iter().try_for_each(|handle| self.drain(handle))
+        let current = CURRENT.get();
+        let streams: Vec<(u64, u64)> = self.streams.iter().map(|(key, s)| (*key, s.context)).collect();
+        for (key, context) in streams {
+            if self.lost(context).is_ok() {
+                let done = self.drain(key);
+                if context == current {
+                    done?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Does the first piece of work of a stream.
     fn step(&mut self, handle: u64) -> Outcome {
+        let Some(context) = self.streams.get(&handle).map(|s| s.context) else { return Ok(()) };
+        // A lost context does nothing more.
+        self.lost(context)?;
         let Some(work) = self.streams.get_mut(&handle).and_then(|s| s.queue.pop_front()) else {
             return Ok(());
         };
         self.clock += 1;
-        let context = self.streams.get(&handle).map_or(0, |s| s.context);
         let done = self.perform(context, work);
         if let Err(code) = done {
-            // What fails on the device is reported by every later call.
-            self.sticky = Some(code);
+            // What fails on the device is reported by every later call in the context.
+            self.sticky.insert(context, code);
         }
         done
     }
@@ -522,9 +423,7 @@ impl World {
             Work::Kernel { argument, .. } => {
                 for word in argument.chunks_exact(8) {
                     let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
-                    // Whatever looks like an address of a device is one, and so is what is mapped in this process.
-                    let of_device = (DEVICE_BASE..DEVICE_BASE + 64 * DEVICE_STRIDE).contains(&word);
-                    if of_device || is_mapped(word) {
+                    if is_address(word) {
                         self.locate_for(context, word, 1).map_err(fault)?;
                     }
                 }
@@ -573,22 +472,4 @@ impl World {
         *old = new;
         Ok(())
     }
-}
-
-unsafe extern "C" {
-    /// Of libc: which pages of a range are in memory; an error where one is not mapped.
-    fn mincore(from: *mut c_void, bytes: usize, out: *mut u8) -> i32;
-}
-
-/// Whether a number is an address of this process. Programs and their libraries, heaps and stacks lie above 2^40 and below
-/// 2^47, where the numbers that kernels take hardly ever are.
-fn is_mapped(word: u64) -> bool {
-    const PAGE: u64 = 4096;
-    if !(1 << 40..1 << 47).contains(&word) {
-        return false;
-    }
-    let page = std::ptr::with_exposed_provenance_mut((word & !(PAGE - 1)) as usize);
-    let mut resident = 0;
-    // SAFETY: a range that need not be mapped, and room for the answer of one page.
-    unsafe { mincore(page, 1, &mut resident) == 0 }
 }

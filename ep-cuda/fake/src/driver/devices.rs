@@ -169,6 +169,7 @@ pub(super) extern "C" fn release(ordinal: i32) -> i32 {
             w.abandon(handle)?;
             w.streams.remove(&handle);
             w.contexts.remove(&handle);
+            w.sticky.remove(&handle);
             w.peers.retain(|(a, b)| *a != handle && *b != handle);
         }
         Ok(())
@@ -203,10 +204,11 @@ pub(super) extern "C" fn priorities(least: *mut i32, greatest: *mut i32) -> i32 
 pub(super) extern "C" fn enable_peer(peer: u64, _flags: u32) -> i32 {
     call("cuCtxEnablePeerAccess", format_args!("{peer:#x}"), Needs::Context, |w| {
         let own = w.current()?;
-        if !w.contexts.contains_key(&peer) {
+        if !w.contexts.contains_key(&peer) || own == peer {
             return Err(INVALID_CONTEXT);
         }
-        if !w.config.peers || own == peer {
+        w.lost(peer)?;
+        if !w.config.peers || w.device_of(own) == w.device_of(peer) {
             return Err(PEER_ACCESS_UNSUPPORTED);
         }
         if w.peers.contains(&(own, peer)) {

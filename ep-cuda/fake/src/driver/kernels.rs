@@ -43,7 +43,7 @@ pub(super) extern "C" fn function_set(function: u64, attribute: i32, value: i32)
         let state = w.functions.get_mut(&function).ok_or(INVALID_HANDLE)?;
         match (attribute, value) {
             // Shared memory up to what the device has.
-            (8, 0..=232_448) => state.shared = state.shared.max(value as u32),
+            (8, 0..=232_448) => state.shared = value as u32,
             // Clusters larger than is portable.
             (14, 0..=1) => {}
             _ => return Err(INVALID_VALUE),

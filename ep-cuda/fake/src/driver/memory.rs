@@ -2,6 +2,7 @@
 
 use super::devices::device;
 use super::{Needs, call, give};
+use crate::blocks::Place;
 use crate::world::*;
 
 pub(super) extern "C" fn memory_info(free: *mut usize, total: *mut usize) -> i32 {
@@ -14,8 +15,7 @@ pub(super) extern "C" fn memory_info(free: *mut usize, total: *mut usize) -> i32
 
 pub(super) extern "C" fn memory_alloc(out: *mut u64, bytes: usize) -> i32 {
     call("cuMemAlloc", bytes, Needs::Context, |w| {
-        let device = w.device_of(w.current()?);
-        let address = w.allocate(bytes, Some(device), None)?;
+        let address = w.allocate(bytes, Place::Context(w.current()?))?;
         give(out, address)
     })
 }
@@ -23,7 +23,7 @@ pub(super) extern "C" fn memory_alloc(out: *mut u64, bytes: usize) -> i32 {
 pub(super) extern "C" fn memory_free(address: u64) -> i32 {
     call("cuMemFree", format_args!("{address:#x}"), Needs::Release, |w| {
         // It waits for everything that may use the memory.
-        let done = if w.sticky.is_none() { w.drain_all() } else { Ok(()) };
+        let done = w.drain_all();
         w.release(address).and(done)
     })
 }
@@ -32,7 +32,7 @@ pub(super) extern "C" fn pool_alloc(out: *mut u64, bytes: usize, pool: u64, stre
     call("cuMemAllocFromPoolAsync", format_args!("{bytes}, {pool:#x}, {stream:#x}"), Needs::Context, |w| {
         let recorded = w.capture_status(stream)? != 0;
         let device = *w.pools.get(&pool).ok_or(INVALID_HANDLE)?;
-        let address = w.allocate(bytes, Some(device), Some(pool))?;
+        let address = w.allocate(bytes, Place::Pool { pool, device })?;
         if recorded {
             // It is the graph's then, which has it as long as it lives.
             if let Err(e) = w.enqueue(stream, Work::Allocate { address }) {
@@ -123,14 +123,14 @@ pub(super) extern "C" fn pool_access(pool: u64, who: *const [i32; 3], count: usi
 
 pub(super) extern "C" fn host_alloc(out: *mut u64, bytes: usize, flags: u32) -> i32 {
     call("cuMemHostAlloc", format_args!("{bytes}, {flags}"), Needs::Context, |w| {
-        let address = w.allocate(bytes, None, None)?;
+        let address = w.allocate(bytes, Place::Pinned)?;
         give(out, address)
     })
 }
 
 pub(super) extern "C" fn host_free(address: u64) -> i32 {
     call("cuMemFreeHost", format_args!("{address:#x}"), Needs::Release, |w| {
-        let done = if w.sticky.is_none() { w.drain_all() } else { Ok(()) };
+        let done = w.drain_all();
         w.release(address).and(done)
     })
 }
@@ -153,6 +153,7 @@ pub(super) extern "C" fn peer_copy(dst: u64, to: u64, src: u64, from: u64, bytes
         if !w.contexts.contains_key(&to) || !w.contexts.contains_key(&from) {
             return Err(INVALID_CONTEXT);
         }
+        w.lost(to).and(w.lost(from))?;
         copy(w, dst, src, bytes, stream)
     })
 }

@@ -17,11 +17,11 @@ pub(super) extern "C" fn stream_create(out: *mut u64, flags: u32, priority: i32)
 pub(super) extern "C" fn stream_destroy(stream: u64) -> i32 {
     call("cuStreamDestroy", format_args!("{stream:#x}"), Needs::Release, |w| {
         // Not the default stream of a context, whose key is no handle.
-        if w.streams.get(&stream).is_none_or(|s| s.context == stream) {
+        let Some(context) = w.streams.get(&stream).map(|s| s.context).filter(|c| *c != stream) else {
             return Err(INVALID_HANDLE);
-        }
+        };
         // A lost device does nothing more.
-        let done = if w.sticky.is_none() { w.drain(stream) } else { Ok(()) };
+        let done = if w.lost(context).is_ok() { w.drain(stream) } else { Ok(()) };
         let freed = w.abandon(stream);
         w.forget_capture(stream);
         w.streams.remove(&stream);
@@ -87,8 +87,8 @@ pub(super) extern "C" fn is_capturing(stream: u64, out: *mut i32) -> i32 {
 
 pub(super) extern "C" fn event_create(out: *mut u64, flags: u32) -> i32 {
     call("cuEventCreate", flags, Needs::Context, |w| {
-        let handle = w.handle();
-        w.events.insert(handle, Event::default());
+        let (handle, context) = (w.handle(), w.current()?);
+        w.events.insert(handle, Event { context, ..Event::default() });
         give(out, handle)
     })
 }
@@ -102,8 +102,11 @@ pub(super) extern "C" fn event_destroy(event: u64) -> i32 {
 pub(super) extern "C" fn event_record(event: u64, stream: u64) -> i32 {
     call("cuEventRecord", format_args!("{event:#x}, {stream:#x}"), Needs::Context, |w| {
         let point = w.stream(stream)?.capture.clone();
-        let key = w.stream_key(stream)?;
+        let (key, context) = (w.stream_key(stream)?, w.current()?);
         let state = w.event(event)?;
+        if state.context != context {
+            return Err(INVALID_HANDLE);
+        }
         state.captured = point;
         if state.captured.is_some() {
             // No work of the graph, but what others of the recording may come behind.
@@ -138,6 +141,11 @@ pub(super) extern "C" fn event_sync(event: u64) -> i32 {
 
 pub(super) extern "C" fn elapsed(out: *mut f32, start: u64, end: u64) -> i32 {
     call("cuEventElapsedTime", format_args!("{start:#x}, {end:#x}"), Needs::Driver, |w| {
+        // Of contexts of one device nothing is written down.
+        let [one, other] = [w.event(start)?.context, w.event(end)?.context];
+        if w.device_of(one) != w.device_of(other) {
+            return Err(INVALID_HANDLE);
+        }
         let mut times = [0; 2];
         for (time, event) in times.iter_mut().zip([start, end]) {
             w.not_captured(event)?;
