@@ -3,6 +3,7 @@
 
 use crate::device::Properties;
 use crate::driver::{AccessDesc, CuContext, CuDevice, CuEvent, CuResult, CuStream, Driver, Failed, Location};
+use crate::given;
 use crate::kernel::Modules;
 use crate::memory::Pool;
 use crate::pending::Pending;
@@ -62,7 +63,7 @@ impl Context {
     /// Retains the primary context of `device`, or takes the one that the host gives.
     pub(crate) fn open(
         driver: &Arc<Driver>,
-        (device, given): (CuDevice, Option<u64>),
+        (device, given): (CuDevice, Option<CuContext>),
         properties: &Properties,
         limits: crate::memory::Limits,
         fleet: &Fleet,
@@ -71,7 +72,10 @@ impl Context {
         match given {
             // SAFETY: an ordinal of this driver and a valid out-pointer.
             None => unsafe { driver.cuDevicePrimaryCtxRetain(&mut raw, device) }?,
-            Some(address) => raw = context_of_host(driver, device, address)?,
+            Some(given) => {
+                check_owner(driver, device, given)?;
+                raw = given;
+            }
         }
         // Owned from here on, so that it is released if what follows fails.
         let mut context = Context {
@@ -294,17 +298,17 @@ impl Drop for Context {
     }
 }
 
-/// A context that the host made, if it is of this device.
-fn context_of_host(driver: &Driver, device: CuDevice, address: u64) -> Result<CuContext> {
-    let raw = CuContext::from_raw(address);
+/// Whether a context of the host is of this device.
+fn check_owner(driver: &Driver, device: CuDevice, raw: CuContext) -> Result<()> {
     let about = |e: Failed| {
-        let why = format!("option `context`: CUcontext {address:#x} cannot be used: {e}");
+        let why = format!("option `context`: CUcontext {raw:?} cannot be used: {e}");
         // A handle that is not live is no fault of the provider.
         let code = e.result.code();
         Error::new(if code == Code::Internal { Code::InvalidArgument } else { code }, why)
     };
     let (mut before, mut owner) = (CuContext::NULL, 0);
-    // SAFETY: valid out-pointers, a context that lives as whoever sets the option promises, and the one that was current.
+    // SAFETY: valid out-pointers, a context that was current when the provider was made, or of which whoever gave its
+    // address promised the same: that it lives; and the one that was current.
     unsafe {
         driver.cuCtxGetCurrent(&mut before)?;
         driver.cuCtxSetCurrent(raw).map_err(about)?;
@@ -312,13 +316,7 @@ fn context_of_host(driver: &Driver, device: CuDevice, address: u64) -> Result<Cu
         driver.cuCtxSetCurrent(before)?;
         asked?;
     }
-    if owner != device {
-        return Err(Error::invalid(format!(
-            "option `context`: CUcontext {address:#x} is of device {owner}, and is given to device {device}; contexts are \
-             given in the order of the visible devices"
-        )));
-    }
-    Ok(raw)
+    if owner == device { Ok(()) } else { Err(given::of_another(raw, owner, device)) }
 }
 
 /// While it lives, a context is current on this thread.

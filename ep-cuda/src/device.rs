@@ -3,7 +3,7 @@
 use crate::compiler::{Arch, Compiler};
 use crate::context::{Context, Fleet};
 use crate::cublaslt::{CublasLt, Handle};
-use crate::driver::{CuDevice, Driver, constant};
+use crate::driver::{CuContext, CuDevice, Driver, constant};
 use crate::event::CudaEvent;
 use crate::given;
 use crate::kernel::Loader;
@@ -134,7 +134,7 @@ pub struct CudaDevice {
     shared: Arc<Shared>,
     ordinal: CuDevice,
     /// The context that the host gives.
-    given: Option<u64>,
+    given: Option<CuContext>,
     properties: Properties,
     reached: Vec<String>,
     context: OnceCell<Arc<Context>>,
@@ -142,7 +142,11 @@ pub struct CudaDevice {
 }
 
 impl CudaDevice {
-    pub(crate) fn new(shared: Arc<Shared>, ordinal: CuDevice, given: Option<u64>) -> Result<CudaDevice> {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        ordinal: CuDevice,
+        given: Option<CuContext>,
+    ) -> Result<CudaDevice> {
         let mut properties = Properties::of(&shared.driver, ordinal)?;
         properties.uuid = given::identity(properties.uuid, given);
         let reached = reached(&shared, ordinal, &properties.uuid)?;

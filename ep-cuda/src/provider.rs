@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::compiler::{Arch, Compiler};
 use crate::device::{CudaDevice, Products, Properties, Shared};
-use crate::driver::{CuDevice, Driver};
+use crate::driver::{CuContext, CuDevice, Driver};
 use crate::given;
 use crate::ops;
 use crate::settings::Settings;
@@ -25,7 +25,7 @@ pub struct CudaProvider {
 struct Devices {
     shared: Arc<Shared>,
     /// With the context that the host gives.
-    order: Vec<(CuDevice, Option<u64>)>,
+    order: Vec<(CuDevice, Option<CuContext>)>,
 }
 
 impl Provider for CudaProvider {
@@ -75,7 +75,8 @@ impl Provider for CudaProvider {
 }
 
 impl CudaProvider {
-    /// An instance. Without a driver there is one too: it has no devices, and still compiles kernels.
+    /// An instance. Without a driver there is one too: it has no devices, and still compiles kernels. Where a device is to
+    /// work in the current context, that of this thread is taken now.
     ///
     /// # Errors
     /// `InvalidArgument` for a setting that the devices do not fit.
@@ -106,7 +107,7 @@ impl Devices {
                 visible::choose(list, &uuids)?.into_iter().map(|i| found[i].0).collect()
             }
         };
-        let contexts = given::addresses(settings.context.as_deref().unwrap_or(""), order.len().max(1))?;
+        let contexts = settings.context.find(&driver, &order)?;
         let order: Vec<_> = order.into_iter().zip(contexts).collect();
         let given = |ordinal| order.iter().find(|(o, _)| *o == ordinal).and_then(|(_, context)| *context);
         let space = |uuid, ordinal| space::device(&given::identity(uuid, given(ordinal)));

@@ -6,13 +6,15 @@ use ep_core::provider::Options;
 use ep_core::{Error, Result};
 use std::path::PathBuf;
 
+pub use crate::given::Contexts;
+
 /// What an instance is told; [`Settings::default`] is what it does when it is told nothing.
 ///
 /// | option | default | meaning |
 /// |---|---|---|
 /// | `visible` | all | devices in the order wanted, as in `CUDA_VISIBLE_DEVICES`: numbers, or `GPU-` or `MIG-` and an identity |
-/// | `context` | `primary` | for each visible device the address of a live `CUcontext` of the host, such as `0x55d0c0ffee00`, in which it works in place of its primary context; trusted, and must outlive the provider's objects |
-/// | `memory_limit` | none | bytes of each device that are handed out at a time at most |
+/// | `context` | `primary` | for each visible device the context in which it works: `primary`, or `current`, the one that is current on the thread that makes the provider, and that must outlive the provider's objects; addresses by [`Contexts::of_host`] |
+/// | `memory_limit` | none | bytes of each device that are handed out or scratch memory of streams at a time at most |
 /// | `cache_bytes` | all | bytes of freed memory that the pool of each device keeps for reuse at most |
 /// | `sync_launches` | `false` | waits for each launch, so that an error names the one that caused it |
 /// | `softmax` | by width | strategy of the softmax family, where it has room: `warp`, `block`, `cluster`, `shared`, `wide` |
@@ -27,7 +29,7 @@ pub struct Settings {
     /// `visible`
     pub visible: Option<String>,
     /// `context`
-    pub context: Option<String>,
+    pub context: Contexts,
     /// `memory_limit` and `cache_bytes`
     pub limits: Limits,
     /// `sync_launches`
@@ -72,7 +74,7 @@ impl Settings {
         let softmax = options.get("softmax").map(str::parse::<Strategy>).transpose();
         Ok(Settings {
             visible: text("visible"),
-            context: text("context"),
+            context: Contexts::read(options.get("context").unwrap_or(""))?,
             limits: Limits {
                 memory_limit: options.parse("memory_limit", u64::MAX)?,
                 cache_bytes: options.parse("cache_bytes", u64::MAX)?,

@@ -3,21 +3,28 @@
 mod rig;
 
 use ep_core::primitive::{Fill, FillCall, FillDesc};
-use ep_core::provider::{Device, MemoryKind, Provider, Stream};
+use ep_core::provider::{Allocator, CopyRequest, Device, MemoryKind, Provider, Stream};
 use ep_core::{Code, DType, Error, Result, Scalar};
 use ep_cuda::device::CudaDevice;
 use ep_cuda::provider::CudaProvider;
-use ep_cuda::settings::Settings;
+use ep_cuda::settings::{Contexts, Settings};
 use ep_registry::{Event, Runtime};
 use rig::{Rig, Setup, stream};
 
-/// The text of option `context`.
-fn option(contexts: &[u64]) -> String {
-    contexts.iter().map(|c| format!("{c:#x}")).collect::<Vec<_>>().join(",")
+/// A provider whose devices work in these contexts; 0: the primary one.
+fn provider(rig: &Rig, contexts: &[u64]) -> Result<CudaProvider> {
+    let given: Vec<_> = contexts.iter().map(|c| Some(*c)).collect();
+    // SAFETY: the fake's handles are no pointers, and it knows which of them are live.
+    let context = unsafe { Contexts::of_host(&given) };
+    CudaProvider::new(&Settings { context, ..rig.settings() })
 }
 
-fn provider(rig: &Rig, contexts: &str) -> Result<CudaProvider> {
-    CudaProvider::new(&Settings { context: Some(contexts.to_owned()), ..rig.settings() })
+/// A host whose device works in this context, which is current while the host is made and no longer.
+fn runtime_in(rig: &Rig, context: u64) -> Runtime {
+    rig.fake.make_current(context);
+    let runtime = rig.runtime(&[("context", "current")]);
+    rig.fake.make_current(0);
+    runtime
 }
 
 /// Memory, a launch, events and a graph, through a host.
@@ -45,12 +52,13 @@ fn all_work_is_in_the_given_context_which_stays() {
     for pools in [0, 1] {
         let rig = Rig::new(Setup { pools, ..Setup::default() });
         let theirs = rig.fake.make_context(0);
-        work(&rig.runtime(&[("context", &option(&[theirs]))])).unwrap();
+        work(&runtime_in(&rig, theirs)).unwrap();
         assert_eq!((rig.calls("cuDevicePrimaryCtxRetain"), rig.calls("cuDevicePrimaryCtxRelease")), (0, 0));
         for line in rig.fake.log().iter().filter(|l| l.starts_with("cuCtxSetCurrent(")) {
             let own = format!("cuCtxSetCurrent({theirs:#x}) = 0");
             assert!([own.as_str(), "cuCtxSetCurrent(0x0) = 0"].contains(&line.as_str()), "{line}");
         }
+        assert!(rig.calls("cuCtxSetCurrent") > 10, "it was not current");
         // It is alive, and nothing is left in it.
         assert_eq!(rig.fake.leaks(), ["1 contexts"]);
         rig.fake.end_context(theirs);
@@ -64,7 +72,7 @@ fn streams_are_adopted_from_that_context_alone() {
     let theirs = rig.fake.make_context(0);
     {
         let foreign = CudaDevice::FOREIGN_STREAMS.unwrap();
-        let given = provider(&rig, &option(&[theirs])).unwrap().open_device(0).unwrap();
+        let given = provider(&rig, &[theirs]).unwrap().open_device(0).unwrap();
         let primary = rig.device();
         let (made, of_primary) = (stream(&given), stream(&primary));
         let adopted = (foreign.adopt)(&given, made.raw().raw()).unwrap();
@@ -90,26 +98,24 @@ fn streams_are_adopted_from_that_context_alone() {
 fn contexts_of_other_devices_and_dead_ones_are_refused() {
     let rig = Rig::new(Setup { devices: 2, ..Setup::default() });
     let theirs = [rig.fake.make_context(0), rig.fake.make_context(1)];
-    let error = |contexts: &str, device: u32| -> Error {
+    let error = |contexts: &[u64], device: u32| -> Error {
         let opened = provider(&rig, contexts).and_then(|p| p.open_device(device));
         opened.and_then(|d| d.context().map(|_| ())).unwrap_err()
     };
-    let wrong = error(&option(&[theirs[1]]), 0);
+    let wrong = error(&[theirs[1]], 0);
     assert_eq!(wrong.code(), Code::InvalidArgument);
     assert!(wrong.message().contains("is of device 1, and is given to device 0"), "{wrong}");
-    let text = error(&option(&[theirs[0], theirs[1], 7]), 0);
+    let text = error(&[theirs[0], theirs[1], 7], 0);
     assert!(text.message().contains("3 contexts for 2 visible devices"), "{text}");
     // In the order of the visible devices, as the option says.
-    let settings = Settings {
-        visible: Some("1,0".into()),
-        context: Some(format!("{:#x},primary", theirs[1])),
-        ..rig.settings()
-    };
-    let turned = CudaProvider::new(&settings).unwrap();
+    // SAFETY: as in `provider`.
+    let context = unsafe { Contexts::of_host(&[Some(theirs[1]), None]) };
+    let turned =
+        CudaProvider::new(&Settings { visible: Some("1,0".into()), context, ..rig.settings() }).unwrap();
     assert!((0..2).all(|i| turned.open_device(i).unwrap().context().is_ok()));
     drop(turned);
     rig.fake.end_context(theirs[0]);
-    let dead = error(&option(&[theirs[0]]), 0);
+    let dead = error(&[theirs[0]], 0);
     assert_eq!(dead.code(), Code::InvalidArgument);
     for word in ["cannot be used", "cuCtxSetCurrent", "CUDA_ERROR_INVALID_CONTEXT"] {
         assert!(dead.message().contains(word), "{word}: {dead}");
@@ -119,17 +125,82 @@ fn contexts_of_other_devices_and_dead_ones_are_refused() {
 }
 
 #[test]
+fn the_current_context_is_that_of_the_thread_that_makes_the_provider() {
+    let rig = Rig::new(Setup { devices: 2, ..Setup::default() });
+    let theirs = rig.fake.make_context(1);
+    let with = |list: &str, visible: &str| {
+        let (context, visible) = (Contexts::read(list).unwrap(), Some(visible.to_owned()));
+        CudaProvider::new(&Settings { context, visible, ..rig.settings() })
+    };
+    let refused = |list: &str, visible: &str, words: &str| {
+        let error = with(list, visible).err().unwrap();
+        assert!(error.code() == Code::InvalidArgument && error.message().contains(words), "{words}: {error}");
+    };
+    refused("current", "1", "no context is current on the thread");
+    rig.fake.make_current(theirs);
+    refused("current", "0,1", "is of device 1, and is given to device 0");
+    refused("current,current", "1,0", "is of device 1, and is given to device 0");
+    refused("primary,current,primary", "0,1", "3 contexts for 2 visible devices");
+    refused("current", "", "1 contexts for 0 visible devices");
+    let of = |provider: &CudaProvider, index: u32| {
+        let device = provider.open_device(index).unwrap();
+        device.context().unwrap().raw().raw()
+    };
+    let provider = with("primary,current", "0,1").unwrap();
+    rig.fake.make_current(0);
+    assert_eq!((of(&provider, 0), of(&provider, 1)), (0x100, theirs), "whatever is current later");
+    assert_eq!(of(&with("primary", "1").unwrap(), 0), 0x101);
+    assert_eq!(with("primary", "").unwrap().device_count().unwrap_err().code(), Code::Unavailable);
+    drop(provider);
+    rig.fake.end_context(theirs);
+    rig.assert_clean();
+}
+
+/// The driver would follow it.
+#[test]
+fn no_text_of_an_option_is_an_address() {
+    let rig = Rig::new(Setup::default());
+    let theirs = rig.fake.make_context(0);
+    for (driver, list) in [(None, format!("{theirs:#x}")), (Some("/nowhere"), "0x55d0c0ffee00".into())] {
+        let mut options = vec![("context", list.as_str())];
+        options.extend(driver.map(|file| ("driver", file)));
+        let config = rig.config(&options);
+        rig.fake.fail(0, 0);
+        let report =
+            Runtime::builder().linked_with::<CudaProvider>(config).build().unwrap().report().to_string();
+        assert!(report.contains(&format!("`{list}` is neither `primary` nor `current`")), "{report}");
+        assert_eq!(rig.fake.log(), [""; 0], "judged before there is a driver, and without one");
+    }
+    rig.fake.end_context(theirs);
+}
+
+/// A context of the host of one GPU is none of the other's, with memory of its own.
+#[test]
+fn memory_of_one_context_is_not_reached_in_another() {
+    let rig = Rig::new(Setup { pools: 0, ..Setup::default() });
+    let theirs = rig.fake.make_context(0);
+    let given = provider(&rig, &[theirs]).unwrap().open_device(0).unwrap();
+    let primary = rig.device();
+    let (own, memory) = (stream(&given), primary.open_allocator(MemoryKind::Device).unwrap());
+    let x = memory.alloc(64, 64, None).unwrap();
+    assert!(!given.info().reads.contains(&primary.info().memory_space));
+    rig.launch(&given, &own, x).unwrap();
+    assert_eq!(own.sync().unwrap_err().code(), Code::DeviceLost);
+    memory.free(x, 64).unwrap();
+    assert!(!primary.context().unwrap().is_lost(), "it is the other context that is lost");
+}
+
+#[test]
 fn a_device_in_a_given_context_is_another_device() {
     let rig = Rig::new(Setup { devices: 2, ..Setup::default() });
     let theirs = [rig.fake.make_context(0), rig.fake.make_context(1)];
     {
-        let given = provider(&rig, &option(&theirs)).unwrap();
+        let given = provider(&rig, &theirs).unwrap();
         let [a, b] = [0, 1].map(|i| given.open_device(i).unwrap());
         assert_ne!(a.info().uuid, rig.device().info().uuid, "their memory is not the same");
         assert!(a.info().reads.contains(&b.info().memory_space), "peers are those in the given contexts");
         // Peers reach each other there.
         let [of_a, of_b] = [&a, &b].map(|d| d.open_allocator(MemoryKind::Device).unwrap());
-        use ep_core::provider::{Allocator, CopyRequest};
         let (src, dst) = (of_a.alloc(64, 64, None).unwrap(), of_b.alloc(64, 64, None).unwrap());
         let [from, to] = [&a, &b].map(|d| d.info().memory_space);
         let queue = stream(&a);
@@ -151,10 +222,11 @@ fn a_device_in_a_given_context_is_another_device() {
 fn a_call_that_fails_leaves_nothing_and_the_context_alive() {
     let rig = Rig::new(Setup::default());
     let run = |theirs: u64| -> Result<()> {
-        let runtime = Runtime::builder()
-            .linked_with::<CudaProvider>(rig.config(&[("context", &option(&[theirs]))]))
-            .build()?;
-        work(&runtime)
+        rig.fake.make_current(theirs);
+        let config = rig.config(&[("context", "current")]);
+        let runtime = Runtime::builder().linked_with::<CudaProvider>(config).build();
+        rig.fake.make_current(0);
+        work(&runtime?)
     };
     let mut failed = 0;
     for number in 1.. {

@@ -7,7 +7,11 @@ pub mod ops;
 pub use fakecuda::{Fake, Setup};
 
 use ep_core::provider::{Device, Provider, StreamOptions};
+use ep_cuda::cache::Cache;
+use ep_cuda::compiler::Compiler;
 use ep_cuda::device::CudaDevice;
+use ep_cuda::kernel::{Function, Geometry, Loader};
+use ep_cuda::ops::fill::Args;
 use ep_cuda::provider::CudaProvider;
 use ep_cuda::settings::Settings;
 use ep_cuda::stream::CudaStream;
@@ -48,6 +52,22 @@ impl Rig {
 
     pub fn device(&self) -> CudaDevice {
         self.provider().open_device(0).unwrap()
+    }
+
+    /// A kernel on a device, whose argument is [`Args`].
+    pub fn function(&self, device: &CudaDevice) -> Function {
+        let arch = device.properties().arch;
+        let spec = &ep_cuda::warm::kernels(arch, Some("fill")).unwrap()[0];
+        let compiler = Compiler::new(Cache::new(Some("off")), Some(self.fake.path().to_owned()), None).into();
+        let context = device.context().unwrap().clone();
+        Function::load(&Loader { context, compiler, arch }, "fill", spec).unwrap()
+    }
+
+    /// Launches a kernel that uses an address.
+    pub fn launch(&self, device: &CudaDevice, stream: &CudaStream, dst: u64) -> ep_core::Result<()> {
+        let args = Args { count: 1, dst, src: 0, value: [0; 2] };
+        // SAFETY: the kernel's argument. The fake computes nothing, and judges the address, which is what is tested.
+        unsafe { self.function(device).launch(stream, Geometry::linear(1, 32), &args) }
     }
 
     /// The config of an instance on the fake, with more options.
