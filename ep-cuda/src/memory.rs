@@ -10,7 +10,6 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The alignment that the driver gives by itself.
 const DRIVER_ALIGNMENT: u64 = 256;
@@ -21,7 +20,7 @@ const SCRATCH_BYTES: u64 = 1 << 20;
 /// What the options say about memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Bytes of a device that are handed out at a time at most.
+    /// Bytes of a device that are handed out or scratch memory of streams at a time at most.
     pub memory_limit: u64,
     /// Bytes of freed memory that a device's pool keeps at most.
     pub cache_bytes: u64,
@@ -39,6 +38,10 @@ impl Default for Limits {
 struct Ledger {
     blocks: HashMap<u64, Block>,
     stats: MemoryStats,
+    /// Bytes of scratch memory of all streams.
+    scratch: u64,
+    /// Bytes that the driver is being asked for.
+    asked: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -76,8 +79,6 @@ pub(crate) struct Pool {
     raw: Option<RawPool>,
     device: Mutex<Ledger>,
     pinned: Mutex<Ledger>,
-    /// Bytes of scratch memory of all streams.
-    scratch: AtomicU64,
 }
 
 /// A pool of the driver, and the stream on which requests that name none are ordered.
@@ -89,13 +90,7 @@ pub(crate) struct RawPool {
 
 impl Pool {
     pub(crate) fn new(limits: Limits) -> Pool {
-        Pool {
-            limits,
-            raw: None,
-            device: Mutex::default(),
-            pinned: Mutex::default(),
-            scratch: AtomicU64::new(0),
-        }
+        Pool { limits, raw: None, device: Mutex::default(), pinned: Mutex::default() }
     }
 
     pub(crate) fn set_raw(&mut self, raw: RawPool) {
@@ -106,23 +101,51 @@ impl Pool {
         self.raw.map(|r| r.pool)
     }
 
-    /// Whether the limit has room for so many bytes of the device more.
-    fn admit(&self, bytes: u64) -> Result<()> {
-        let in_use = self.device.lock().stats.in_use_bytes + self.scratch.load(Ordering::Relaxed);
-        if in_use.saturating_add(bytes) > self.limits.memory_limit {
+    /// Room for so many bytes of a kind more, if the limit has it, which is of the device's memory.
+    fn admit(&self, kind: MemoryKind, bytes: u64) -> Result<Room<'_>> {
+        let ledger = self.ledger(kind);
+        let mut locked = ledger.lock();
+        let in_use = locked.stats.in_use_bytes + locked.scratch + locked.asked;
+        if kind == MemoryKind::Device && in_use.saturating_add(bytes) > self.limits.memory_limit {
             return Err(Error::out_of_memory(format!(
                 "{bytes} bytes are asked for, {in_use} of the {} of option `memory_limit` are in use; raise \
                  it, or free buffers",
                 self.limits.memory_limit
             )));
         }
-        Ok(())
+        // Without a limit sizes that no driver has come this far.
+        let bytes = bytes.min(u64::MAX - in_use);
+        locked.asked += bytes;
+        Ok(Room { ledger, bytes })
     }
 
     fn ledger(&self, kind: MemoryKind) -> &Mutex<Ledger> {
         match kind {
             MemoryKind::Device => &self.device,
             MemoryKind::PinnedHost => &self.pinned,
+        }
+    }
+}
+
+/// Room that nobody else is given while the driver is asked for memory.
+struct Room<'a> {
+    ledger: &'a Mutex<Ledger>,
+    bytes: u64,
+}
+
+impl Room<'_> {
+    /// The driver had it: it is counted as what it has become.
+    fn fill(mut self, count: impl FnOnce(&mut Ledger)) {
+        let mut ledger = self.ledger.lock();
+        ledger.asked -= std::mem::take(&mut self.bytes);
+        count(&mut ledger);
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.ledger.lock().asked -= self.bytes;
         }
     }
 }
@@ -176,39 +199,57 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// At least so many bytes, at a multiple of 256.
-    pub(crate) fn reserve(&self, context: &Context, stream: CuStream, bytes: u64) -> Result<u64> {
-        if bytes <= self.bytes.get() {
-            return Ok(self.address.get());
+    /// At least so many bytes, at a multiple of 256; none where the limit has no room for them, and then what there was
+    /// stays.
+    pub(crate) fn reserve(&self, context: &Context, stream: CuStream, bytes: u64) -> Result<Option<u64>> {
+        let held = self.bytes.get();
+        if bytes <= held {
+            return Ok(Some(self.address.get()));
         }
-        let _current = context.enter()?;
-        self.close(context, stream);
-        let size =
-            usize::try_from(bytes.max(SCRATCH_BYTES)).map_err(|e| Error::out_of_memory(e.to_string()))?;
         let pool = context.pool();
-        pool.admit(size as u64).map_err(|e| e.context("scratch memory of a stream"))?;
+        let grown = |size: u64| Some((size, pool.admit(MemoryKind::Device, size - held).ok()?));
+        let Some((size, room)) = [bytes.max(SCRATCH_BYTES), bytes].into_iter().find_map(grown) else {
+            return Ok(None);
+        };
+        let _current = context.enter()?;
+        // What it has held until now is counted on, as part of the new size.
+        self.free(context, stream);
         let mut address = 0;
         // SAFETY: a valid out-pointer; pool and stream are live, the context is current.
-        unsafe {
-            match pool.raw {
-                Some(own) => context.driver().cuMemAllocFromPoolAsync(&mut address, size, own.pool, stream),
-                None => context.driver().cuMemAlloc(&mut address, size),
+        let taken = unsafe {
+            match (usize::try_from(size), pool.raw) {
+                (Err(e), _) => Err(Error::out_of_memory(e.to_string())),
+                (Ok(size), Some(own)) => context
+                    .driver()
+                    .cuMemAllocFromPoolAsync(&mut address, size, own.pool, stream)
+                    .map_err(|e| context.error(e)),
+                (Ok(size), None) => {
+                    context.driver().cuMemAlloc(&mut address, size).map_err(|e| context.error(e))
+                }
             }
+        };
+        if let Err(e) = taken {
+            pool.device.lock().scratch -= held;
+            return Err(e.context(format!("{size} bytes of scratch memory")));
         }
-        .map_err(|e| context.error(e).context(format!("{size} bytes of scratch memory")))?;
+        room.fill(|ledger| ledger.scratch += size - held);
         self.address.set(address);
-        self.bytes.set(size as u64);
-        pool.scratch.fetch_add(size as u64, Ordering::Relaxed);
-        Ok(address)
+        self.bytes.set(size);
+        Ok(Some(address))
     }
 
     /// Gives it back behind the stream's work. The context is current.
     pub(crate) fn close(&self, context: &Context, stream: CuStream) {
-        let bytes = self.bytes.replace(0);
-        if bytes == 0 {
+        let bytes = self.bytes.get();
+        self.free(context, stream);
+        context.pool().device.lock().scratch -= bytes;
+    }
+
+    /// The same, and it is counted on.
+    fn free(&self, context: &Context, stream: CuStream) {
+        if self.bytes.replace(0) == 0 {
             return;
         }
-        context.pool().scratch.fetch_sub(bytes, Ordering::Relaxed);
         let (driver, address) = (context.driver(), self.address.get());
         // SAFETY: from `reserve`, given back once; without a pool, freeing waits for all work.
         let freed = unsafe {
@@ -297,9 +338,10 @@ impl CudaAllocator {
         )
     }
 
-    /// Memory that is taken or given back while a stream records would be the graph's own.
+    /// Memory that is taken or given back while a stream records would be the graph's own, and waiting for the stream would
+    /// spoil the recording.
     fn not_recording(&self, stream: &CudaStream) -> Result<()> {
-        if self.kind == MemoryKind::PinnedHost || !stream.is_capturing()? {
+        if !stream.is_capturing()? {
             return Ok(());
         }
         Err(Error::invalid(
@@ -325,12 +367,10 @@ impl Allocator for CudaAllocator {
     const STREAM_ORDERED: bool = true;
 
     fn alloc(&self, bytes: u64, alignment: u64, stream: Option<&CudaStream>) -> Result<u64> {
-        let pool = self.context.pool();
-        let ledger = pool.ledger(self.kind);
-        if self.kind == MemoryKind::Device {
-            pool.admit(bytes)?;
+        let room = self.context.pool().admit(self.kind, bytes)?;
+        if let (MemoryKind::Device, Some(stream)) = (self.kind, stream) {
+            self.not_recording(stream)?;
         }
-        stream.map_or(Ok(()), |stream| self.not_recording(stream))?;
         // An empty allocation has an address of its own too.
         let padding = alignment.saturating_sub(DRIVER_ALIGNMENT);
         let size =
@@ -342,7 +382,7 @@ impl Allocator for CudaAllocator {
         let _current = self.context.enter()?;
         let raw = self.take(size, stream.map(CudaStream::raw)).map_err(|e| self.refused(bytes, e))?;
         let address = raw.next_multiple_of(alignment);
-        ledger.lock().add(address, Block { raw, bytes });
+        room.fill(|ledger| ledger.add(address, Block { raw, bytes }));
         Ok(address)
     }
 
@@ -351,21 +391,21 @@ impl Allocator for CudaAllocator {
     }
 
     fn free_async(&self, address: u64, _: u64, stream: &CudaStream) -> Result<()> {
+        self.not_recording(stream)?;
         if self.kind == MemoryKind::PinnedHost || self.context.pool().raw.is_none() {
             stream.sync()?;
             return self.free_on(address, None);
         }
-        self.not_recording(stream)?;
         self.free_on(address, Some(stream.raw()))
     }
 
     fn stats(&self) -> MemoryStats {
         let pool = self.context.pool();
-        let mut stats = pool.ledger(self.kind).lock().stats;
-        stats.reserved_bytes = stats.in_use_bytes;
-        if self.kind == MemoryKind::Device {
-            stats.reserved_bytes += pool.scratch.load(Ordering::Relaxed);
-        }
+        let (mut stats, scratch) = {
+            let ledger = pool.ledger(self.kind).lock();
+            (ledger.stats, ledger.scratch)
+        };
+        stats.reserved_bytes = stats.in_use_bytes + scratch;
         if let (MemoryKind::Device, Some(own)) = (self.kind, pool.raw) {
             let mut reserved = 0u64;
             // SAFETY: a live pool and a u64 as the attribute wants it.

@@ -148,7 +148,7 @@ impl CudaStream {
     }
 
     /// Memory of `bytes` bytes that the stream's work uses one piece after the other; none while a graph is recorded,
-    /// which may be replayed beside that work.
+    /// which may be replayed beside that work, and where option `memory_limit` has no room for it.
     ///
     /// # Errors
     /// The driver's, `OutOfMemory` among them.
@@ -156,7 +156,7 @@ impl CudaStream {
         if self.is_capturing()? {
             return Ok(None);
         }
-        self.scratch.reserve(&self.context, self.raw, bytes).map(Some)
+        self.scratch.reserve(&self.context, self.raw, bytes)
     }
 
     /// The context.

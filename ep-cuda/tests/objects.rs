@@ -201,6 +201,41 @@ fn option_memory_limit_holds() {
     memory.alloc(1000, 64, None).and_then(|x| memory.free(x, 1000)).unwrap();
 }
 
+/// Room is given before the driver is asked, whose answer takes a while, and taken back where it has no memory.
+#[test]
+fn option_memory_limit_holds_for_threads_too() {
+    const BYTES: u64 = 1 << 20;
+    let rig = Rig::new(Setup { memory_bytes: 8 * BYTES, pools: 0, ..Setup::default() });
+    let mut settings = rig.settings();
+    settings.limits.memory_limit = BYTES;
+    let device = CudaProvider::new(&settings).unwrap().open_device(0).unwrap();
+    let memory = device.open_allocator(MemoryKind::Device).unwrap();
+    let barrier = std::sync::Barrier::new(4);
+    for round in 0..50 {
+        let ask = || {
+            barrier.wait();
+            let got = memory.alloc(BYTES, 64, None);
+            barrier.wait();
+            let error = got.as_ref().map_err(Error::code).err();
+            got.into_iter().for_each(|x| memory.free(x, BYTES).unwrap());
+            error
+        };
+        let errors = std::thread::scope(|scope| [0; 4].map(|_| scope.spawn(ask)).map(|t| t.join().unwrap()));
+        assert_eq!(errors.iter().filter(|e| e.is_none()).count(), 1, "round {round}: {errors:?}");
+        assert!(errors.iter().flatten().all(|c| *c == Code::OutOfMemory), "{errors:?}");
+    }
+    // What the driver refuses leaves the room free.
+    rig.fake.reset(Setup { memory_bytes: BYTES / 2, ..Setup::default() });
+    settings.limits.memory_limit = BYTES;
+    let device = CudaProvider::new(&settings).unwrap().open_device(0).unwrap();
+    let memory = device.open_allocator(MemoryKind::Device).unwrap();
+    for _ in 0..3 {
+        let error = memory.alloc(BYTES, 64, None).unwrap_err();
+        assert!(error.message().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
+    }
+    memory.alloc(BYTES / 2, 64, None).and_then(|x| memory.free(x, BYTES / 2)).unwrap();
+}
+
 #[test]
 fn pinned_memory_is_the_hosts_and_the_devices() {
     let rig = Rig::new(Setup::default());
@@ -286,59 +321,71 @@ fn streams_of_others_are_used_and_left_alone() {
 
 #[test]
 fn graphs_record_replay_and_take_new_addresses() {
-    let rig = Rig::new(Setup::default());
-    {
-        let device = rig.device();
-        let (queue, space) = (stream(&device), device.info().memory_space);
-        let memory = device.open_allocator(MemoryKind::Device).unwrap();
-        let [x, y, z] = [0; 3].map(|_| memory.alloc(16, 64, None).unwrap());
-        let capture = |dst: u64, twice: bool| {
-            queue.begin_capture().unwrap();
-            assert_eq!(queue.is_capturing(), Ok(true));
-            for _ in 0..1 + usize::from(twice) {
-                // SAFETY: live allocations, as long as the graph is replayed.
-                unsafe { queue.copy(request(dst, &space, x, &space, 16)) }.unwrap();
-            }
-            queue.end_capture().unwrap()
-        };
-        upload(&queue, &space, x, &[1; 16]);
-        upload(&queue, &space, y, &[0; 16]);
-        upload(&queue, &space, z, &[0; 16]);
-        let graph = capture(y, false);
-        let exec = graph.instantiate().unwrap();
-        assert_eq!(download(&queue, &space, y, 16), [0; 16], "recording does nothing");
-        rig.fake.fail(0, 0);
-        // SAFETY: the allocations live.
-        unsafe { exec.launch(&queue) }.unwrap();
-        assert_eq!((rig.calls("cuGraphLaunch"), rig.calls("cuMemcpyAsync")), (1, 0));
-        assert_eq!(download(&queue, &space, y, 16), [1; 16]);
-        assert_eq!(exec.update(&capture(z, false)), Ok(Update::Done));
-        // SAFETY: as above.
-        unsafe { exec.launch(&queue) }.unwrap();
-        assert_eq!(download(&queue, &space, z, 16), [1; 16]);
-        assert_eq!(exec.update(&capture(z, true)), Ok(Update::Refused(2)), "another shape");
-        // Nor is memory in the stream's order, which is refused before it spoils anything.
-        queue.begin_capture().unwrap();
-        for refused in [memory.alloc(16, 64, Some(&queue)).map(drop), memory.free_async(x, 16, &queue)] {
-            let error = refused.unwrap_err();
-            assert!(error.code() == Code::InvalidArgument && error.message().contains("records"), "{error}");
-        }
-        drop(queue.end_capture().unwrap());
-        // Waiting is no part of a graph and spoils it.
-        queue.begin_capture().unwrap();
-        let error = queue.sync().unwrap_err();
-        assert!(
-            error.code() == Code::InvalidArgument && error.message().contains("STREAM_CAPTURE_UNSUPPORTED"),
-            "{error}"
-        );
-        assert_eq!(queue.end_capture().err().unwrap().code(), Code::InvalidArgument);
-        assert!(queue.end_capture().is_err(), "nothing is recorded now");
-        queue.sync().unwrap();
-        for p in [x, y, z] {
-            memory.free(p, 16).unwrap();
-        }
+    for pools in [1, 0] {
+        let rig = Rig::new(Setup { pools, ..Setup::default() });
+        record_replay_and_update(&rig);
+        rig.assert_clean();
     }
-    rig.assert_clean();
+}
+
+fn record_replay_and_update(rig: &Rig) {
+    let device = rig.device();
+    let (queue, space) = (stream(&device), device.info().memory_space);
+    let memory = device.open_allocator(MemoryKind::Device).unwrap();
+    let [x, y, z] = [0; 3].map(|_| memory.alloc(16, 64, None).unwrap());
+    let capture = |dst: u64, twice: bool| {
+        queue.begin_capture().unwrap();
+        assert_eq!(queue.is_capturing(), Ok(true));
+        for _ in 0..1 + usize::from(twice) {
+            // SAFETY: live allocations, as long as the graph is replayed.
+            unsafe { queue.copy(request(dst, &space, x, &space, 16)) }.unwrap();
+        }
+        queue.end_capture().unwrap()
+    };
+    upload(&queue, &space, x, &[1; 16]);
+    upload(&queue, &space, y, &[0; 16]);
+    upload(&queue, &space, z, &[0; 16]);
+    let graph = capture(y, false);
+    let exec = graph.instantiate().unwrap();
+    assert_eq!(download(&queue, &space, y, 16), [0; 16], "recording does nothing");
+    rig.fake.fail(0, 0);
+    // SAFETY: the allocations live.
+    unsafe { exec.launch(&queue) }.unwrap();
+    assert_eq!((rig.calls("cuGraphLaunch"), rig.calls("cuMemcpyAsync")), (1, 0));
+    assert_eq!(download(&queue, &space, y, 16), [1; 16]);
+    assert_eq!(exec.update(&capture(z, false)), Ok(Update::Done));
+    // SAFETY: as above.
+    unsafe { exec.launch(&queue) }.unwrap();
+    assert_eq!(download(&queue, &space, z, 16), [1; 16]);
+    assert_eq!(exec.update(&capture(z, true)), Ok(Update::Refused(2)), "another shape");
+    // Nor is memory in the stream's order, which is refused before it spoils anything.
+    queue.begin_capture().unwrap();
+    let pinned = device.open_allocator(MemoryKind::PinnedHost).unwrap();
+    let p = pinned.alloc(16, 64, Some(&queue)).unwrap();
+    let refused = [
+        memory.alloc(16, 64, Some(&queue)).map(drop),
+        memory.free_async(x, 16, &queue),
+        pinned.free_async(p, 16, &queue),
+    ];
+    for refused in refused {
+        let error = refused.unwrap_err();
+        assert!(error.code() == Code::InvalidArgument && error.message().contains("records"), "{error}");
+    }
+    drop(queue.end_capture().unwrap());
+    pinned.free_async(p, 16, &queue).unwrap();
+    // Waiting is no part of a graph and spoils it.
+    queue.begin_capture().unwrap();
+    let error = queue.sync().unwrap_err();
+    assert!(
+        error.code() == Code::InvalidArgument && error.message().contains("STREAM_CAPTURE_UNSUPPORTED"),
+        "{error}"
+    );
+    assert_eq!(queue.end_capture().err().unwrap().code(), Code::InvalidArgument);
+    assert!(queue.end_capture().is_err(), "nothing is recorded now");
+    queue.sync().unwrap();
+    for p in [x, y, z] {
+        memory.free(p, 16).unwrap();
+    }
 }
 
 #[test]
