@@ -30,7 +30,8 @@ struct Loaded {
 impl Modules {
     /// Unloads everything. The context is current, and nothing in it runs any more.
     pub(crate) fn unload(&self, context: &Context) {
-        for (_, Loaded { module, .. }) in self.loaded.lock().drain() {
+        let loaded = std::mem::take(&mut *self.loaded.lock());
+        for Loaded { module, .. } in loaded.into_values() {
             // SAFETY: loaded below, unloaded once.
             context.log("unloading a module", unsafe { context.driver().cuModuleUnload(module) });
         }
@@ -126,17 +127,14 @@ impl Function {
                     context.log("unloading a module", driver.cuModuleUnload(module));
                     return Err(context.error(e).context(spec));
                 }
-                let mut loaded = context.modules().loaded.lock();
-                if let Some(first) = loaded.get(&key) {
+                let allowed = Arc::new(AtomicU32::new(SHARED_WITHOUT_ASKING));
+                let new = Loaded { module, raw, allowed };
+                let function = context.modules().loaded.lock().entry(key).or_insert(new).clone();
+                if function.module != module {
                     // Another thread was faster.
                     context.log("unloading a module", driver.cuModuleUnload(module));
-                    first.clone()
-                } else {
-                    let allowed = Arc::new(AtomicU32::new(SHARED_WITHOUT_ASKING));
-                    let function = Loaded { module, raw, allowed };
-                    loaded.insert(key, function.clone());
-                    function
                 }
+                function
             }
         };
         Ok(Function { context, raw, allowed, name })
@@ -153,20 +151,18 @@ impl Function {
 
     #[cold]
     fn ask_for_shared(&self, bytes: u32) -> Result<()> {
+        // Before the lock, which is free again when the context is left: that may log.
+        let _current = self.context.enter()?;
         // One at a time: of two threads that ask, the one with less must not be the last.
         let _one = self.context.modules().loaded.lock();
         if bytes > self.allowed.load(Ordering::Acquire) {
-            self.set(constant::FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes as i32)?;
+            let attribute = constant::FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: a function of the context, which is current.
+            unsafe { self.context.driver().cuFuncSetAttribute(self.raw, attribute, bytes as i32) }
+                .map_err(|e| self.context.error(e).context(self.name))?;
             self.allowed.store(bytes, Ordering::Release);
         }
         Ok(())
-    }
-
-    fn set(&self, attribute: i32, value: i32) -> Result<()> {
-        let _current = self.context.enter()?;
-        // SAFETY: a function of the context.
-        unsafe { self.context.driver().cuFuncSetAttribute(self.raw, attribute, value) }
-            .map_err(|e| self.context.error(e).context(self.name))
     }
 
     /// Queues a launch. The driver compares the argument's size with the kernel's.

@@ -49,6 +49,8 @@ impl Refusals {
     /// # Errors
     /// The driver's, where it has no pinned memory left.
     pub(crate) fn prepare(&self, context: &Context) -> Result<()> {
+        // Before the lock, which is free again when the context is left: that may log.
+        let _current = context.enter()?;
         let mut slots = self.slots.lock();
         if slots.free.is_empty() {
             slots.grow(context)?;
@@ -57,6 +59,8 @@ impl Refusals {
     }
 
     fn take(&self, context: &Context) -> Result<usize> {
+        // As above.
+        let _current = context.enter()?;
         let mut slots = self.slots.lock();
         loop {
             if let Some(address) = slots.free.pop() {
@@ -73,7 +77,8 @@ impl Refusals {
 
     /// Frees everything. The context is current, and nothing in it runs any more.
     pub(crate) fn close(&self, context: &Context) {
-        for page in self.slots.lock().pages.drain(..) {
+        let pages = std::mem::take(&mut self.slots.lock().pages);
+        for page in pages {
             let memory: *mut c_void = std::ptr::with_exposed_provenance_mut(page);
             // SAFETY: allocated below, freed once, and used by no stream any more.
             context.log("freeing pinned memory", unsafe { context.driver().cuMemFreeHost(memory) });
@@ -82,20 +87,13 @@ impl Refusals {
 }
 
 impl Slots {
+    /// The context is current.
     fn grow(&mut self, context: &Context) -> Result<()> {
         let mut memory: *mut c_void = std::ptr::null_mut();
-        {
-            let _current = context.enter()?;
-            // SAFETY: a valid out-pointer; the context is current.
-            unsafe {
-                context.driver().cuMemHostAlloc(
-                    &mut memory,
-                    PER_PAGE * SLOT_BYTES,
-                    constant::MEMHOSTALLOC_PORTABLE,
-                )
-            }
+        let bytes = PER_PAGE * SLOT_BYTES;
+        // SAFETY: a valid out-pointer; the context is current.
+        unsafe { context.driver().cuMemHostAlloc(&mut memory, bytes, constant::MEMHOSTALLOC_PORTABLE) }
             .map_err(|e| context.error(e).context("memory in which refused indices are told"))?;
-        }
         let page = memory.expose_provenance();
         self.pages.push(page);
         self.free.extend((0..PER_PAGE).map(|i| page + i * SLOT_BYTES));
@@ -242,11 +240,11 @@ impl Recorded {
 
     /// As [`Told::add`].
     pub(crate) fn add(&self, launch: Refused) -> Result<(u64, u32)> {
+        // Not under the lock: a slot is taken in the context, and leaving that may log. One thread at a time records.
+        let known = self.told.lock().slot;
+        let address = known.map_or_else(|| self.context.refusals().take(&self.context), Ok)?;
         let mut told = self.told.lock();
-        let address = match told.slot {
-            Some(address) => address,
-            None => *told.slot.insert(self.context.refusals().take(&self.context)?),
-        };
+        told.slot = Some(address);
         told.launches.push(launch);
         Ok((address as u64, (told.launches.len() - 1) as u32))
     }

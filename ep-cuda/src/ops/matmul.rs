@@ -339,11 +339,15 @@ impl Library {
             return Ok(plan.clone());
         }
         let plan = Plan::new(&self.handle, self.task, shape)?.map(Arc::new);
+        // They end behind the lock: that may log.
+        let mut ended = HashMap::new();
         let mut plans = self.plans.lock();
         if plans.len() >= MOST_PLANS {
-            plans.clear();
+            ended = std::mem::take(&mut *plans);
         }
-        plans.insert(*shape, plan.clone());
+        let replaced = plans.insert(*shape, plan.clone());
+        drop(plans);
+        drop((ended, replaced));
         Ok(plan)
     }
 }
