@@ -40,18 +40,32 @@ pub struct Fleet {
 impl Fleet {
     /// The live context whose device has this memory space.
     pub fn with_space(&self, space: &str) -> Option<Arc<Context>> {
-        self.contexts.lock().iter().filter_map(Weak::upgrade).find(|c| c.space == space)
+        self.live().into_iter().find(|c| c.space == space)
     }
 
-    /// Adds a context, and lets it and its peers reach each other's memory.
+    /// All that live. They may end where this is dropped, which is not done under the lock.
+    fn live(&self) -> Vec<Arc<Context>> {
+        self.contexts.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Adds a context, and lets it and its peers reach each other's memory. Peers that are lost are left out.
     fn join(&self, new: &Arc<Context>) -> Result<()> {
-        let mut contexts = self.contexts.lock();
-        contexts.retain(|c| c.strong_count() > 0);
-        for other in contexts.iter().filter_map(Weak::upgrade) {
-            new.reach(&other)?;
-            other.reach(new)?;
+        let others: Vec<Arc<Context>> = {
+            let mut contexts = self.contexts.lock();
+            contexts.retain(|c| c.strong_count() > 0);
+            let others = contexts.iter().filter_map(Weak::upgrade).collect();
+            // Of two that join at a time the later one sees the other, and does it for both.
+            contexts.push(Arc::downgrade(new));
+            others
+        };
+        for other in others.iter().filter(|other| !other.is_lost()) {
+            match new.reach(other).and_then(|()| other.reach(new)) {
+                Err(e) if other.is_lost() && !new.is_lost() => {
+                    tracing::warn!("device {} is opened without its peer {}: {e}", new.device, other.device);
+                }
+                reached => reached?,
+            }
         }
-        contexts.push(Arc::downgrade(new));
         Ok(())
     }
 }
@@ -155,11 +169,11 @@ impl Context {
         let mut before = CuContext::NULL;
         // SAFETY: a valid out-pointer, and a context that is retained.
         unsafe {
-            self.driver.cuCtxGetCurrent(&mut before)?;
+            self.driver.cuCtxGetCurrent(&mut before).map_err(|e| self.error(e))?;
             if before == self.raw {
                 return Ok(Entered { context: self, before: None });
             }
-            self.driver.cuCtxSetCurrent(self.raw)?;
+            self.driver.cuCtxSetCurrent(self.raw).map_err(|e| self.error(e))?;
         }
         Ok(Entered { context: self, before: Some(before) })
     }
@@ -182,21 +196,42 @@ impl Context {
         error.context(self.pending.describe(stream))
     }
 
-    /// An error of another library in this context. Such a library does not say that the device is lost, so the driver is
-    /// asked.
+    /// The error of a call that concerns a peer too. Which of both is lost the driver does not say, so it is asked.
     #[cold]
-    pub(crate) fn explain(&self, error: Error) -> Error {
+    pub(crate) fn error_between(
+        &self,
+        peer: &Context,
+        failed: Failed,
+        stream: Option<(CuStream, &str)>,
+    ) -> Error {
+        if !failed.result.is_sticky() {
+            return Error::from(failed);
+        }
+        if self.loss(stream).is_none() && peer.loss(None).is_some() {
+            return peer.error(failed).context(format!("device {}, a peer", peer.device));
+        }
+        self.error_on(failed, stream)
+    }
+
+    /// An error of another library in this context. Such a library does not say that the device is lost, so the driver is
+    /// asked. The work of a stream is named first.
+    #[cold]
+    pub(crate) fn explain(&self, error: Error, stream: Option<(CuStream, &str)>) -> Error {
+        match self.loss(stream) {
+            Some(lost) => Error::new(Code::DeviceLost, format!("{error}; {lost}")),
+            None => error,
+        }
+    }
+
+    /// The error of a context that is lost, which every call tells.
+    #[cold]
+    fn loss(&self, stream: Option<(CuStream, &str)>) -> Option<Error> {
         let (mut free, mut total) = (0, 0);
         let asked = self.enter().and_then(|_current| {
             // SAFETY: valid out-pointers; the context is current.
-            unsafe { self.driver.cuMemGetInfo(&mut free, &mut total) }.map_err(|e| self.error(e))
+            unsafe { self.driver.cuMemGetInfo(&mut free, &mut total) }.map_err(|e| self.error_on(e, stream))
         });
-        match asked {
-            Err(lost) if lost.code() == Code::DeviceLost => {
-                Error::new(Code::DeviceLost, format!("{error}; {lost}"))
-            }
-            _ => error,
-        }
+        asked.err().filter(|e| e.code() == Code::DeviceLost)
     }
 
     /// Whether a call has failed in a way after which none works.
@@ -219,11 +254,12 @@ impl Context {
     /// Gives something back, in the context if it can be entered. Also if it cannot: what is given back is named by
     /// its handle, and most drivers need no more.
     pub(crate) fn close(&self, what: &str, give_back: impl FnOnce(&Context)) {
+        let known = self.is_lost();
         let entered = self.enter();
         give_back(self);
         match entered {
             Ok(_current) => {}
-            Err(e) if e.code() == Code::DeviceLost && self.is_lost() => tracing::debug!("{what}: {e}"),
+            Err(e) if e.code() == Code::DeviceLost && known => tracing::debug!("{what}: {e}"),
             Err(e) => tracing::error!("{what}: {e}"),
         }
     }
@@ -268,7 +304,9 @@ impl Context {
             let _current = self.enter()?;
             // SAFETY: both contexts are retained.
             match unsafe { self.driver.cuCtxEnablePeerAccess(other.raw, 0) } {
-                Err(e) if e.result != CuResult::PEER_ACCESS_ALREADY_ENABLED => return Err(self.error(e)),
+                Err(e) if e.result != CuResult::PEER_ACCESS_ALREADY_ENABLED => {
+                    return Err(self.error_between(other, e, None));
+                }
                 // Another library of the process has enabled it.
                 _ => {}
             }
@@ -276,16 +314,16 @@ impl Context {
         let Some(pool) = other.pool.raw() else { return Ok(()) };
         let access = AccessDesc { location: Location::device(self.device), flags: 3 };
         // SAFETY: a live pool and one description.
-        unsafe { self.driver.cuMemPoolSetAccess(pool, &access, 1) }.map_err(|e| other.error(e))
+        unsafe { self.driver.cuMemPoolSetAccess(pool, &access, 1) }
+            .map_err(|e| other.error_between(self, e, None))
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
         self.close("closing a context", |context| {
-            for event in std::mem::take(&mut *context.events.lock()) {
-                context.destroy_event(event);
-            }
+            let events = std::mem::take(&mut *context.events.lock());
+            events.into_iter().for_each(|event| context.destroy_event(event));
             context.modules.unload(context);
             context.refusals.close(context);
             crate::memory::close_pool(context);

@@ -256,7 +256,7 @@ impl Handle {
             let _current = context.enter()?;
             // SAFETY: a valid out-pointer; the context is current.
             let made = library.check("cublasLtCreate", unsafe { (library.functions.create)(&mut raw) });
-            made.map_err(|e| context.explain(e))?;
+            made.map_err(|e| context.explain(e, None))?;
         }
         Ok(Handle { library, context, raw })
     }
@@ -400,7 +400,7 @@ impl Plan {
     /// # Errors
     /// The library's; `Unsupported` for a dtype that it does not have.
     pub fn new(handle: &Arc<Handle>, task: Task, shape: &Shape) -> Result<Option<Plan>> {
-        Plan::ask(handle, task, shape).map_err(|e| handle.context.explain(e))
+        Plan::ask(handle, task, shape).map_err(|e| handle.context.explain(e, None))
     }
 
     fn ask(handle: &Arc<Handle>, task: Task, shape: &Shape) -> Result<Option<Plan>> {
@@ -545,7 +545,7 @@ impl Plan {
                 stream,
             )
         };
-        library.check("cublasLtMatmul", result).map_err(|e| self.handle.context.explain(e))
+        library.check("cublasLtMatmul", result)
     }
 }
 

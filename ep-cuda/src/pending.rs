@@ -3,6 +3,7 @@
 use crate::driver::CuStream;
 use parking_lot::Mutex;
 use std::fmt::Write;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -12,12 +13,13 @@ const REMEMBERED: usize = 16;
 /// How many of them a message has of other streams where the one that it begins with has enough.
 const OF_OTHERS: usize = 8;
 
-/// The latest pieces of work of a stream, oldest first from `count` on, as a ring. One thread at a time adds to it, and
-/// any may read.
+/// The latest pieces of work of a stream as a ring. One thread at a time adds to it; any may read, and tell what is done.
 pub(crate) struct Queued {
     stream: u64,
     names: [Name; REMEMBERED],
+    /// Pieces that were ever queued, and how many of them, the first ones, are known to be done.
     count: AtomicUsize,
+    done: AtomicUsize,
 }
 
 /// A `&'static str` in one word, so that who reads while another is written gets one of both: the address, which needs 48
@@ -53,8 +55,8 @@ impl Name {
 
 impl Queued {
     pub(crate) fn new(stream: CuStream) -> Arc<Queued> {
-        let (names, count) = Default::default();
-        Arc::new(Queued { stream: stream.raw(), names, count })
+        let (names, count, done) = Default::default();
+        Arc::new(Queued { stream: stream.raw(), names, count, done })
     }
 
     #[inline]
@@ -65,19 +67,32 @@ impl Queued {
         self.count.store(count + 1, Ordering::Release);
     }
 
-    /// All of it is done.
-    pub(crate) fn clear(&self) {
-        self.count.store(0, Ordering::Relaxed);
-    }
-
-    fn count(&self) -> usize {
+    /// The pieces that were queued so far.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
 
-    /// The latest so many, oldest first.
-    fn latest(&self, count: usize, most: usize) -> Vec<&'static str> {
-        let from = count.saturating_sub(most.min(REMEMBERED));
-        (from..count).map(|i| self.names[i % REMEMBERED].get()).collect()
+    /// The first so many are done.
+    pub(crate) fn done(&self, count: usize) {
+        self.done.fetch_max(count, Ordering::Relaxed);
+    }
+
+    /// All of it is done: whoever says so adds to it, or nobody does.
+    pub(crate) fn clear(&self) {
+        self.done(self.count());
+    }
+
+    /// Which pieces are not known to be done.
+    fn pending(&self) -> Range<usize> {
+        let done = self.done.load(Ordering::Relaxed);
+        done..self.count().max(done)
+    }
+
+    /// The latest so many of them, oldest first.
+    fn latest(&self, pending: &Range<usize>, most: usize) -> Vec<&'static str> {
+        let from = pending.end.saturating_sub(most.min(REMEMBERED)).max(pending.start);
+        (from..pending.end).map(|i| self.names[i % REMEMBERED].get()).collect()
     }
 }
 
@@ -101,13 +116,13 @@ impl Pending {
         let all: Vec<Arc<Queued>> = self.streams.lock().iter().filter_map(Weak::upgrade).collect();
         let is_first = |queued: &Queued| first.is_some_and(|(stream, _)| stream.raw() == queued.stream);
         let mut counted: Vec<_> =
-            all.iter().map(|q| (q.count(), q)).filter(|(count, _)| *count > 0).collect();
+            all.iter().map(|q| (q.pending(), q)).filter(|(pending, _)| !pending.is_empty()).collect();
         counted.sort_by_key(|(_, queued)| !is_first(queued));
-        let total: usize = counted.iter().map(|(count, _)| count).sum();
+        let total: usize = counted.iter().map(|(pending, _)| pending.len()).sum();
         let (mut text, mut shown) = (String::new(), 0);
-        for (i, (count, queued)) in counted.iter().enumerate() {
-            let others = if i == 0 { (total - count).min(OF_OTHERS) } else { 0 };
-            let names = queued.latest(*count, REMEMBERED - shown - others);
+        for (i, (pending, queued)) in counted.iter().enumerate() {
+            let others = if i == 0 { (total - pending.len()).min(OF_OTHERS) } else { 0 };
+            let names = queued.latest(pending, REMEMBERED - shown - others);
             if names.is_empty() {
                 break;
             }
@@ -169,6 +184,28 @@ mod tests {
     }
 
     #[test]
+    fn work_that_is_done_is_not_suspected() {
+        let pending = Pending::default();
+        let queued = Queued::new(CuStream::from_raw(1));
+        pending.add(&queued);
+        let names: Vec<&'static str> = vec!["a", "b", "c", "d"];
+        names.iter().for_each(|n| queued.push(n));
+        queued.done(3);
+        assert_eq!(pending.describe(None), "the work pending on stream 0x1 was d");
+        // What is told late of work before that changes nothing.
+        queued.done(1);
+        assert_eq!(pending.describe(None), "the work pending on stream 0x1 was d");
+        queued.push("e");
+        assert_eq!(pending.describe(None), "one of 2 pieces of work pending on stream 0x1: d, e");
+        queued.clear();
+        assert_eq!(pending.describe(None), "no work was pending");
+        (0..100).for_each(|_| queued.push("f"));
+        queued.push("g");
+        queued.done(105);
+        assert_eq!(pending.describe(None), "the work pending on stream 0x1 was g");
+    }
+
+    #[test]
     fn names_are_whole_while_others_are_written() {
         let queued = Queued::new(CuStream::NULL);
         let names = ["a", "broadcast_elementwise_binary", ""];
@@ -176,7 +213,7 @@ mod tests {
             scope.spawn(|| (0..100_000).for_each(|i| queued.push(names[i % 3])));
             scope.spawn(|| {
                 for _ in 0..10_000 {
-                    assert!(queued.latest(queued.count(), REMEMBERED).iter().all(|n| names.contains(n)));
+                    assert!(queued.latest(&queued.pending(), REMEMBERED).iter().all(|n| names.contains(n)));
                 }
             });
         });

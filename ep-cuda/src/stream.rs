@@ -77,7 +77,7 @@ impl CudaStream {
             let mut owner = CuContext::NULL;
             // SAFETY: a live stream, as whoever hands it over promises; a valid out-pointer.
             unsafe { context.driver().cuStreamGetCtx(raw, &mut owner) }
-                .map_err(|e| Error::from(e).context(format!("adopting CUstream {handle:#x}")))?;
+                .map_err(|e| context.error(e).context(format!("adopting CUstream {handle:#x}")))?;
             if owner != context.raw() {
                 return Err(Error::invalid(format!(
                     "CUstream {handle:#x} belongs to context {owner:?}; device {} works in {}: make the stream there \
@@ -172,15 +172,19 @@ impl CudaStream {
     /// Queues work of another library with `call`, which runs while the context is current. `name` is for messages.
     ///
     /// # Errors
-    /// Those of `call`.
+    /// Those of `call`; where it fails because the device is lost, that.
     pub(crate) fn queue_with(
         &self,
         name: &'static str,
         call: impl FnOnce(&Context) -> Result<()>,
     ) -> Result<()> {
         let _current = self.context.enter()?;
-        call(&self.context).map_err(|e| e.context(name))?;
-        self.queued(name)
+        let recorded = self.records()?;
+        call(&self.context).map_err(|e| {
+            // The library may have failed for the work before.
+            self.context.explain(e, Some((self.raw, "this stream"))).context(name)
+        })?;
+        self.queued(name, recorded)
     }
 
     /// Queues work with `call`, which runs while the context is current. `name` is for messages.
@@ -194,18 +198,31 @@ impl CudaStream {
         call: impl FnOnce(&Context) -> std::result::Result<(), Failed>,
     ) -> Result<()> {
         let _current = self.context.enter()?;
+        let recorded = self.records()?;
         call(&self.context).map_err(|e| self.refused(name, e))?;
-        self.queued(name)
+        self.queued(name, recorded)
     }
 
-    /// Remembers a piece of work, and waits for it where the options say so. The context is current.
+    /// Whether what is queued now is recorded, as far as it is known without the driver: that is asked of streams that
+    /// others may record on, and where each launch is waited for. The context is current.
     #[inline]
-    fn queued(&self, name: &'static str) -> Result<()> {
-        self.queued.push(name);
-        if self.sync_launches && !self.is_capturing()? {
-            return self.drain();
+    fn records(&self) -> Result<bool> {
+        if self.owned && !self.sync_launches {
+            Ok(self.recording.borrow().is_some())
+        } else {
+            self.capturing()
         }
-        Ok(())
+    }
+
+    /// Remembers a piece of work, and waits for it where the options say so. What was recorded has not begun. The context
+    /// is current.
+    #[inline]
+    fn queued(&self, name: &'static str, recorded: bool) -> Result<()> {
+        if recorded {
+            return Ok(());
+        }
+        self.queued.push(name);
+        if self.sync_launches { self.drain() } else { Ok(()) }
     }
 
     /// The error of queueing `name`.
@@ -239,6 +256,11 @@ impl CudaStream {
     /// The driver's.
     pub fn is_capturing(&self) -> Result<bool> {
         let _current = self.context.enter()?;
+        self.capturing()
+    }
+
+    /// The same where the context is current.
+    fn capturing(&self) -> Result<bool> {
         let mut status = 0;
         // SAFETY: a live stream and a valid out-pointer.
         unsafe { self.context.driver().cuStreamIsCapturing(self.raw, &mut status) }
@@ -270,6 +292,7 @@ impl Stream for CudaStream {
         // SAFETY: a live stream.
         let done = done(unsafe { self.context.driver().cuStreamQuery(self.raw) }, |e| self.failed(e))?;
         if done {
+            self.queued.clear();
             self.check_indices()?;
         }
         Ok(done)
@@ -280,26 +303,35 @@ impl Stream for CudaStream {
         let bytes = usize::try_from(copy.bytes).map_err(|_| {
             Error::invalid(format!("a copy of {} bytes: more than an address space", copy.bytes))
         })?;
-        self.queue("copy", |own| {
-            let driver = own.driver();
-            // SAFETY: both ranges are valid until the copy is done, as the caller promises; the contexts are
-            // retained.
-            unsafe {
-                if dst.is_none() && src.is_none() {
-                    return driver.cuMemcpyAsync(copy.dst, copy.src, bytes, self.raw);
-                }
-                let raw = |peer: &Option<Arc<Context>>| peer.as_ref().map_or(own.raw(), |c| c.raw());
-                driver.cuMemcpyPeerAsync(copy.dst, raw(&dst), copy.src, raw(&src), bytes, self.raw)
-            }
-        })
+        let Some(peer) = dst.as_ref().or(src.as_ref()) else {
+            // SAFETY: both ranges are valid until the copy is done, as the caller promises.
+            return self.queue("copy", |own| unsafe {
+                own.driver().cuMemcpyAsync(copy.dst, copy.src, bytes, self.raw)
+            });
+        };
+        let own = &self.context;
+        let _current = own.enter()?;
+        let recorded = self.records()?;
+        let raw = |side: &Option<Arc<Context>>| side.as_ref().map_or(own.raw(), |c| c.raw());
+        // SAFETY: as above; the contexts are retained.
+        unsafe { own.driver().cuMemcpyPeerAsync(copy.dst, raw(&dst), copy.src, raw(&src), bytes, self.raw) }
+            .map_err(|e| own.error_between(peer, e, Some((self.raw, "this stream"))).context("copy"))?;
+        self.queued("copy", recorded)
     }
 
     fn record(&self, event: &CudaEvent) -> Result<()> {
+        if !Arc::ptr_eq(event.context(), &self.context) {
+            return Err(Error::invalid(format!(
+                "an event of device {} is recorded on a stream of device {}",
+                event.context().device(),
+                self.context.device()
+            )));
+        }
         let _current = self.context.enter()?;
         // SAFETY: a live event and stream.
         unsafe { self.context.driver().cuEventRecord(event.raw(), self.raw) }
             .map_err(|e| self.refused("recording an event", e))?;
-        event.mark_recorded(self.raw);
+        event.mark_recorded(self.raw, &self.queued);
         Ok(())
     }
 
