@@ -99,11 +99,14 @@ EP_DEVICE f32 near_reciprocal_root(f32 x) {
 // For an alpha of either sign whose reciprocal is in the normal range.
 EP_DEVICE f64 celu_below(f64 x, f64 alpha) { return alpha * expm1(x / alpha); }
 EP_DEVICE f32 celu_below(f32 x, f64 alpha) {
-    const Rounded<f32> factor = as_f32(alpha), u = scaled(x, reciprocal_of(factor));
+    const Rounded<f32> factor = as_f32(alpha), inverse = reciprocal_of(factor), u = scaled(x, inverse);
     // The library's is for an alpha below 0, of which it may be infinite.
     const f32 y = u.value <= 0 ? expm1_below(u.value) : expm1(u.value);
-    const f32 whole =
-        isfinite(y) ? fmaf(y, factor.value, fmaf(y, factor.rest, u.rest * (y + 1) * factor.value)) : y * factor.value;
+    // For an alpha between -1 and 0 the product may be finite where the power is not: 127 ln 2 are taken off before.
+    const f32 rest = fmaf(factor.rest, inverse.value, u.rest) - 1.81433060e-4f;
+    const f32 high = times_exp(factor.value, fmaf(-127, 0.693145752f, u.value), rest) * 1.70141183e38f;
+    const f32 beyond = u.value < 200 ? high : y * factor.value;
+    const f32 whole = isfinite(y) ? fmaf(y, factor.value, fmaf(y, factor.rest, u.rest * (y + 1) * factor.value)) : beyond;
     // A quotient below the normal range has lost digits.
     return fabsf(u.value) < 1e-9f ? x : whole;
 }

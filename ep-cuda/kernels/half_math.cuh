@@ -38,7 +38,9 @@ EP_DEVICE f32 scaled_soft_plus_for_half(f32 x, f64 beta, f64 threshold) {
 // A quotient below the normal range has lost digits.
 EP_DEVICE f32 celu_for_half(f32 x, f32 alpha) {
     const f32 u = x * near_reciprocal(alpha);
-    return x > 0 || fabsf(u) < 1e-6f ? x : alpha * expm1_for_half(u);
+    // As of f32: the product may be finite where the power is not.
+    const f32 root = quick_exp(0.5f * u), whole = u > 80 ? alpha * root * root : alpha * expm1_for_half(u);
+    return x > 0 || fabsf(u) < 1e-6f ? x : whole;
 }
 // x tanh(ln(1 + e^x))
 EP_DEVICE f32 mish_for_half(f32 x) {

@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PAIRS = 1 << int(os.environ.get("PAIRS", "27"))
 # What functions are measured with; those that divide by an attribute also far from 1, and ONNX's softplus has no threshold.
 ATTRIBUTES = [(0.75, 1.5)]
-MORE = dict(celu=[(1e6, 0), (-1, 0)], elu=[(-1, 0)], soft_plus=[(1, float("inf")), (1e-6, 2), (-2, 20)])
+MORE = dict(celu=[(1e6, 0), (-1, 0), (-0.5, 0)], elu=[(-1, 0)], soft_plus=[(1, float("inf")), (1e-6, 2), (-2, 20)])
 COUNTERPART = [n for n in names("binary_ops.cuh", "Binary") if "backward" in n or n in ("pow", "fmod", "zeta", "floor_mod", "scalar_exp_power_grad")]
 
 
