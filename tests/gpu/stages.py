@@ -1,7 +1,8 @@
 """The stages of tests/gpu.sh. Each is a list of parts; a part is a program with a time limit and becomes a record.
 
 The report OUT/STAGE.json is {stage, machine, binaries, parts: [{name, status, seconds, ...}]}, written again after every
-part. Parts that it already has are not run again while `binaries`, a hash of programs and providers, is the same. `status` is ok, failed, or timeout: the part had a whole call's time.
+part. Parts that it already has are not run again while `binaries`, a hash of programs, providers, configs, and of what else
+decides what a part does, is the same. `status` is ok, failed, or timeout: the part had a whole call's time.
 """
 import hashlib
 import json
@@ -17,6 +18,10 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 UNFINISHED = 75
+# What decides what parts do, beside the programs.
+SCRIPTS = [REPOSITORY / f for f in ("benches/peers/gpu_rows.py", "benches/peers/gpu_torch.py", "examples/pytorch/softmax.py",
+                                    "tests/gpu/first_result.py")]
+DECIDING = ["EP_GPU_LARGE_BYTES", "EP_GPU_QUICK"]
 # A part is not begun with less than this left.
 LEAST_SECONDS = 15
 KEPT_OUTPUT = 3000
@@ -63,10 +68,13 @@ class Place:
         return self.bin / name
 
     def binaries(self):
-        """A hash of what is tested: programs and providers with their names."""
+        """A hash of what is tested, and how: programs, providers and configs with their names, scripts, and variables."""
         found = hashlib.sha256()
-        for file in sorted(f for f in self.bin.iterdir() if f.is_file() and os.access(f, os.X_OK)):
+        own = [f for f in self.bin.iterdir() if f.is_file() and (os.access(f, os.X_OK) or f.suffix == ".toml")]
+        for file in sorted(own) + SCRIPTS:
             found.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+        for variable in DECIDING:
+            found.update(f"{variable}={os.environ.get(variable) or ''}\n".encode())
         return found.hexdigest()[:16]
 
     def forced(self, strategy):

@@ -211,10 +211,31 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
 
     def test_binaries_are_known_by_their_bytes_and_names(self):
         before = self.place().binaries()
-        (self.bin / "cuda.toml").write_text("# no binary")
+        (self.bin / "notes.txt").write_text("no binary")
         self.assertEqual(self.place().binaries(), before)
         self.write("ep-gpu-bench", "exit 1")
         self.assertNotEqual(self.place().binaries(), before)
+
+    def test_what_else_decides_about_a_part_counts_too(self):
+        self.assertTrue(all(script.is_file() for script in stages.SCRIPTS))
+        rows = self.bin.parent / "gpu_rows.py"
+        rows.write_text("ROWS = 1")
+
+        def during(change):
+            self.addCleanup(change.stop)
+            change.start()
+
+        during(patch.object(stages, "SCRIPTS", [rows]))
+        seen = [self.place().binaries()]
+        for change in [
+            lambda: (self.bin / "cuda.toml").write_text("# another"),
+            lambda: rows.write_text("ROWS = 2"),
+            lambda: during(patch.dict(os.environ, EP_GPU_LARGE_BYTES="2000000")),
+            lambda: during(patch.dict(os.environ, EP_GPU_QUICK="1")),
+        ]:
+            change()
+            seen.append(self.place().binaries())
+        self.assertEqual(len(set(seen)), len(seen), seen)
 
     def test_in_turns_the_median_counts_and_a_failure_is_told(self):
         times = iter([5.0, 1.0, 3.0, 9.0, 2.0, 1.0])

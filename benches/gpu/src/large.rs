@@ -73,7 +73,9 @@ pub fn check(
     for check in launches::all(&operands)? {
         let dtype = check.row.output.dtype()?;
         let windows: Vec<u64> = windows(check.count, dtype.bytes_for_bounds()).into_iter().collect();
-        let (failed, messages) = match room.compare(&check, dtype, &windows, n) {
+        let compared = room.compare(&check, dtype, &windows, n);
+        let behind = check.count * dtype.bytes_for_bounds();
+        let (failed, messages) = match compared.and_then(|found| room.compare_behind(behind, n, found)) {
             Ok(found) => found,
             Err(e) => (1, vec![e.context(check.row.op.clone()).to_string()]),
         };
@@ -140,6 +142,33 @@ impl Room<'_> {
         }
         Ok((failed, messages))
     }
+
+    /// Adds what a launch has written behind its result to what is wrong with that.
+    fn compare_behind(
+        &self,
+        end: u64,
+        n: u64,
+        (failed, mut messages): (u64, Vec<String>),
+    ) -> Result<(u64, Vec<String>)> {
+        let bytes = WINDOW.min(n - end);
+        if bytes == 0 {
+            return Ok((failed, messages));
+        }
+        // SAFETY: both ranges are inside their buffers, and live until the wait.
+        let queued =
+            unsafe { self.copier.queue(self.stream, self.dst + end, self.window.address(), bytes) };
+        self.stream.sync().and(queued)?;
+        let (strays, message) = strays(end, &self.window.download::<u8>()?[..bytes as usize]);
+        messages.extend(message.filter(|_| messages.len() < KEPT));
+        Ok((failed + strays, messages))
+    }
+}
+
+/// How many of these bytes, which begin at a place, are not what they were before the launch, and the first of them.
+fn strays(from: u64, bytes: &[u8]) -> (u64, Option<String>) {
+    let mut wrong = (from..).zip(bytes).filter(|(_, byte)| **byte != BEFORE).peekable();
+    let first = wrong.peek().map(|(at, byte)| format!("byte {at} behind the result is {byte}, not {BEFORE}"));
+    (wrong.count() as u64, first)
 }
 
 #[cfg(test)]
@@ -154,6 +183,15 @@ mod tests {
             [0, (1 << 30) + 2500 - 2048, (1 << 31) - 2048, half, (1 << 32) - 2048, (1 << 32) + 10_000 - 4096];
         assert_eq!(all, wanted);
         assert_eq!(windows(100, 2).into_iter().collect::<Vec<_>>(), [0]);
+    }
+
+    #[test]
+    fn what_is_written_behind_a_result_is_found() {
+        let mut bytes = [BEFORE; 5];
+        assert_eq!(strays(100, &bytes), (0, None));
+        (bytes[2], bytes[4]) = (0, BEFORE + 1);
+        let message = format!("byte 102 behind the result is 0, not {BEFORE}");
+        assert_eq!(strays(100, &bytes), (2, Some(message)));
     }
 
     #[test]
