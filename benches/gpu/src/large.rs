@@ -155,8 +155,7 @@ impl Room<'_> {
             return Ok((failed, messages));
         }
         // SAFETY: both ranges are inside their buffers, and live until the wait.
-        let queued =
-            unsafe { self.copier.queue(self.stream, self.dst + end, self.window.address(), bytes) };
+        let queued = unsafe { self.copier.queue(self.stream, self.dst + end, self.window.address(), bytes) };
         self.stream.sync().and(queued)?;
         let (strays, message) = strays(end, &self.window.download::<u8>()?[..bytes as usize]);
         messages.extend(message.filter(|_| messages.len() < KEPT));
