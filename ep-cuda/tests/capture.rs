@@ -83,6 +83,23 @@ fn a_product_is_recorded_without_memory_of_the_stream() {
     rig.assert_clean();
 }
 
+/// The matrices, and their scratch memory, or one byte less.
+#[test]
+fn a_product_does_without_scratch_memory_that_the_limit_refuses() {
+    const MATRICES: u64 = 3 * (N * N * size_of::<f32>()) as u64;
+    for (room, told) in [(1024, "1024) = 0"), (1023, "0) = 0")] {
+        let rig = Rig::new(Setup::default());
+        let runtime = rig.runtime(&[("memory_limit", &(MATRICES + room).to_string())]);
+        let device = runtime.device("cuda:0").unwrap();
+        let (stream, matmul) = (device.stream().unwrap(), matmul(&runtime, device));
+        let (a, b, mut c) = (matrix(device, 1.0), matrix(device, 2.0), matrix(device, 0.0));
+        rig.fake.fail(0, 0);
+        matmul.launch(&stream, call(&a, &b, &mut c)).unwrap();
+        assert_eq!(workspaces(&rig), [told]);
+        assert_eq!(c.download::<f32>().unwrap(), product(1.0, 2.0));
+    }
+}
+
 #[test]
 fn a_recorded_product_uses_the_workspace_that_its_launch_brings() {
     let rig = Rig::new(Setup::default());

@@ -234,25 +234,31 @@ fn scratch_memory_is_counted_and_limited() {
         };
         assert_eq!(scratch(), 0);
         let in_use = device.memory_stats().unwrap().in_use_bytes;
+        // 2 parts, and then 16.
+        bench.reduce(ReduceOp::SUM, 1, 2048, 1).unwrap();
+        let first = scratch();
         rig.fake.fail(0, 0);
         bench.reduce(ReduceOp::SUM, 1, rig::ops::COUNT as i64, 1).unwrap();
         let (counted, launches) = (scratch(), rig.calls("cuLaunchKernel"));
-        // Larger scratch memory that the limit refuses leaves what there is.
-        bench.reduce(ReduceOp::SUM, 1, rig::ops::COUNT as i64, 1).unwrap();
-        assert_eq!(scratch(), counted);
         stream.sync().unwrap();
         drop(bench);
         drop(stream);
         assert_eq!(scratch(), 0);
-        (in_use, counted, launches)
+        (in_use, [first, counted], launches)
     };
-    let (in_use, counted, launches) = sum(2_000_000);
+    const MIB: u64 = 1 << 20;
+    let (in_use, ..) = sum(u64::MAX);
     assert!(in_use > 300_000 && in_use < 500_000, "{in_use}");
-    assert_eq!((counted, launches), (1 << 20, 2), "parts, then their results");
-    // 16 parts.
-    for (room, scratch, launches) in
-        [(1 << 20, 1 << 20, 2), ((1 << 20) - 1, 256, 2), (256, 256, 2), (255, 0, 1)]
-    {
+    for (room, scratch, launches) in [
+        (2 * MIB, [MIB, MIB], 2),
+        (MIB, [MIB, MIB], 2),
+        // What is needed; what is held counts as room for more.
+        (MIB - 1, [32, 256], 2),
+        (256, [32, 256], 2),
+        // Rows are reduced whole, and what is held stays.
+        (255, [32, 32], 1),
+        (31, [0, 0], 1),
+    ] {
         assert_eq!(sum(in_use + room), (in_use, scratch, launches), "{room}");
     }
     rig.assert_clean();
