@@ -178,6 +178,16 @@ impl CudaDevice {
         })
     }
 
+    /// A stream that queues onto that of a handle.
+    ///
+    /// # Safety
+    /// As for [`CudaStream::adopt`].
+    unsafe fn adopt(&self, handle: u64) -> Result<CudaStream> {
+        let Shared { fleet, sync_launches, .. } = &*self.shared;
+        // SAFETY: the caller's promise.
+        unsafe { CudaStream::adopt(self.context()?.clone(), fleet.clone(), handle, *sync_launches) }
+    }
+
     /// The strategy that the options force on softmax.
     pub(crate) fn softmax_strategy(&self) -> Option<Strategy> {
         self.shared.softmax
@@ -234,10 +244,7 @@ impl Device for CudaDevice {
     const FOREIGN_STREAMS: Option<ForeignStreams<Self>> = Some(ForeignStreams {
         kind: "CUstream",
         native: |stream| Ok(stream.raw().raw()),
-        adopt: |device, handle| {
-            let Shared { fleet, sync_launches, .. } = &*device.shared;
-            CudaStream::adopt(device.context()?.clone(), fleet.clone(), handle, *sync_launches)
-        },
+        adopt: CudaDevice::adopt,
     });
 
     fn info(&self) -> DeviceInfo {

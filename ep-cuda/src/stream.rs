@@ -65,7 +65,10 @@ impl CudaStream {
     ///
     /// # Errors
     /// `InvalidArgument` for a stream of another context than that of this device.
-    pub(crate) fn adopt(
+    ///
+    /// # Safety
+    /// The other one is live, and lives until this one is gone.
+    pub(crate) unsafe fn adopt(
         context: Arc<Context>,
         fleet: Arc<Fleet>,
         handle: u64,
@@ -75,7 +78,7 @@ impl CudaStream {
         {
             let _current = context.enter()?;
             let mut owner = CuContext::NULL;
-            // SAFETY: a live stream, as whoever hands it over promises; a valid out-pointer.
+            // SAFETY: a live stream by the caller's promise; a valid out-pointer.
             unsafe { context.driver().cuStreamGetCtx(raw, &mut owner) }
                 .map_err(|e| context.error(e).context(format!("adopting CUstream {handle:#x}")))?;
             if owner != context.raw() {

@@ -9,7 +9,7 @@ use ep_cuda::device::CudaDevice;
 use ep_cuda::provider::CudaProvider;
 use ep_cuda::settings::{Contexts, Settings};
 use ep_registry::{Event, Runtime};
-use rig::{Rig, Setup, stream};
+use rig::{Rig, Setup, adopt, stream};
 
 /// A provider whose devices work in these contexts; 0: the primary one.
 fn provider(rig: &Rig, contexts: &[u64]) -> Result<CudaProvider> {
@@ -71,17 +71,16 @@ fn streams_are_adopted_from_that_context_alone() {
     let rig = Rig::new(Setup::default());
     let theirs = rig.fake.make_context(0);
     {
-        let foreign = CudaDevice::FOREIGN_STREAMS.unwrap();
         let given = provider(&rig, &[theirs]).unwrap().open_device(0).unwrap();
         let primary = rig.device();
         let (made, of_primary) = (stream(&given), stream(&primary));
-        let adopted = (foreign.adopt)(&given, made.raw().raw()).unwrap();
+        let adopted = adopt(&given, made.raw().raw()).unwrap();
         let event = given.create_event().unwrap();
         adopted.record(&event).unwrap();
         adopted.sync().unwrap();
-        drop((adopted, (foreign.adopt)(&given, 0).unwrap()));
+        drop((adopted, adopt(&given, 0).unwrap()));
         assert_eq!(rig.calls("cuStreamDestroy"), 0);
-        let refused = |device: &CudaDevice, stream: u64| (foreign.adopt)(device, stream).err().unwrap();
+        let refused = |device: &CudaDevice, stream: u64| adopt(device, stream).err().unwrap();
         let own = primary.context().unwrap().raw().raw();
         for error in [refused(&given, of_primary.raw().raw()), refused(&primary, made.raw().raw())] {
             assert_eq!(error.code(), Code::InvalidArgument);

@@ -11,7 +11,7 @@ use ep_cuda::memory::CudaAllocator;
 use ep_cuda::provider::CudaProvider;
 use ep_cuda::settings::Settings;
 use ep_cuda::stream::CudaStream;
-use rig::{Rig, Setup, stream};
+use rig::{Rig, Setup, adopt, stream};
 
 fn request<'a>(dst: u64, dst_space: &'a str, src: u64, src_space: &'a str, bytes: u64) -> CopyRequest<'a> {
     CopyRequest { dst, dst_space, src, src_space, bytes }
@@ -301,7 +301,7 @@ fn streams_of_others_are_used_and_left_alone() {
         let theirs = stream(&a);
         let handle = (foreign.native)(&theirs).unwrap();
         rig.fake.fail(0, 0);
-        let adopted = (foreign.adopt)(&a, handle).unwrap();
+        let adopted = adopt(&a, handle).unwrap();
         let event = a.create_event().unwrap();
         adopted.record(&event).unwrap();
         adopted.sync().unwrap();
@@ -309,12 +309,12 @@ fn streams_of_others_are_used_and_left_alone() {
         assert_eq!(rig.calls("cuStreamDestroy"), 0);
         theirs.sync().unwrap();
         // A stream of the other device's context does not do.
-        let error = (foreign.adopt)(&b, handle).err().unwrap();
+        let error = adopt(&b, handle).err().unwrap();
         assert!(
             error.code() == Code::InvalidArgument && error.message().contains("primary context"),
             "{error}"
         );
-        assert!((foreign.adopt)(&a, 0xdead0).is_err());
+        assert!(adopt(&a, 0xdead0).is_err());
     }
     rig.assert_clean();
 }

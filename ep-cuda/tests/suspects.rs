@@ -10,7 +10,7 @@ use ep_cuda::memory::CudaAllocator;
 use ep_cuda::provider::CudaProvider;
 use ep_cuda::stream::CudaStream;
 use fakecuda::result;
-use rig::{Rig, Setup, stream};
+use rig::{Rig, Setup, adopt, stream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -71,8 +71,7 @@ fn work_that_was_only_recorded_is_not_suspected() {
         settings.sync_launches = sync_launches;
         let bench = Bench::new(CudaProvider::new(&settings).unwrap().open_device(0).unwrap());
         let own = stream(&bench.device);
-        let foreign = CudaDevice::FOREIGN_STREAMS.unwrap();
-        let adopted = (foreign.adopt)(&bench.device, own.raw().raw()).unwrap();
+        let adopted = adopt(&bench.device, own.raw().raw()).unwrap();
         own.begin_capture().unwrap();
         // Nor where another library records on the stream.
         for queue in [&own, &own, &adopted] {
@@ -191,9 +190,7 @@ fn whoever_finds_a_lost_device_says_so() {
     // The call that fails first, and what makes it.
     type Find = fn(&CudaDevice, u64) -> Result<()>;
     let finders: [(&str, &str, Find); 3] = [
-        ("cuStreamGetCtx(", "adopting CUstream ", |device, handle| {
-            (CudaDevice::FOREIGN_STREAMS.unwrap().adopt)(device, handle).map(drop)
-        }),
+        ("cuStreamGetCtx(", "adopting CUstream ", |device, handle| adopt(device, handle).map(drop)),
         ("cuCtxGetCurrent(", "the work pending on stream ", |device, _| device.create_event().map(drop)),
         ("cuCtxSetCurrent(0x100", "the work pending on stream ", |device, _| device.create_event().map(drop)),
     ];

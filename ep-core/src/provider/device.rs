@@ -122,7 +122,11 @@ pub struct ForeignStreams<D: Device> {
     /// The handle of a stream.
     pub native: fn(&D::Stream) -> Result<u64>,
     /// A stream that queues onto a handle.
-    pub adopt: fn(&D, u64) -> Result<D::Stream>,
+    ///
+    /// # Safety
+    /// The handle is that of a live stream, and lives until the new stream is gone. A function that looks handles up by itself,
+    /// and so takes any number, may be safe.
+    pub adopt: unsafe fn(&D, u64) -> Result<D::Stream>,
 }
 
 /// An open device.

@@ -6,6 +6,7 @@ pub mod ops;
 
 pub use fakecuda::{Fake, Setup};
 
+use ep_core::Result;
 use ep_core::provider::{Device, Provider, StreamOptions};
 use ep_cuda::cache::Cache;
 use ep_cuda::compiler::Compiler;
@@ -94,6 +95,12 @@ impl Rig {
     pub fn calls(&self, name: &str) -> usize {
         self.fake.log().iter().filter(|line| line.starts_with(&format!("{name}("))).count()
     }
+}
+
+/// A stream that queues onto that of a handle.
+pub fn adopt(device: &CudaDevice, handle: u64) -> Result<CudaStream> {
+    // SAFETY: the driver is the fake, which looks handles up and refuses what is none.
+    unsafe { (CudaDevice::FOREIGN_STREAMS.unwrap().adopt)(device, handle) }
 }
 
 pub fn stream(device: &CudaDevice) -> CudaStream {

@@ -218,8 +218,7 @@ pub(super) unsafe extern "C" fn adopt_stream<P: Provider>(
                 foreign.kind
             )));
         }
-        let stream = (foreign.adopt)(&device.device, handle)?;
-        // SAFETY: the out-pointer is the host's.
-        unsafe { give_object(out, StreamBox::<P>::new(stream)) }
+        // SAFETY: a handle that the host vouches for; the out-pointer is the host's.
+        unsafe { give_object(out, StreamBox::<P>::new((foreign.adopt)(&device.device, handle)?)) }
     })
 }
