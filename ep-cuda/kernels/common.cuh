@@ -51,6 +51,10 @@ struct alignas(16) bits128 {
 #define EP_CAT_(a, b) a##b
 #define EP_CAT(a, b) EP_CAT_(a, b)
 
+// The largest number of threads of a warp.
+constexpr u32 warp_size = 32;
+constexpr u32 full_mask = 0xffffffffu;
+
 template <class A, class B>
 constexpr bool same = false;
 template <class A>
@@ -214,6 +218,11 @@ EP_DEVICE T from_bits(u64 low, u64 high) {
     return u.value;
 }
 
+template <class T>
+EP_DEVICE T* pointer(u64 address) {
+    return reinterpret_cast<T*>(address);
+}
+
 // ---- Vectors of elements -------------------------------------------------------------------------------------------
 
 // N neighbouring elements in registers. Loads and stores move up to 16 bytes at a time.
@@ -224,9 +233,11 @@ struct Pack {
     static constexpr int chunks = bytes / chunk;
     using Chunk = Select<chunk == 16, uint4, Select<chunk == 8, uint2, BitsOf<chunk == 16 ? 1 : chunk>>>;
     static_assert(bytes % chunk == 0 && (chunk & (chunk - 1)) == 0, "a pack is a power of two of bytes");
+    using Word = Select<bytes % 4 == 0, u32, u8>;
     union {
         Chunk raw[chunks];
         T at[N];
+        Word words[bytes / sizeof(Word)];
     };
     __device__ __forceinline__ Pack() {}
 };
@@ -322,6 +333,34 @@ EP_DEVICE void store_some(T* to, Pack<T, N> pack, i32 first, i32 last) {
     }
 }
 
+// Moves the words from any byte of the first word on to the front, by the last two bits of their address.
+template <int Words>
+EP_DEVICE void shift_bytes(u32 (&words)[Words + 1], u32 address) {
+#pragma unroll
+    for (int i = 0; i < Words; ++i) words[i] = __funnelshift_r(words[i], words[i + 1], 8 * (address & 3));
+}
+
+// The bits of one of several words that come from bit `first` of all of them on.
+EP_DEVICE u32 bits_from(i32 first, i32 word) {
+    const i32 above = first - 32 * word;
+    u32 bits;
+    // A shift by more than 31 leaves nothing.
+    asm("shl.b32 %0, %1, %2;" : "=r"(bits) : "r"(full_mask), "r"(above < 0 ? 0 : above));
+    return bits;
+}
+EP_DEVICE u32 choose(u32 bits, u32 where_set, u32 elsewhere) { return (where_set & bits) | (elsewhere & ~bits); }
+
+// A word of one small element many times.
+template <class T>
+EP_DEVICE u32 repeated(T value) {
+    static_assert(sizeof(T) <= 2, "elements of one or two bytes");
+    union {
+        T value;
+        BitsOf<sizeof(T)> bits;
+    } u{value};
+    return u32(u.bits) * (sizeof(T) == 1 ? 0x01010101u : 0x00010001u);
+}
+
 // Moves the 16 bytes from byte `offset` on, which is below 16, to the front.
 EP_DEVICE void shift_words(u32 (&words)[8], i32 offset) {
 #pragma unroll
@@ -375,11 +414,6 @@ EP_DEVICE void forget(Pack<T, N>& pack, u32 zero) {
 template <class T, int N>
 EP_DEVICE void forget(Values<T, N>&, u32) {}
 
-template <class T>
-EP_DEVICE T* pointer(u64 address) {
-    return reinterpret_cast<T*>(address);
-}
-
 EP_DEVICE bool aligned(u64 address, u32 bytes) { return (address & (bytes - 1)) == 0; }
 
 // ---- Index arithmetic ----------------------------------------------------------------------------------------------
@@ -401,7 +435,3 @@ EP_DEVICE Index divide(FastDiv by, Index n, Index& remainder) {
 }
 
 constexpr int max_rank = 8;
-
-// The largest number of threads of a warp.
-constexpr u32 warp_size = 32;
-constexpr u32 full_mask = 0xffffffffu;

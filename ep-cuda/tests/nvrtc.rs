@@ -49,7 +49,7 @@ impl Drop for Folder {
     }
 }
 
-/// One kernel of each source and each dtype or size that it is for, and one whose blocks may have fewer threads; which dtype a
+/// One kernel of each source and each dtype or size that it is for, and of the ways that macros choose; which dtype a
 /// result has does not count.
 fn one_of_each(arch: Arch) -> Vec<Spec> {
     let mut chosen = BTreeMap::new();
@@ -57,7 +57,7 @@ fn one_of_each(arch: Arch) -> Vec<Spec> {
         let dtypes: Vec<_> = spec
             .macros
             .iter()
-            .filter(|(n, _)| ["EP_SRC", "EP_DATA", "EP_SIZE", "EP_COND", "EP_FEWER"].contains(n))
+            .filter(|(n, _)| ["EP_SRC", "EP_DATA", "EP_SIZE", "EP_COND", "EP_FEWER", "EP_APART"].contains(n))
             .collect();
         let family = format!("{} {dtypes:?}", spec.source.name);
         chosen.entry(family).or_insert(spec);

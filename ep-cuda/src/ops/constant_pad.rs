@@ -58,6 +58,7 @@ struct Args {
     value: [u64; 2],
     src: u64,
     dst: u64,
+    end: u64,
 }
 
 // SAFETY: as `Args` of pad.cu.
@@ -87,6 +88,7 @@ impl Args {
             value,
             src,
             dst,
+            end: 0,
         };
         let mut step = 1;
         for (k, dim) in dims.iter().rev().enumerate() {
@@ -96,6 +98,7 @@ impl Args {
             args.before[k] = dim.before as i64;
             step *= dim.src_dim as i64;
         }
+        args.end = src + step as u64 * size;
         (args, Index::of((padding.count() as u64).max(step as u64)))
     }
 }

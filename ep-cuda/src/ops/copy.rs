@@ -11,6 +11,10 @@ use ep_core::Result;
 const THREADS: u32 = 256;
 /// Pieces that copy_runs.cu has kernels for.
 const RUN_PIECES: [u64; 4] = [1, 2, 4, 8];
+/// The largest of those for which few threads write the packs in which runs end.
+const APART: u64 = 2;
+/// Runs that may end in a block's packs, at most, for those threads not to be most of them.
+const TURNS: u64 = 64;
 
 /// Packs of a thread.
 fn unroll(piece: u64) -> u32 {
@@ -22,15 +26,17 @@ fn spec(piece: u64, index: Index, loose: bool) -> Spec {
     with_loose(specialise(spec, 16 / piece, unroll(piece), index), loose)
 }
 
-fn runs_spec(piece: u64, index: Index) -> Spec {
+fn runs_spec(piece: u64, apart: bool, index: Index) -> Spec {
     let spec = Spec::new(&COPY_RUNS).with("EP_SIZE", piece).with("EP_INDEX", index.name());
-    spec.with("EP_THREADS", THREADS).with("EP_UNROLL", 1)
+    spec.with("EP_THREADS", THREADS).with("EP_APART", u32::from(apart))
 }
 
 /// The kernels of every copy with indices of 32 bits; the others are compiled when they are needed.
 pub(super) fn kernels() -> Vec<Spec> {
-    let runs = RUN_PIECES.into_iter().map(|piece| runs_spec(piece, Index::Narrow));
-    with_loose_sizes(|piece, loose| spec(piece, Index::Narrow, loose)).into_iter().chain(runs).collect()
+    let runs = RUN_PIECES.map(|piece| runs_spec(piece, false, Index::Narrow));
+    let apart = RUN_PIECES.into_iter().filter(|p| *p <= APART).map(|p| runs_spec(p, true, Index::Narrow));
+    let others = with_loose_sizes(|piece, loose| spec(piece, Index::Narrow, loose));
+    others.into_iter().chain(runs).chain(apart).collect()
 }
 
 /// `Args` of copy_runs.cu.
@@ -45,6 +51,10 @@ struct Runs {
     src: u64,
     dst: u64,
     ends: [u64; 2],
+    lead: i64,
+    low: i64,
+    high: i64,
+    turns: u64,
 }
 
 // SAFETY: as `Args` of copy_runs.cu.
@@ -104,7 +114,8 @@ impl Move {
         };
         let (below, above) = (reach(i64::is_negative), reach(i64::is_positive));
         let count: u64 = self.sizes[..self.rank].iter().product();
-        let before = dst / piece % (16 / piece);
+        let (in_pack, before) = (16 / piece, dst / piece % (16 / piece));
+        let lead = (src % 16 / piece) as i64;
         let mut runs = Runs {
             count,
             rank: self.rank as u32,
@@ -114,9 +125,15 @@ impl Move {
             src,
             dst,
             ends: [src.wrapping_sub(below), src.wrapping_add(above)],
+            lead,
+            low: lead.saturating_sub_unsigned(below / piece),
+            high: lead.saturating_add_unsigned(above / piece).saturating_add(1),
+            turns: (u64::from(THREADS) * in_pack - 1).div_ceil(self.sizes[0]),
         };
         (0..self.rank).for_each(|d| runs.strides[d] = self.strides[d][1] / piece as i64);
-        Some((runs, Index::of((count + before).max(below.saturating_add(above) / piece))))
+        // What is looked for may begin a pack below the lowest element, and end one above the highest.
+        let reached = (below.saturating_add(above) / piece).saturating_add(3 * in_pack);
+        Some((runs, Index::of((count + before).max(reached))))
     }
 
     /// Puts neighbours together to the largest pieces that all runs and addresses are multiples of, instead of elements
@@ -150,7 +167,8 @@ pub(super) struct Mover {
     size: u64,
     kernels: [ByIndex; SIZES.len()],
     loose: ByIndex,
-    runs: [ByIndex; RUN_PIECES.len()],
+    /// Without and with threads apart for packs in which runs end.
+    runs: [[ByIndex; 2]; RUN_PIECES.len()],
 }
 
 impl Mover {
@@ -161,7 +179,9 @@ impl Mover {
             size,
             kernels: SIZES.map(|piece| ByIndex::new(loader, name, |index| spec(piece, index, false))),
             loose: ByIndex::new(loader, name, |index| spec(size, index, true)),
-            runs: RUN_PIECES.map(|piece| ByIndex::new(loader, name, |index| runs_spec(piece, index))),
+            runs: RUN_PIECES.map(|piece| {
+                [false, true].map(|apart| ByIndex::new(loader, name, |index| runs_spec(piece, apart, index)))
+            }),
         }
     }
 
@@ -183,9 +203,10 @@ impl Mover {
         }
         let (piece, loose) = copy.fold(self.size);
         if let Some((runs, index)) = copy.runs(piece).filter(|_| !loose) {
-            let geometry =
-                Geometry::covering((runs.count + u64::from(runs.before)).div_ceil(16 / piece), THREADS, 1)?;
-            let kernel = &self.runs[piece.trailing_zeros() as usize];
+            let packs = (runs.count + u64::from(runs.before)).div_ceil(16 / piece);
+            let geometry = Geometry::covering(packs, THREADS, 1)?;
+            let apart = piece <= APART && runs.turns <= TURNS;
+            let kernel = &self.runs[piece.trailing_zeros() as usize][usize::from(apart)];
             // SAFETY: the caller's promise, and the kernel's argument. Of what lies between runs, the kernel loads but does
             // not use bytes of packs that are whole between the lowest and the highest element.
             return unsafe { kernel.get(index)?.launch(stream, geometry, &runs) };
@@ -224,12 +245,12 @@ mod tests {
         assert_eq!(Move::new([(5, [8, 8])], [0, 0]).plain(8), Some(40));
     }
 
-    /// The source's offset of each element of the destination, as the threads of copy_runs.cu find it: within a run one after
-    /// the other, and by a division where a pack begins and where a run does.
-    fn emulate(runs: &Runs, piece: u64) -> Vec<i64> {
-        let offset = |element: u64| {
-            let (mut rest, mut in_run) = divide(runs.dims[0], element);
-            let mut at = in_run as i64;
+    /// The source's offset of each element of the destination, as the threads of copy_runs.cu find it: each its pack, or, of packs
+    /// apart in which a run ends, a thread for each run that may end in the block's part.
+    fn emulate(runs: &Runs, piece: u64, apart: bool) -> Vec<Option<i64>> {
+        let length = runs.dims[0].divisor();
+        let place = |run: u64| {
+            let (mut rest, mut at) = (run, 0);
             for d in 1..runs.rank as usize {
                 let mut index = rest;
                 if d + 1 < runs.rank as usize {
@@ -237,25 +258,42 @@ mod tests {
                 }
                 at += index as i64 * runs.strides[d];
             }
-            // Elements of the run from here on.
-            in_run = runs.dims[0].divisor() - in_run;
-            (at, in_run as i64)
+            at
         };
-        let (in_pack, before) = (16 / piece as i64, i64::from(runs.before));
-        let packs = (runs.count + u64::from(runs.before)).div_ceil(in_pack as u64) as i64;
-        let mut found = Vec::new();
-        for begin in (0..packs).map(|pack| pack * in_pack - before) {
-            let whole = begin >= 0 && begin + in_pack <= runs.count as i64;
-            for at in (begin..begin + in_pack).filter(|at| (0..runs.count as i64).contains(at)) {
-                found.push(if whole {
-                    let (first, left) = offset(begin as u64);
-                    match at - begin {
-                        i if i < left => first + i,
-                        i => offset((begin + left) as u64).0 - left + i,
+        let (in_pack, before) = (16 / piece, u64::from(runs.before));
+        let (total, in_block) = (runs.count + before, in_pack * u64::from(THREADS));
+        let mut found = vec![None; runs.count as usize];
+        let mut write = |element: u64, at: i64| {
+            let known = &mut found[(element - before) as usize];
+            assert!(known.is_none(), "element {element} is written twice");
+            *known = Some(at);
+        };
+        let is_whole = |first: u64| first >= before && first + in_pack <= total;
+        for begin in (0..total.div_ceil(in_block)).map(|block| block * in_block) {
+            for first in (begin..begin + in_block).step_by(in_pack as usize).filter(|first| *first < total) {
+                if is_whole(first) {
+                    let (run, in_run) = divide(runs.dims[0], first - before);
+                    let left = (length - in_run).min(in_pack);
+                    if left == in_pack || !apart {
+                        (0..left).for_each(|i| write(first + i, place(run) + (in_run + i) as i64));
+                        (left..in_pack).for_each(|i| write(first + i, place(run + 1) + (i - left) as i64));
                     }
                 } else {
-                    offset(at as u64).0
-                });
+                    for element in (first..first + in_pack).filter(|e| (before..total).contains(e)) {
+                        let (run, in_run) = divide(runs.dims[0], element - before);
+                        write(element, place(run) + in_run as i64);
+                    }
+                }
+            }
+            for turn in 0..if apart { runs.turns } else { 0 } {
+                let run = divide(runs.dims[0], begin.saturating_sub(before)).0 + 1 + turn;
+                let end = run * length + before;
+                let (cut, first) = (end % in_pack, end - end % in_pack);
+                if cut != 0 && end < begin + in_block && is_whole(first) {
+                    let lower = place(run - 1) + (length - cut) as i64;
+                    (0..cut).for_each(|i| write(first + i, lower + i as i64));
+                    (cut..in_pack).for_each(|i| write(first + i, place(run) + (i - cut) as i64));
+                }
             }
         }
         found
@@ -265,13 +303,16 @@ mod tests {
     fn runs_into_a_dense_destination_are_found_from_its_packs() {
         // Bytes of an element, dimensions as (length, stride of the source), the address of the destination.
         type Case = (u64, &'static [(u64, i64)], u64);
-        let cases: [Case; 6] = [
+        let cases: [Case; 9] = [
             (1, &[(200, 1), (31, 222), (5, 222 * 40)], 0x1000),
             (1, &[(16, 1), (7, 19)], 0x1003),
             (2, &[(9, 2), (11, -24), (3, 600)], 0x1002),
             (4, &[(5, 4), (8, 32), (3, 0)], 0x100c),
             (8, &[(3, 8), (5, 40), (4, 208)], 0x1008),
             (2, &[(100, 2), (100, 202)], 0x100e),
+            (1, &[(17, 1), (1000, 20)], 0x1007),
+            (1, &[(5000, 1), (5, -5001)], 0x1001),
+            (2, &[(4095, 2), (2, 8192), (3, 0)], 0x1000),
         ];
         for (size, dims, dst) in cases {
             let mut step = size as i64;
@@ -292,14 +333,17 @@ mod tests {
                     at + index as i64 * stride / size as i64
                 })
             });
-            assert_eq!(
-                (emulate(&runs, size), index),
-                (expected.collect(), Index::Narrow),
-                "{dims:?} of {size}"
-            );
-            let reached: Vec<i64> = emulate(&runs, size);
-            let ends = [reached.iter().min(), reached.iter().max()].map(|e| *e.unwrap() * size as i64);
-            assert_eq!(runs.ends, ends.map(|e| runs.src.wrapping_add_signed(e)));
+            let expected: Vec<_> = expected.map(Some).collect();
+            for apart in [false, true] {
+                assert_eq!(emulate(&runs, size, apart), expected, "{dims:?} of {size}, {apart}");
+            }
+            assert_eq!(index, Index::Narrow);
+            let reached = expected.into_iter().map(|at| at.unwrap() + runs.lead);
+            let [low, high] = [reached.clone().min(), reached.max()].map(Option::unwrap);
+            assert_eq!((runs.low, runs.high), (low, high + 1), "{dims:?} of {size}");
+            let ends = [low, high].map(|at| runs.src.wrapping_add_signed((at - runs.lead) * size as i64));
+            assert_eq!(runs.ends, ends, "{dims:?} of {size}");
+            assert_eq!(runs.src, runs.src / 16 * 16 + runs.lead as u64 * size);
         }
         let runs =
             |dims: &[(u64, [i64; 2])], size| Move::new(dims.iter().copied(), [0, 0]).runs(size).is_some();
@@ -308,6 +352,6 @@ mod tests {
         assert!(!runs(&[(16, [1, 1]), (3, [17, 20])], 1), "gaps in the destination");
         assert!(!runs(&[(16, [1, 2]), (3, [16, 40])], 1), "gaps in a run");
         assert!(!runs(&[(3, [16, 16]), (3, [48, 64])], 16), "a piece is a pack");
-        assert_eq!(size_of::<Runs>(), 16 + 8 * 16 + 8 * 8 + 16 + 16);
+        assert_eq!(size_of::<Runs>(), 16 + 8 * 16 + 8 * 8 + 32 + 4 * 8);
     }
 }

@@ -88,6 +88,25 @@ def copy_nd(mem, size, which):
     same_bytes(y.read(), expected)
 
 
+# Runs to a destination without gaps: dims and strides of src. Long ones, as short as packs, of every length between, downwards, many
+# times the same; of a pack and less that is together, few threads of a block write the packs in which runs end.
+RUNS = [((3, 40, 191), (9000, 222, 1)), ((7, 90, 64), (6000, 65, 1)), ((900, 17), (20, 1)), ((50, 33), (-40, 1)), ((5, 3, 100), (0, 133, 1)),
+        ((3, 5001), (5003, 1)), ((2, 3, 2, 3, 2, 3, 2, 67), (5000, 1700, 820, 270, 900, 290, 71, 1)), ((9, 300), (-301, 1))]
+
+
+@case("copy_runs", range(len(RUNS)), [1, 2, 4, 8], [0, 1, 3], [0, 1, 7])
+def copy_runs(mem, which, size, offset, to):
+    dims, strides = RUNS[which]
+    rng, n = rng_of("runs", which, size, offset), int(np.prod(dims))
+    far = [(d - 1) * s for d, s in zip(dims, strides)]
+    low, high = sum(min(0, f) for f in far), sum(max(0, f) for f in far)
+    x = mem.block("u8", size, high - low + 1, offset, lambda: raw(size, high - low + 1, rng))
+    y = mem.block("u8", size, n, to)
+    yield plan.copy_runs(size, dims[::-1], strides[::-1], x.address - low * size, y.address)
+    elements_of = x.read().reshape(-1, size)[-low + sum(s * i for s, i in zip(strides, np.unravel_index(np.arange(n), dims)))]
+    same_bytes(y.read(), elements_of)
+
+
 @case("strided_copy_negative", [2, 4])
 def strided_negative(mem, size):
     rng, n = rng_of(size), 40 * 30
@@ -97,9 +116,10 @@ def strided_negative(mem, size):
     same_bytes(y.read(), x.read().reshape(40, 30, size)[::-1])
 
 
-@case("pad", [1, 2, 4, 8, 16], range(4), [0, 1])
+@case("pad", [1, 2, 4, 8, 16], range(6), [0, 1])
 def pad(mem, size, which, offset):
-    dims, before, after = [((5, 22, 22), (0, 1, 1), (0, 1, 1)), ((4, 7, 33), (1, -2, 3), (2, -1, -4)), ((64,), (0,), (64,)), ((3, 4, 16), (2, 0, 16), (0, 0, 0))][which]
+    dims, before, after = [((5, 22, 22), (0, 1, 1), (0, 1, 1)), ((4, 7, 33), (1, -2, 3), (2, -1, -4)), ((64,), (0,), (64,)), ((3, 4, 16), (2, 0, 16), (0, 0, 0)),
+                           ((3, 50, 222), (0, 1, 1), (0, 1, 1)), ((40, 3), (0, 6), (1, 7))][which]
     rng, n = rng_of(size, which), int(np.prod(dims))
     value = rng.integers(0, 256, 16).astype(np.uint8)
     out = [d + b + a for d, b, a in zip(dims, before, after)]

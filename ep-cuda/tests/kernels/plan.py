@@ -167,20 +167,25 @@ def where(cond_dtype, size, shapes, addresses, dst):
 
 
 class RunsArgs(ctypes.Structure):
-    _fields_ = [("count", u64), ("rank", u32), ("before", u32), ("dims", FastDiv * RANK), ("strides", i64 * RANK),
-                ("src", u64), ("dst", u64), ("ends", u64 * 2)]
+    _fields_ = [("count", u64), ("rank", u32), ("before", u32), ("dims", FastDiv * RANK), ("strides", i64 * RANK), ("src", u64),
+                ("dst", u64), ("ends", u64 * 2), ("lead", i64), ("low", i64), ("high", i64), ("turns", u64)]
 
 
-def copy_runs(size, dims, strides, src, dst, unroll=1):
+def copy_runs(size, dims, strides, src, dst, apart=None):
     """Runs of src, whose dimensions go outwards here, to a destination without gaps."""
-    args = RunsArgs(math.prod(dims), len(dims), dst // size % (16 // size), src=src, dst=dst)
+    in_pack, lead = 16 // size, src % 16 // size
+    args = RunsArgs(math.prod(dims), len(dims), dst // size % in_pack, src=src, dst=dst, lead=lead)
     fill(args.dims, map(fast_div, dims))
     fill(args.strides, strides)
-    far = [(d - 1) * s * size for d, s in zip(dims, strides)]
-    fill(args.ends, [src + sum(min(0, f) for f in far), src + sum(max(0, f) for f in far)])
-    index = "u32" if max(args.count + args.before, sum(map(abs, far)) // size) < 1 << 31 else "u64"
-    spec = Spec("copy_runs.cu", SIZE=size, INDEX=index, THREADS=256, UNROLL=unroll)
-    return Launch(spec, args, ceil_div(ceil_div(args.count + args.before, 16 // size), 256 * unroll))
+    far = [(d - 1) * s for d, s in zip(dims, strides)]
+    below, above = sum(min(0, f) for f in far), sum(max(0, f) for f in far)
+    fill(args.ends, [src + below * size, src + above * size])
+    args.low, args.high = lead + below, lead + above + 1
+    args.turns = ceil_div(256 * in_pack - 1, dims[0])
+    apart = size <= 2 and args.turns <= 64 if apart is None else apart
+    index = "u32" if max(args.count + args.before, above - below + 3 * in_pack) < 1 << 31 else "u64"
+    spec = Spec("copy_runs.cu", SIZE=size, INDEX=index, THREADS=256, APART=int(apart))
+    return Launch(spec, args, ceil_div(ceil_div(args.count + args.before, in_pack), 256))
 
 
 def copy(size, dims, src_strides, dst_strides, src, dst, unroll=None, runs=True):
@@ -434,7 +439,7 @@ class PadArgs(ctypes.Structure):
     _fields_ = [
         ("packs", u64), ("rank", u32), ("vector", u32), ("dims", FastDiv * RANK), ("dst_inner", i64),
         ("src_dims", i64 * RANK), ("src_strides", i64 * RANK), ("before", i64 * RANK), ("value", u64 * 2),
-        ("src", u64), ("dst", u64),
+        ("src", u64), ("dst", u64), ("end", u64),
     ]
 
 
@@ -453,7 +458,7 @@ def pad(size, src_dims, before, after, value_bits, src, dst, unroll=1):
     if not dims:
         dims, bs, ds = [1], [0], [1]
     pack = pack_for(size)
-    args = PadArgs(src=src, dst=dst, rank=len(dims), dst_inner=ds[-1])
+    args = PadArgs(src=src, dst=dst, rank=len(dims), dst_inner=ds[-1], end=src + math.prod(dims) * size)
     packs = ceil_div(ds[-1], pack)
     args.packs = packs * math.prod(ds[:-1])
     fill(args.dims, [fast_div(packs)] + [fast_div(d) for d in reversed(ds[:-1])])
