@@ -27,7 +27,7 @@ fn all_ops_are_within_their_limits() {
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
     // The floor of ops, each in four dtypes at each level.
-    assert!(pairs >= 120 * 4 * levels.len() && points > 300 * pairs, "{pairs} pairs, {points} points");
+    assert!(pairs >= 120 * 4 * levels.len() as u64 && points > 300 * pairs, "{pairs} pairs, {points} points");
 }
 
 /// A judge that nothing can fail is none.
