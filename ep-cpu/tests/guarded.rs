@@ -3,7 +3,7 @@
 //! are the same with every threshold of streaming at one byte, which only large operands reach otherwise.
 
 use ep_conformance::{Case, Content, Edge, Key, Outcome, Rig, cases};
-use ep_core::{DType, Scalar};
+use ep_core::{Code, DType, Scalar};
 use ep_cpu::provider::CpuProvider;
 use ep_registry::Runtime;
 use ep_registry::config::ProviderConfig;
@@ -11,12 +11,15 @@ use ep_registry::config::ProviderConfig;
 const LEVELS: [&str; 4] = ["baseline", "avx2", "avx512", "amx"];
 const EDGES: [Edge; 3] = [Edge::End, Edge::Start, Edge::After(1)];
 
-/// A runtime with the provider at a level; `None`, with a line that says so, where the machine lacks it.
+/// A runtime with the provider at a level; `None`, with a line that says so, where the machine lacks it. Any other reason
+/// for which there is no provider ends the test.
 fn runtime(level: &str) -> Option<Runtime> {
     let mut settings = ProviderConfig::new("cpu", "");
     settings.options = [("isa".to_owned(), level.to_owned())].into();
     let runtime = Runtime::builder().threads(2).linked_with::<CpuProvider>(settings).build().unwrap();
     if runtime.devices().is_empty() {
+        let entry = &runtime.report().entries[0];
+        assert_eq!(entry.code, Some(Code::Unavailable), "{}", entry.reason);
         println!("skipped: this machine has no {level}");
         return None;
     }
@@ -167,19 +170,31 @@ fn matrices() {
 
 /// The tests above whose kernels stream, in a process of their own, as the threshold is read when the provider starts.
 mod streamed {
-    use std::process::Command;
+    use std::process::{Command, ExitStatus};
 
-    fn again(test: &str) {
+    const VARIABLE: &str = "EP_CPU_STREAM_BYTES";
+
+    /// How a test ends with the variable at this value, and what it prints.
+    fn run(test: &str, value: &str) -> (ExitStatus, String) {
         let program = std::env::current_exe().unwrap();
         let ran = Command::new(program)
             .args(["--exact", test, "--nocapture"])
-            .env("EP_CPU_STREAM_BYTES", "1")
+            .env(VARIABLE, value)
             .output()
             .unwrap();
         let told = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        (ran.status, told)
+    }
+
+    fn again(test: &str) {
+        // Else the variable may have another name by now, and the test repeats what the other one has done.
+        let (status, told) = run(test, "no");
+        let read = told.contains("InvalidArgument") && told.contains(&format!("{VARIABLE}=no "));
+        assert!(!status.success() && read, "the provider does not read {VARIABLE}: {status}\n{told}");
+        let (status, told) = run(test, "1");
         println!("{told}");
-        assert!(told.contains(" launches of "), "`{test}` has not run to its end: {}", ran.status);
-        assert!(ran.status.success(), "`{test}` fails: {}", ran.status);
+        assert!(told.contains(" launches of "), "`{test}` has not run to its end: {status}");
+        assert!(status.success(), "`{test}` fails: {status}");
     }
 
     #[test]

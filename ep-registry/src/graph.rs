@@ -167,7 +167,7 @@ impl Graph {
     /// that the graph uses; else the provider's.
     pub fn launch(&self, stream: &Stream) -> Result<()> {
         self.check_stream(stream)?;
-        stream.core.tidy()?;
+        stream.core.tidy(self.member)?;
         let mut met = Met::default();
         let mut recorded = self.recorded.lock();
         let Recorded { handle, uses } = &mut *recorded;

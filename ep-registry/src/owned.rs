@@ -9,6 +9,8 @@
 //! Where the kernel has no such barrier, it is a mutex from the start. Where it had one and refuses it later, the owner goes
 //! on and others get an error, until the owner comes again and finds that somebody asked: it then gives its ownership up by
 //! itself, which needs no barrier.
+//!
+//! A thread that has the lock and asks for it again, from a callback within a call, gets an error.
 
 use crate::platform;
 use ep_core::{Error, Result};
@@ -38,6 +40,8 @@ pub(crate) struct OwnedMutex<T> {
     /// other thread has gone away with an error.
     ended: AtomicBool,
     mutex: Mutex<()>,
+    /// The number of the thread whose guard has the mutex, else [`FREE`].
+    holder: AtomicUsize,
     /// The kernel's barrier; tests have others.
     order_threads: fn() -> std::io::Result<()>,
     value: UnsafeCell<T>,
@@ -79,6 +83,7 @@ impl<T> OwnedMutex<T> {
             inside: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             mutex: Mutex::new(()),
+            holder: AtomicUsize::new(FREE),
             order_threads: platform::order_threads,
             value: UnsafeCell::new(value),
         }
@@ -89,10 +94,12 @@ impl<T> OwnedMutex<T> {
         self.value.get_mut()
     }
 
-    /// Waits for the lock. A thread that got it once never fails to get it again: it is the owner, or there is none any more.
+    /// Waits for the lock. A thread that got it once and let go of it never fails to get it again: it is the owner, or there
+    /// is none any more.
     ///
     /// # Errors
-    /// `Unavailable` where another thread is the owner and the system refuses the barrier.
+    /// `Unavailable` where another thread is the owner and the system refuses the barrier. `InvalidArgument` where this thread
+    /// has the lock already, which would wait for itself.
     #[inline]
     pub(crate) fn lock(&self) -> Result<Guard<'_, T>> {
         if self.enter() {
@@ -119,25 +126,30 @@ impl<T> OwnedMutex<T> {
 
     #[cold]
     fn lock_mutex(&self) -> Result<Guard<'_, T>> {
+        let this = this_thread();
+        // Both are about this thread only where this thread has set them. Before the mutex, which this thread may have, or
+        // another that waits for this one to be outside.
+        let owner_inside = self.owner.load(Ordering::Relaxed) == this && self.inside.load(Ordering::Acquire);
+        if owner_inside || self.holder.load(Ordering::Relaxed) == this {
+            return Err(Error::invalid(
+                "a stream is used within a call on it, by a receiver of the provider's messages or another callback; use it \
+                 after the call",
+            ));
+        }
         let mutex = self.mutex.lock();
         match self.owner.load(Ordering::Relaxed) {
             NOBODY => {}
             FREE => {
                 // Whoever comes next gets the mutex after this, and so sees both.
-                self.owner.store(this_thread(), Ordering::Relaxed);
+                self.owner.store(this, Ordering::Relaxed);
                 self.inside.store(true, Ordering::Relaxed);
                 return Ok(Guard { lock: self, mutex: None, value: PhantomData });
             }
             // Only this thread may be inside without the mutex, and it is here: there is nobody to be ordered with.
-            owner if owner == this_thread() && !self.inside.load(Ordering::Acquire) => {
-                self.owner.store(NOBODY, Ordering::Relaxed);
-            }
-            // An owner that is inside waits for itself, as with any mutex.
-            owner => {
-                debug_assert_ne!(owner, this_thread(), "a stream is used inside of its own call");
-                self.end_ownership()?;
-            }
+            owner if owner == this => self.owner.store(NOBODY, Ordering::Relaxed),
+            _ => self.end_ownership()?,
         }
+        self.holder.store(this, Ordering::Relaxed);
         Ok(Guard { lock: self, mutex: Some(mutex), value: PhantomData })
     }
 
@@ -194,6 +206,8 @@ impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         if self.mutex.is_none() {
             self.lock.inside.store(false, Ordering::Release);
+        } else {
+            self.lock.holder.store(FREE, Ordering::Relaxed);
         }
     }
 }
@@ -346,6 +360,35 @@ mod tests {
         let guard = lock.lock().unwrap();
         assert!(guard.mutex.is_some());
         assert_eq!(*guard, [2000; 2]);
+    }
+
+    #[test]
+    fn whoever_has_the_lock_is_refused_it() {
+        fn refused(lock: &Pair) {
+            let error = lock.lock().err().expect("two guards at once");
+            assert_eq!(error.code(), Code::InvalidArgument);
+            assert!(error.message().contains("within a call on it"), "{error}");
+        }
+        // With an owner, and as a mutex.
+        for lock in [pair(), Pair::without_owner([0, 0])] {
+            for _ in 0..2 {
+                let guard = lock.lock().unwrap();
+                refused(&lock);
+                drop(guard);
+                count(&lock, 1);
+            }
+        }
+        // While another thread waits for the owner to be outside, with the mutex.
+        let lock = pair();
+        let guard = lock.lock().unwrap();
+        scope(|scope| {
+            scope.spawn(|| count(&lock, 1));
+            std::thread::sleep(Duration::from_millis(20));
+            refused(&lock);
+            drop(guard);
+        });
+        count(&lock, 1);
+        assert_eq!(*lock.lock().unwrap(), [2; 2]);
     }
 
     #[test]

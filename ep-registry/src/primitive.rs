@@ -559,7 +559,7 @@ impl<'a, 'b> Operands<'a, 'b> {
     #[inline(never)]
     unsafe fn run_behind(&self, args: *const c_void) -> Result<()> {
         let (core, stream) = (self.core, self.stream);
-        stream.core.tidy()?;
+        stream.core.tidy(core.member)?;
         let mut met = Met::default();
         let _gates = Gates::enter(self.buffers().map(|(b, _)| &**b.shared()));
         self.order(&stream.core, core.inline, &mut met)?;

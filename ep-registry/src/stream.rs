@@ -43,25 +43,30 @@ impl Drop for Adopted {
         let mut after = After::default();
         match core.state.lock() {
             Ok(mut state) => core.close(&mut state, &mut after),
-            // It has no owner, so that this does not happen: whoever ends the native stream next cannot be told.
+            // Only within a call on it, as it has no owner: whoever ends the native stream next cannot be told.
             Err(e) => tracing::error!("{}: an adopted stream is not closed: {e}", core.device.name()),
         }
     }
 }
 
-/// What waits until a stream's lock is released: deleters and whoever receives messages may use the stream. Declared
-/// before the lock is taken, so dropped after it.
+/// What waits until a stream's lock is released: deleters and whoever receives the messages of this crate may use the
+/// stream. Messages of providers come while it is held; a receiver that uses the stream gets an error from [`OwnedMutex`].
+/// Declared before the lock is taken, so dropped after it.
 #[derive(Default)]
 struct After {
     kept: Vec<Deferred>,
-    untold: Option<Box<dyn FnOnce()>>,
+    untold: Vec<Box<dyn FnOnce()>>,
+}
+
+impl After {
+    fn tell(&mut self, message: impl FnOnce() + 'static) {
+        self.untold.push(Box::new(message));
+    }
 }
 
 impl Drop for After {
     fn drop(&mut self) {
-        if let Some(tell) = self.untold.take() {
-            tell();
-        }
+        self.untold.drain(..).for_each(|tell| tell());
     }
 }
 
@@ -203,7 +208,8 @@ impl StreamCore {
         self.work::<true, R>(member, work)
     }
 
-    /// The same for a caller that holds a lock and has called [`StreamCore::tidy`] before: lets go of nothing.
+    /// The same for a caller that holds a lock and has called [`StreamCore::tidy`] before: lets go of nothing, and has
+    /// nothing to tell.
     #[inline]
     pub(crate) fn on_lane_locked<R>(
         &self,
@@ -213,12 +219,25 @@ impl StreamCore {
         self.work::<false, R>(member, work)
     }
 
-    /// Lets go of what was kept for work that is done. That runs deleters, which are foreign code: no lock is held.
-    pub(crate) fn tidy(&self) -> Result<()> {
+    /// Lets go of what was kept for work that is done, and makes the lane of a member where there is none. That runs
+    /// deleters and receivers of messages, which are foreign code: no lock is held.
+    pub(crate) fn tidy(&self, member: usize) -> Result<()> {
         let mut after = After::default();
         let mut state = self.state.lock()?;
+        if state.recording.is_some() {
+            return Err(records());
+        }
+        self.need_lane(&mut state, member, &mut after)?;
         self.take_done(&mut state.deferred, &mut after);
         Ok(())
+    }
+
+    #[inline]
+    fn need_lane(&self, state: &mut State, member: usize, after: &mut After) -> Result<()> {
+        if matches!(state.lanes.get(member), Some(Some(_))) {
+            return Ok(());
+        }
+        open_lane(&self.device, self.options, state, member, after)
     }
 
     #[inline]
@@ -232,9 +251,7 @@ impl StreamCore {
         if state.recording.is_some() {
             return Err(records());
         }
-        if !matches!(state.lanes.get(member), Some(Some(_))) {
-            open_lane(&self.device, self.options, &mut state, member, &mut after)?;
-        }
+        self.need_lane(&mut state, member, &mut after)?;
         if state.last.is_some_and(|l| l != member) {
             switch_lane(&mut state, member)?;
         }
@@ -267,8 +284,14 @@ impl StreamCore {
         Ok(self.drain(&mut state, &mut after))
     }
 
-    /// Waits for everything.
+    /// Waits for everything, and lets go of what was kept for it.
     fn drain(&self, state: &mut State, after: &mut After) -> Result<()> {
+        let result = self.wait_for_all(state);
+        after.kept.extend(state.deferred.drain(..));
+        result
+    }
+
+    fn wait_for_all(&self, state: &State) -> Result<()> {
         let submitted = self.submitted.load(Ordering::Relaxed);
         let mut first = Ok(());
         for lane in state.lanes.iter().flatten().filter(|l| !l.inline) {
@@ -279,7 +302,6 @@ impl StreamCore {
         }
         // Done even where it failed: a failed piece of work no longer touches its memory.
         self.completed.fetch_max(submitted, Ordering::Release);
-        after.kept.extend(state.deferred.drain(..));
         first
     }
 
@@ -296,15 +318,15 @@ impl StreamCore {
 
     /// Records the work of a member from now on, after all earlier work.
     pub(crate) fn begin_recording(&self, member: usize) -> Result<()> {
-        let mut after = After::default();
+        // All foreign code runs before: what it queues here is none of what the caller records.
+        self.tidy(member)?;
+        self.settle()??;
         let mut state = self.state.lock()?;
         if state.recording.is_some() {
             return Err(records());
         }
-        self.drain(&mut state, &mut after)?;
-        if !matches!(state.lanes.get(member), Some(Some(_))) {
-            open_lane(&self.device, self.options, &mut state, member, &mut after)?;
-        }
+        // For what was queued meanwhile. What is kept for that stays until after the recording.
+        self.wait_for_all(&state)?;
         let Some(Some(lane)) = state.lanes.get(member) else { unreachable!("opened above") };
         lane.handle.begin_recording()?;
         state.recordings += 1;
@@ -427,12 +449,12 @@ impl StreamCore {
                 _kept = kept;
                 let result = self.drain(&mut state, &mut after);
                 let device = self.device.clone();
-                after.untold = Some(Box::new(move || {
+                after.tell(move || {
                     tracing::error!("{}: could not record an event, waited instead: {e}", device.name());
                     if let Err(e) = result {
                         tracing::error!("{}: {e}", device.name());
                     }
-                }));
+                });
             }
         }
     }
@@ -484,9 +506,7 @@ fn open_lane(
                 }
                 Err(e) => {
                     let of = of.clone();
-                    after.untold = Some(Box::new(move || {
-                        tracing::debug!("{}: a stream of its own instead: {e}", of.name());
-                    }));
+                    after.tell(move || tracing::debug!("{}: a stream of its own instead: {e}", of.name()));
                 }
             }
         }
@@ -540,7 +560,7 @@ fn is_done(event: &EventHandle, after: &mut After) -> bool {
     event.query().unwrap_or_else(|e| {
         let lost = e.code() == Code::DeviceLost;
         if !lost {
-            after.untold = Some(Box::new(move || tracing::warn!("asking whether work is done: {e}")));
+            after.tell(move || tracing::warn!("asking whether work is done: {e}"));
         }
         lost
     })
@@ -551,9 +571,7 @@ impl StreamCore {
     fn close(&self, state: &mut State, after: &mut After) {
         if let Err(e) = self.drain(state, after) {
             let device = self.device.clone();
-            after.untold = Some(Box::new(move || {
-                tracing::error!("{}: work of a dropped stream failed: {e}", device.name());
-            }));
+            after.tell(move || tracing::error!("{}: work of a dropped stream failed: {e}", device.name()));
         }
         state.last = None;
         // Adopted lanes go before the lane whose native stream they use.

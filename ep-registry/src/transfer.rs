@@ -306,7 +306,7 @@ impl Stream {
 
     fn copy_on(&self, member: usize, src: &View<'_>, dst: &ViewMut<'_>) -> Result<()> {
         let core = &self.core;
-        core.tidy()?;
+        core.tidy(member)?;
         let mut met = Met::default();
         let _gates = Gates::enter([src.buffer, &*dst.buffer].map(|b| &**b.shared()).into_iter());
         let own = (!core.is_inline(member)).then_some(core);
@@ -365,7 +365,7 @@ impl Stream {
         else {
             return dst.upload(&data);
         };
-        core.tidy()?;
+        core.tidy(member)?;
         let mut met = Met::default();
         let gates = Gates::enter(std::iter::once(&**dst.shared()));
         for other in dst.users().before(Some(core), true, &mut met) {

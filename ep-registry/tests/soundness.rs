@@ -4,8 +4,8 @@ mod late;
 
 use ep_core::primitive::{Add, AddCall, AddDesc, Permute, PermuteCall, PermuteDesc};
 use ep_core::{Code, DType};
-use ep_registry::{Buffer, Read, Runtime};
-use late::{QUEUES, SPACE, late, no_violations};
+use ep_registry::{Buffer, Read, Runtime, Stream};
+use late::{QUEUES, SPACE, late, late_of_two, no_violations};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -114,6 +114,151 @@ fn whoever_receives_messages_may_use_the_stream() {
     no_violations(&sim);
 }
 
+/// What `ask` returns for each message that comes while `work` runs.
+fn told<T: Send + 'static, R>(
+    ask: impl Fn() -> T + Send + Sync + 'static,
+    work: impl FnOnce() -> R,
+) -> (R, Vec<T>) {
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    let told = answers.clone();
+    let subscriber = Asks(move || {
+        let answer = ask();
+        told.lock().unwrap().push(answer);
+    });
+    let result = tracing::subscriber::with_default(subscriber, work);
+    let answers = std::mem::take(&mut *answers.lock().unwrap());
+    (result, answers)
+}
+
+#[test]
+fn whoever_receives_messages_of_a_provider_is_refused_the_stream() {
+    let (runtime, sim) = late();
+    let device = runtime.device("late").unwrap();
+    let stream = device.stream().unwrap();
+    let src = device.upload(&[7i32]).unwrap();
+    let mut dst = device.alloc(DType::I32, 1).unwrap();
+    let ask = || {
+        let stream = stream.clone();
+        move || stream.sync().map_err(|e| (e.code(), e.message().contains("within a call on it")))
+    };
+    let refused = [Err((Code::InvalidArgument, true))];
+    // The stream of one thread, and then of two.
+    for _ in 0..2 {
+        sim.talks.store(true, Ordering::Relaxed);
+        let (copied, answers) = told(ask(), || stream.copy(&src, &mut dst));
+        assert_eq!((copied, &*answers), (Ok(()), &refused[..]));
+        let (recorded, answers) = told(ask(), || stream.capture(|_| Ok(())).map(drop));
+        assert_eq!((recorded, &*answers), (Ok(()), &refused[..]));
+        sim.talks.store(false, Ordering::Relaxed);
+        assert_eq!(dst.download::<i32>().unwrap(), [7]);
+        std::thread::scope(|s| drop(s.spawn(|| stream.sync().unwrap())));
+    }
+    no_violations(&sim);
+}
+
+#[test]
+fn what_a_new_lane_tells_comes_without_a_lock() {
+    let (runtime, sim) = late_of_two();
+    let device = runtime.device("late").unwrap();
+    assert_eq!(device.members().len(), 2);
+    let add = runtime.primitive::<Add>(device, AddDesc::new(DType::F32)).unwrap();
+    let src = Arc::new(device.upload(&[1f32, -2.0]).unwrap());
+    let (mut x, mut y) = (device.alloc(DType::F32, 2).unwrap(), device.alloc(DType::F32, 2).unwrap());
+    let graph = device.stream().unwrap().capture(|s| s.copy(&*src, &mut x)).unwrap();
+    sim.fail_adoption.store(true, Ordering::Relaxed);
+    let mut copy = |s: &Stream| s.copy(&*src, &mut y);
+    let mut z = device.alloc(DType::F32, 2).unwrap();
+    let srcs = [Source(&src, &|| ()); 2];
+    let mut launch = |s: &Stream| add.launch(s, AddCall { count: 2, srcs: &srcs, dst: &mut z });
+    let mut launch_graph = |s: &Stream| graph.launch(s);
+    let mut record = |s: &Stream| s.capture(|_| Ok(())).map(drop);
+    type Call<'a> = &'a mut dyn FnMut(&Stream) -> ep_core::Result<()>;
+    let calls: [Call<'_>; 4] = [&mut launch_graph, &mut copy, &mut launch, &mut record];
+    for (name, call) in ["a graph", "a copy", "a launch", "a recording"].into_iter().zip(calls) {
+        let stream = device.stream().unwrap();
+        let (src, mine) = (src.clone(), stream.clone());
+        // On another thread, as this one may wait for itself: for a gate of the graph's buffer.
+        let ask = move || {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            let src = src.clone();
+            std::thread::spawn(move || sender.send(src.download::<f32>()));
+            let content = receiver.recv_timeout(std::time::Duration::from_secs(10));
+            (content.ok().and_then(Result::ok), mine.query().is_ok())
+        };
+        let (called, answers) = told(ask, || call(&stream));
+        assert_eq!(called, Ok(()), "{name}");
+        assert_eq!(answers, [(Some(vec![1.0, -2.0]), true)], "{name}");
+    }
+    // Kept for work of the first provider, which the second's first call asks for.
+    let stream = device.stream().unwrap();
+    stream.upload(&mut x, vec![3f32]).unwrap();
+    sim.fail_queries.store(true, Ordering::Relaxed);
+    let (called, answers) = told(|| (), || stream.copy(&*src, &mut y));
+    assert_eq!((called, answers.len()), (Ok(()), 2), "neither the lane nor the query is left out");
+    sim.fail_queries.store(false, Ordering::Relaxed);
+    stream.sync().unwrap();
+    no_violations(&sim);
+}
+
+#[test]
+fn what_the_end_of_a_buffer_or_a_stream_tells_comes_without_a_lock() {
+    let (runtime, sim) = late();
+    let device = runtime.device("late").unwrap();
+    // SAFETY: the simulation has a queue of every number.
+    let stream = unsafe { device.adopt_stream(QUEUES, 1 << 40) }.unwrap();
+    let src = device.upload(&[7i32]).unwrap();
+    let mut dst = device.alloc(DType::I32, 1).unwrap();
+    stream.copy(&src, &mut dst).unwrap();
+    sim.fail_next_event.store(true, Ordering::Relaxed);
+    sim.fail_syncs.store(true, Ordering::Relaxed);
+    let mine = stream.clone();
+    let ((), answers) = told(move || mine.query(), || drop(src));
+    assert_eq!(answers, [Ok(true), Ok(true)], "why it was waited for, and how that ended");
+    // The buffer remembers the stream.
+    let ((), answers) = told(|| (), || drop(stream));
+    assert_eq!(answers.len(), 1);
+    no_violations(&sim);
+}
+
+#[test]
+fn deleters_run_before_a_recording() {
+    let (runtime, sim) = late();
+    let device = runtime.device("late").unwrap();
+    let stream = device.stream().unwrap();
+    let other = device.upload(&[3u8; 4]).unwrap();
+    let (mut dst, mut copied) = (device.alloc(DType::U8, 4).unwrap(), device.alloc(DType::U8, 4).unwrap());
+    // One deleter queues work, which keeps memory with a deleter of its own in turn.
+    let (later, told) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+    let (seen, tell, mine) = (later.clone(), told.clone(), stream.clone());
+    let imported = |data: &'static [u8; 4], deleter: Box<dyn FnOnce() + Send>| {
+        let address = data.as_ptr().expose_provenance() as u64;
+        // SAFETY: the array is never freed, and only read.
+        unsafe { Buffer::import(device, SPACE, address, 4, DType::U8, deleter) }.unwrap()
+    };
+    let next = imported(&[5; 4], Box::new(move || seen.store(true, Ordering::Relaxed)));
+    let mut scratch = device.alloc(DType::U8, 4).unwrap();
+    let deleter = move || {
+        let queued = mine.copy(&other, &mut copied).and_then(|()| mine.copy(&next, &mut scratch));
+        drop((next, scratch));
+        *tell.lock().unwrap() = Some((queued, mine.query(), copied));
+    };
+    let src = imported(&[9; 4], Box::new(deleter));
+    stream.copy(&src, &mut dst).unwrap();
+    drop(src);
+    let graph = stream.capture(|_| {
+        assert!(!later.load(Ordering::Relaxed), "a deleter runs within the recording, or right before it");
+        Ok(())
+    });
+    let (queued, asked, copied) = told.lock().unwrap().take().expect("the recording has waited for the copy");
+    assert_eq!((queued, asked), (Ok(()), Ok(false)));
+    assert!(format!("{:?}", graph.unwrap()).contains("0 buffers"));
+    assert_eq!(copied.download::<u8>().unwrap(), [3; 4]);
+    stream.sync().unwrap();
+    assert!(later.load(Ordering::Relaxed));
+    assert_eq!(dst.download::<u8>().unwrap(), [9; 4]);
+    no_violations(&sim);
+}
+
 /// A buffer of which the memory belongs to nobody, and whose deleter tells what `call` returns on another thread: as a
 /// deleter that needs an interpreter's lock does. `None` after ten seconds.
 fn whose_deleter_asks<T: Send + 'static>(
@@ -162,7 +307,7 @@ fn a_deleter_that_waits_for_a_buffer_of_a_graph_gets_it() {
 }
 
 /// Until the work of a stream is done, by an event, which tells the stream nothing.
-fn wait_for(stream: &ep_registry::Stream) {
+fn wait_for(stream: &Stream) {
     let event = ep_registry::Event::new();
     stream.record(&event).unwrap();
     event.sync().unwrap();
@@ -333,7 +478,7 @@ fn what_a_failed_call_should_have_written_is_unwritten_in_the_recording() {
     let stream = device.stream().unwrap();
     let src = device.upload(&[4i32, 5]).unwrap();
     let (mut x, mut y) = (device.alloc(DType::I32, 2).unwrap(), device.alloc(DType::I32, 2).unwrap());
-    let fails = |x: &mut Buffer, y: &mut Buffer, s: &ep_registry::Stream| {
+    let fails = |x: &mut Buffer, y: &mut Buffer, s: &Stream| {
         sim.fail_next_copy.store(true, Ordering::Relaxed);
         assert_eq!(s.copy(&src, &mut *x).unwrap_err().code(), Code::OutOfMemory);
         let e = s.copy(&*x, y).unwrap_err();
@@ -369,7 +514,7 @@ fn handles_may_be_shared_between_threads() {
     fn shared<T: Send + Sync>() {}
     shared::<Runtime>();
     shared::<Buffer>();
-    shared::<ep_registry::Stream>();
+    shared::<Stream>();
     shared::<ep_registry::Primitive<Permute>>();
     shared::<ep_registry::DynPrimitive>();
 }

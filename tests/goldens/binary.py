@@ -6,10 +6,10 @@ from fractions import Fraction
 import numpy as np
 from mpmath import mp, mpf
 
-from formats import (DTYPES, FLOATS, INF, INTS, NAN, PARTS, File, generator, limits, near, rounded, settled, specials, spread,
-                     wrap)
-from unary import (A0, A1, ATTR, POINTS, SELU_ALPHA, SELU_SCALE, SQRT2, complex_points, digamma, erfc, fast_gelu_argument,
-                   int_points, is_pole, points, sigmoid, soft_plus, trigamma)
+from formats import (DTYPES, FLOATS, INF, INTS, NAN, PARTS, File, distinct, generator, limits, near, rounded, settled, specials,
+                     spread, wrap)
+from unary import (A0, A1, ATTR, POINTS, SELU_ALPHA, SELU_SCALE, SQRT2, any_int, complex_points, digamma, erfc,
+                   fast_gelu_argument, fixed_ints, is_pole, points, sigmoid, soft_plus, trigamma)
 
 
 def sign(x):
@@ -354,7 +354,8 @@ def pairs(dtype):
     few = [0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 2.0, 3.0, -3.0, 2.5, -7.0, INF, -INF, NAN, tiny, -tiny, normal, largest, -largest]
     out = [(a, b) for a in few for b in few]
     out += [(rounded(dtype, a), rounded(dtype, b)) for a, b in ((1.0, 0.1), (6.0, -3.0), (1e3, 1e-3), (-1.0, 0.1), (9.0, 0.3))]
-    while len(out) < POINTS:
+
+    def draw():
         pick = rng.random()
         a = spread(dtype, rng) if pick < 0.3 else spread(dtype, rng, -10, 10)
         if pick < 0.15:
@@ -367,23 +368,26 @@ def pairs(dtype):
             a, b = float(rng.randrange(-40, 40)), float(rng.randrange(-12, 12))
         else:
             b = a * rng.randrange(2, 200) * rng.choice((1, -1)) if pick < 0.92 else a / rng.randrange(2, 200)
-        out.append((rounded(dtype, a), rounded(dtype, b)))
+        return rounded(dtype, a), rounded(dtype, b)
+
+    out = distinct(out, draw, POINTS)
     return [a for a, _ in out], [b for _, b in out]
 
 
 def power_pairs(dtype):
-    a, b = pairs(dtype)
+    some = list(zip(*pairs(dtype)))[:900]
     rng = generator("pow", dtype)
-    a, b = a[:900], b[:900]
     _, _, largest = limits(dtype)
-    while len(a) < POINTS:
+
+    def draw():
         x = abs(spread(dtype, rng, -8, 8)) if rng.random() < 0.6 else rng.uniform(0.9, 1.1) if rng.random() < 0.5 else spread(dtype, rng)
         # Results across the whole range of the dtype and a little beyond.
         goal = rng.uniform(-1.05, 1.05) * math.log(largest)
         y = goal / math.log(abs(x)) if abs(x) != 1 and rng.random() < 0.7 else float(rng.randrange(-20, 20)) / rng.choice((1, 2))
-        a.append(rounded(dtype, x))
-        b.append(rounded(dtype, y))
-    return a, b
+        return rounded(dtype, x), rounded(dtype, y)
+
+    out = distinct(some, draw, POINTS)
+    return [a for a, _ in out], [b for _, b in out]
 
 
 def zeta_pairs(dtype):
@@ -391,7 +395,8 @@ def zeta_pairs(dtype):
     out = [(s, q) for s in (1.0, 0.5, 2.0, 3.0, 1.5, NAN, -1.0) for q in (0.0, -1.0, -4.0, 1.0, 0.5, -0.5, 2.5, NAN)]
     for s in near(dtype, 1.0, 2):
         out += [(s, 1.0), (s, 2.5)]
-    while len(out) < POINTS:
+
+    def draw():
         pick = rng.random()
         s = 1 + 2.0 ** rng.uniform(-6, 4.5) if pick < 0.7 else float(rng.randrange(2, 30))
         q = 2.0 ** rng.uniform(-8, 12) if pick < 0.85 else -rng.uniform(0, 12)
@@ -400,21 +405,22 @@ def zeta_pairs(dtype):
             q = rng.uniform(0.2, 4)
         s, q = rounded(dtype, s), rounded(dtype, q)
         # Odd powers of bases on both sides of zero cancel next to the half-integers.
-        if q > 0 or s != math.floor(s) or abs(abs(q % 1) - 0.5) > 0.05:
-            out.append((s, q))
+        return (s, q) if q > 0 or s != math.floor(s) or abs(abs(q % 1) - 0.5) > 0.05 else draw()
+
+    out = distinct(out, draw, POINTS)
     return [s for s, _ in out], [q for _, q in out]
 
 
 def int_pairs(dtype):
     rng = generator("int pairs", dtype)
-    count = POINTS
-    a, b = int_points(dtype, rng, count), int_points(dtype, rng, count)
-    rng.shuffle(b)
+    few = fixed_ints(dtype)
     small = [x for x in range(-6, 7) if dtype[0] == "i" or x >= 0]
-    for i in range(0, count, 3):
-        b[i] = rng.choice(small) if dtype != "bool" else b[i]
-    few = a[:13]
-    return a + [x for x in few for _ in few], b + few * len(few)
+
+    def draw():
+        return any_int(dtype, rng), rng.choice(small) if rng.random() < 1 / 3 else any_int(dtype, rng)
+
+    out = distinct([(a, b) for a in few for b in few], draw, POINTS)
+    return [a for a, _ in out], [b for _, b in out]
 
 
 def binary():

@@ -157,6 +157,15 @@ def generator(*name):
     return random.Random(hashlib.sha256("/".join(name).encode()).digest())
 
 
+def distinct(given, draw, count):
+    """What is given, and what `draw` gives, each once: zeros by their signs, NaN once."""
+    found = {repr(x): x for x in given}
+    while len(found) < count:
+        x = draw()
+        found.setdefault(repr(x), x)
+    return list(found.values())
+
+
 class File:
     """Records of one op; equal tensors are stored once."""
 

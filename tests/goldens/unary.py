@@ -5,7 +5,7 @@ import math
 
 from mpmath import mp, mpf
 
-from formats import (DTYPES, FLOATS, INF, INTS, NAN, PARTS, SHAPES, File, generator, int_range, limits, near, rounded, settled, specials,
+from formats import (DTYPES, FLOATS, INF, INTS, NAN, PARTS, SHAPES, File, distinct, generator, int_range, limits, near, rounded, settled, specials,
                      spread, wrap)
 
 POINTS = 2000
@@ -230,21 +230,32 @@ def golden(name, dtype, x):
     return rounded(dtype, exact) if exact is not None else settled(dtype, lambda: value(name, x))
 
 
-def int_points(dtype, rng, count):
+def fixed_ints(dtype):
     low, high = int_range(dtype)
-    fixed = [x for x in (0, 1, -1, 2, -2, 3, 7, -7, 10, low, low + 1, high, high - 1) if low <= x <= high]
-    out = list(fixed)
-    while len(out) < count:
-        width = rng.randrange(1, 8 * DTYPES[dtype][1] + 1) if dtype != "bool" else 1
-        x = rng.getrandbits(width) * rng.choice((1, -1))
-        out.append(min(max(x, low), high))
-    return out
+    return [x for x in (0, 1, -1, 2, -2, 3, 7, -7, 10, low, low + 1, high, high - 1) if low <= x <= high]
+
+
+def any_int(dtype, rng):
+    """An integer of any size."""
+    low, high = int_range(dtype)
+    width = rng.randrange(1, 8 * DTYPES[dtype][1] + 1) if dtype != "bool" else 1
+    x = rng.getrandbits(width) * rng.choice((1, -1))
+    return min(max(x, low), high)
+
+
+def int_points(dtype, rng, count):
+    out = fixed_ints(dtype)
+    return out + [any_int(dtype, rng) for _ in range(count - len(out))]
+
+
+def distinct_ints(dtype, rng):
+    return distinct(fixed_ints(dtype), lambda: any_int(dtype, rng), POINTS)
 
 
 def whole_points(dtype):
     """All of a byte's values."""
     if DTYPES[dtype][1] > 1:
-        return int_points(dtype, generator("unary", dtype), POINTS)
+        return distinct_ints(dtype, generator("unary", dtype))
     low, high = int_range(dtype)
     return [low + i % (high + 1 - low) for i in range(256)]
 
@@ -368,7 +379,8 @@ def complex_unary(add, dtype, part):
         a, b = parts(z)
         return complex(rounded(part, mp.exp(a) * mp.cos(b)), signed(rounded(part, mp.exp(a) * mp.sin(b)), z.imag))
 
-    nonzero = [z if z != 0 else complex(1, -2) for z in x]
+    spare = iter(complex(1.5, k) for k in range(4))
+    nonzero = [z if z != 0 else next(spare) for z in x]
     add("conj", dtype, dtype, x, [z.conjugate() for z in x])
     add("negative", dtype, dtype, x, [complex(-z.real, -z.imag) for z in x])
     add("identity", dtype, dtype, x, x)
@@ -413,7 +425,7 @@ def cast_points(dtype, rng):
     if dtype not in FLOATS:
         low, high = int_range(dtype)
         fixed = [x for x in edges + ties + [-x for x in ties] if low <= x <= high]
-        return fixed + (int_points(dtype, rng, POINTS) if DTYPES[dtype][1] > 1 else list(range(low, high + 1)))
+        return list(dict.fromkeys(fixed + (distinct_ints(dtype, rng) if DTYPES[dtype][1] > 1 else list(range(low, high + 1)))))
     out = specials(dtype)
     for dst in FLOATS:
         tiny, normal, largest = limits(dst)
@@ -423,9 +435,7 @@ def cast_points(dtype, rng):
         out += near(dtype, 1 + 2.0 ** -SHAPES[dst][0], 2)
     for x in edges:
         out += near(dtype, x, 1) + [rounded(dtype, x + 0.5)]
-    while len(out) < POINTS:
-        out.append(rounded(dtype, spread(dtype, rng) if rng.random() < 0.5 else rng.uniform(-300, 300)))
-    return out
+    return distinct(out, lambda: rounded(dtype, spread(dtype, rng) if rng.random() < 0.5 else rng.uniform(-300, 300)), POINTS)
 
 
 def cast():

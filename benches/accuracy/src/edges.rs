@@ -1,7 +1,9 @@
 //! Where functions have roots, poles and the ends of their ranges.
 //!
 //! All are of mpmath with 300 bits and rounded to f64 once, by the formula that stands with them: an edge that is off
-//! by more than half the points around it is not tried at all. Where they depend on the dtype, those of f32 come
+//! by more than half the points around it is not tried at all. The tests below check all of them to 1e-14; the last digits
+//! rest on mpmath alone. Numbers in [`edges`] itself are where implementations change over, not edges of functions. Where
+//! they depend on the dtype, those of f32 come
 //! first, then those of f64; the least number of all is 2^-149 or 2^-1074, and beyond 2^128 - 2^103 or
 //! 2^1024 - 2^970 a result rounds to infinity.
 
@@ -62,7 +64,7 @@ const SQUARE: Edges = [
 ];
 /// The reciprocals of what rounds to infinity and of the least normal number.
 const RECIPROCAL: Edges =
-    [&[2.9387359346368754e-39, 8.507059173023462e37], &[5.562684646268003e-309, 4.49423283715579e307]];
+    [&[2.9387359646368754e-39, 8.507059173023462e37], &[5.562684646268003e-309, 4.49423283715579e307]];
 /// The least normal number.
 const NORMAL: Edges = [&[1.1754943508222875e-38], &[2.2250738585072014e-308]];
 /// Where `lgamma` rounds to infinity.
@@ -162,22 +164,68 @@ pub fn edges(op: &str, double: bool) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dd::Dd;
+    use std::f64::consts::{LN_2, SQRT_2};
 
-    /// Formulas that a f64 is good enough for: an edge with a wrong digit is far off.
+    #[track_caller]
+    fn near(x: f64, y: f64) {
+        assert!((x - y).abs() <= 1e-14 * y.abs(), "{x} is not {y}");
+    }
+
+    fn two(power: i32) -> f64 {
+        libm::ldexp(1.0, power)
+    }
+
+    /// The square root of a power of 2.
+    fn root_of_two(power: i32) -> f64 {
+        two(power.div_euclid(2)) * if power % 2 == 0 { 1.0 } else { SQRT_2 }
+    }
+
+    fn ln(power: i32) -> f64 {
+        f64::from(power) * LN_2
+    }
+
+    /// `log(erfc(x))`; far out by its asymptotic series, as erfc itself has few bits there or none.
+    fn ln_erfc(x: f64) -> f64 {
+        if x < 9.0 {
+            return libm::erfc(x).ln();
+        }
+        let (mut sum, mut term) = (0.0, 1.0);
+        for k in 0..20 {
+            sum += term;
+            term *= -f64::from(2 * k + 1) / (2.0 * x * x);
+        }
+        -x * x - (x * PI.sqrt()).ln() + sum.ln()
+    }
+
+    /// An edge with a wrong digit is off by more than these formulas in f64 are.
     #[test]
     fn edges_are_where_they_are_said_to_be() {
-        let ln = |power: i32| f64::from(power) * std::f64::consts::LN_2;
         for (double, [over, normal, least, digits]) in
             [(0, [128, -126, -149, 24]), (1, [1024, -1022, -1074, 53])]
         {
-            let near = |x: f64, y: f64| assert!((x - y).abs() <= 1e-7 * y.abs(), "{x} is not {y}");
-            for (at, power) in EXP[double].iter().zip([over, normal, least, least - 1]) {
+            // What rounds to infinity, over `2^over`, and its logarithm.
+            let fraction = 1.0 - two(-digits - 1);
+            let ln_over = ln(over) + (-two(-digits - 1)).ln_1p();
+            near(EXP[double][0], ln_over);
+            for (at, power) in EXP[double][1..].iter().zip([normal, least, least - 1]) {
                 near(*at, ln(power));
             }
+            assert_eq!(EXP2[double], [over, normal, least, least - 1].map(f64::from));
             for (at, power) in ONE[double].iter().zip([-digits, -digits - 1]) {
                 near(*at, ln(power));
             }
-            near(COSH[double][0], ln(over + 1));
+            near(COSH[double][0], ln_over + LN_2);
+            for (at, power) in ERFC[double].iter().zip([normal, least, least - 1]) {
+                near(ln_erfc(*at), ln(power));
+            }
+            near(ln_erfc(-ERFC[double][3]), ln(-digits));
+            near(ln_erfc(ERF[double][0]), ln(-digits - 1));
+            near(TANH[double][0], (ln(digits + 2) + (-two(-digits - 2)).ln_1p()) / 2.0);
+            for (at, power) in GELU[double].iter().zip([normal, least, least - 1]) {
+                near(ln_erfc(-at / SQRT_2) + (-at / 2.0).ln(), ln(power));
+            }
+            near(GELU[double][3] / SQRT_2, -ERFC[double][3]);
             for (at, power) in SILU[double].iter().zip([normal, least, least - 1]) {
                 near(at + (-at).ln(), ln(power));
             }
@@ -190,26 +238,27 @@ mod tests {
             for (at, power) in SOFT_PLUS[double].iter().zip([normal, least, least - 1]) {
                 near(0.75 * at - 0.75f64.ln(), ln(power));
             }
-            // erfc(x) is about e^(-x^2) / (x sqrt(pi)) (1 - 1 / 2x^2 + 3 / 4x^4).
-            let erfc = |x: f64| -x * x - (x * PI.sqrt()).ln() + (-0.5 / (x * x) + 0.75 / x.powi(4)).ln_1p();
-            let close = |x: f64, y: f64| assert!((x - y).abs() <= 1e-4, "{x} is not {y}");
-            for (at, power) in ERFC[double].iter().zip([normal, least, least - 1]) {
-                close(erfc(*at), ln(power));
+            near(SQUARE[double][0], root_of_two(over) * fraction.sqrt());
+            for (at, power) in SQUARE[double][1..].iter().zip([normal, least, least - 1]) {
+                near(*at, root_of_two(power));
             }
-            for (at, power) in GELU[double].iter().zip([normal, least, least - 1]) {
-                close(erfc(-at * 0.5f64.sqrt()) + (-at / 2.0).ln(), ln(power));
-            }
-            near(GELU[double][3] * 0.5f64.sqrt(), -ERFC[double][3]);
-            near(LGAMMA[double][0].ln() + (LGAMMA[double][0].ln() - 1.0).ln(), ln(over));
-            for (at, power) in SQUARE[double].iter().zip([over, normal, least, least - 1]) {
-                near(2.0 * at.ln(), ln(power));
-            }
-            near(RECIPROCAL[double][0].ln(), ln(-over));
-            near(RECIPROCAL[double][1].ln(), ln(-normal));
-            near(2.0 * TRIGAMMA[double][0].ln(), ln(-over));
+            near(RECIPROCAL[double][0], two(-over) / fraction);
+            near(RECIPROCAL[double][1], two(-normal));
+            near(TRIGAMMA[double][0], root_of_two(-over) / fraction.sqrt());
+            // Beside x (log(x) - 1) all else is nothing.
+            let at = LGAMMA[double][0];
+            near(at * two(-over / 2) * two(-over / 2) * (at.ln() - 1.0), fraction);
         }
-        for root in LGAMMA_ROOTS {
-            assert!(libm::lgamma(root).abs() < 1e-8, "{root}");
-        }
+        assert_eq!([NORMAL[0][0], NORMAL[1][0]], [f64::from(f32::MIN_POSITIVE), f64::MIN_POSITIVE]);
+    }
+
+    #[test]
+    fn roots_are_where_the_sign_changes() {
+        let changes = |f: fn(Dd) -> Dd, root: f64| {
+            let sides = [1.0 - 1e-14, 1.0 + 1e-14].map(|part| f(Dd::from(root * part)).0 > 0.0);
+            assert!(sides[0] != sides[1], "{root}");
+        };
+        LGAMMA_ROOTS.into_iter().for_each(|root| changes(Dd::lgamma, root));
+        DIGAMMA_ROOTS.into_iter().for_each(|root| changes(Dd::digamma, root));
     }
 }

@@ -61,7 +61,7 @@ pub struct Record {
 
 impl Record {
     /// Opens a file and takes over what it holds, if that was measured under the same header and `fresh` is not
-    /// set; else the file is begun anew. Also where what it held is kept, if it held something.
+    /// set; else the file is begun anew. Also where what it held is kept, if it held something, understood or not.
     pub fn open(path: &Path, header: &Header, fresh: bool) -> Result<(Record, Option<PathBuf>), String> {
         let fail = |e: std::io::Error| format!("{}: {e}", path.display());
         let known = read(path);
@@ -76,11 +76,14 @@ impl Record {
             std::fs::create_dir_all(dir).map_err(fail)?;
         }
         let mut old = None;
-        if known.is_some_and(|(_, lines)| !lines.is_empty()) {
-            let mut name = path.as_os_str().to_owned();
-            name.push(".old");
+        let holds = match &known {
+            Some((_, lines)) => !lines.is_empty(),
+            None => std::fs::metadata(path).is_ok_and(|file| file.len() > 0),
+        };
+        if holds {
+            let name = free_name(path);
             std::fs::rename(path, &name).map_err(fail)?;
-            old = Some(PathBuf::from(name));
+            old = Some(name);
         }
         let file = options.write(true).create(true).truncate(true).open(path).map_err(fail)?;
         let mut record = Record { path: path.to_owned(), file, lines: Vec::new() };
@@ -107,7 +110,21 @@ impl Record {
     }
 }
 
-/// Header and lines; a last line that was cut off is left out. `None` where there is no such file.
+/// A name beside the file that nothing has yet.
+fn free_name(path: &Path) -> PathBuf {
+    let name = |number: usize| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".old");
+        if number > 1 {
+            name.push(format!(".{number}"));
+        }
+        PathBuf::from(name)
+    };
+    // A link to nothing counts, too: renaming would replace it.
+    (1..).map(name).find(|name| name.symlink_metadata().is_err()).expect("there are numbers enough")
+}
+
+/// Header and lines; a last line that was cut off is left out. `None` where there is no such file, or no header in it.
 pub fn read(path: &Path) -> Option<(Header, Vec<Measured>)> {
     let mut lines = BufReader::new(File::open(path).ok()?).lines().map_while(Result::ok);
     let header = serde_json::from_str(&lines.next()?).ok()?;
@@ -118,11 +135,45 @@ pub fn read(path: &Path) -> Option<(Header, Vec<Measured>)> {
 mod tests {
     use super::*;
 
+    /// A file of the test's own, which is not there.
+    fn place(test: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("ep-compare-{test}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        path.join("record.jsonl")
+    }
+
+    fn header(build: &str) -> Header {
+        Header { builds: vec![build.into()], ..Header::default() }
+    }
+
+    fn line(id: &str) -> Measured {
+        Measured { id: id.into(), threads: 1, ..Measured::default() }
+    }
+
+    #[test]
+    fn no_record_is_lost() {
+        let path = place("kept");
+        // Half an hour under one header, a line under the next, and something else.
+        let mut kept = Vec::new();
+        for (build, ids) in [("a", &["x", "y"][..]), ("b", &["x"]), ("c", &[])] {
+            let (mut record, old) = Record::open(&path, &header(build), false).unwrap();
+            kept.extend(old);
+            ids.iter().for_each(|id| record.add(line(id)).unwrap());
+        }
+        std::fs::write(&path, "not a header\n").unwrap();
+        kept.extend(Record::open(&path, &header("d"), true).unwrap().1);
+        let lines = |path: &PathBuf| read(path).map(|(h, lines)| (h.builds.concat(), lines.len()));
+        assert_eq!(lines(&kept[0]), Some(("a".into(), 2)));
+        assert_eq!(lines(&kept[1]), Some(("b".into(), 1)));
+        assert_eq!(std::fs::read_to_string(&kept[2]).unwrap(), "not a header\n");
+        assert_eq!(kept.len(), 3, "{kept:?}");
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
     #[test]
     fn a_record_goes_on_under_the_same_header() {
-        let path = std::env::temp_dir().join(format!("ep-compare-{}.jsonl", std::process::id()));
-        let header = Header { builds: vec!["a".into()], ..Header::default() };
-        let line = |id: &str| Measured { id: id.into(), threads: 1, ..Measured::default() };
+        let path = place("same");
+        let header = header("a");
         let (mut record, lost) = Record::open(&path, &header, true).unwrap();
         assert!(lost.is_none() && record.lines.is_empty());
         record.add(line("x")).unwrap();
@@ -131,14 +182,13 @@ mod tests {
         assert!(lost.is_none() && record.has("x", 1, 0) && !record.has("x", 2, 0) && !record.has("y", 1, 0));
         record.add(line("y")).unwrap();
         drop(record);
-        let other = Header { builds: vec!["b".into()], ..Header::default() };
+        let other = self::header("b");
         assert_eq!(Record::open(&path, &header, false).unwrap().0.lines.len(), 2);
         let (record, lost) = Record::open(&path, &other, false).unwrap();
         assert!(record.lines.is_empty());
         // A measurement takes half an hour.
         let old = lost.unwrap();
         assert_eq!(read(&old).map(|(h, lines)| (h == header, lines.len())), Some((true, 2)));
-        std::fs::remove_file(&path).unwrap();
-        std::fs::remove_file(&old).unwrap();
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 }

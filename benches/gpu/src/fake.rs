@@ -42,6 +42,16 @@ impl Alone {
         Runtime::builder().linked_with::<CudaProvider>(self.config(options)).build().unwrap()
     }
 
+    /// Whether work was queued since the last wait, whatever that came to.
+    pub fn has_pending(&self) -> bool {
+        let log = self.fake.log();
+        let queued = |line: &&String| {
+            let queues = line.contains("Async(") || line.starts_with("cuLaunch");
+            (queues && line.ends_with("= 0")) || line.starts_with("cuStreamSynchronize(")
+        };
+        log.iter().rfind(queued).is_some_and(|last| !last.starts_with("cuStreamSynchronize("))
+    }
+
     /// How often a function was called.
     pub fn calls(&self, name: &str) -> usize {
         self.fake.log().iter().filter(|line| line.starts_with(&format!("{name}("))).count()

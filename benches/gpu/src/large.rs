@@ -2,7 +2,7 @@
 
 mod launches;
 
-use crate::operands::{Copier, arguments, primitive};
+use crate::operands::{Copier, arguments, primitive, settled};
 use ep_core::{DType, Result};
 use ep_registry::{Buffer, Device, Runtime, Stream};
 use half::f16;
@@ -73,9 +73,13 @@ pub fn check(
     for check in launches::all(&operands)? {
         let dtype = check.row.output.dtype()?;
         let windows: Vec<u64> = windows(check.count, dtype.bytes_for_bounds()).into_iter().collect();
-        let compared = room.compare(&check, dtype, &windows, n);
         let behind = check.count * dtype.bytes_for_bounds();
-        let (failed, messages) = match compared.and_then(|found| room.compare_behind(behind, n, found)) {
+        // The destination is another launch's next, or is dropped.
+        let compared = settled(&stream, || {
+            let found = room.compare(&check, dtype, &windows, n)?;
+            room.compare_behind(behind, n, found)
+        });
+        let (failed, messages) = match compared {
             Ok(found) => found,
             Err(e) => (1, vec![e.context(check.row.op.clone()).to_string()]),
         };
@@ -96,7 +100,7 @@ struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// The elements that are wrong, and messages of the first.
+    /// The elements that are wrong, and messages of the first. After an error work may be pending.
     fn compare(
         &self,
         check: &Check<'_>,
@@ -154,9 +158,10 @@ impl Room<'_> {
         if bytes == 0 {
             return Ok((failed, messages));
         }
-        // SAFETY: both ranges are inside their buffers, and live until the wait.
-        let queued = unsafe { self.copier.queue(self.stream, self.dst + end, self.window.address(), bytes) };
-        self.stream.sync().and(queued)?;
+        // SAFETY: both ranges are inside their buffers, and live until `settled` has waited.
+        settled(self.stream, || unsafe {
+            self.copier.queue(self.stream, self.dst + end, self.window.address(), bytes)
+        })?;
         let (strays, message) = strays(end, &self.window.download::<u8>()?[..bytes as usize]);
         messages.extend(message.filter(|_| messages.len() < KEPT));
         Ok((failed + strays, messages))
@@ -173,6 +178,31 @@ fn strays(from: u64, bytes: &[u8]) -> (u64, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::{Alone, Setup};
+    use ep_core::Error;
+
+    /// Whichever call of the driver fails, in the making of operands or in the first launch.
+    #[test]
+    fn nothing_is_pending_when_operands_are_dropped() {
+        let alone = Alone::new(Setup::default());
+        let runtime = alone.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        let run = |failing: u64| {
+            alone.fake.fail(failing, 2);
+            check(&runtime, device, 1_100_003, |_| Err(Error::internal("one is enough"))).unwrap_err()
+        };
+        run(0);
+        let calls = alone.fake.log().len() as u64;
+        assert!(
+            alone.calls("cuLaunchKernel") + alone.calls("cuLaunchKernelEx") > 0,
+            "{:?}",
+            alone.fake.log()
+        );
+        for failing in 0..=calls {
+            let e = run(failing);
+            assert!(!alone.has_pending(), "call {failing} fails, {e}: {:?}", alone.fake.log());
+        }
+    }
 
     #[test]
     fn windows_lie_at_the_ends_and_around_powers_of_two() {

@@ -18,6 +18,17 @@ pub fn sets(bytes: u64) -> usize {
     ROTATION.div_ceil(bytes.max(1)).clamp(1, MOST_SETS) as usize
 }
 
+/// Queues work, and waits for it also where only part of it could be queued: what it uses may be dropped then.
+///
+/// # Errors
+/// Those of `queue`, else those of the work.
+pub fn settled<T>(stream: &Stream, queue: impl FnOnce() -> Result<T>) -> Result<T> {
+    let queued = queue();
+    let done = stream.sync();
+    let value = queued?;
+    done.map(|()| value)
+}
+
 /// Copies within a device.
 pub struct Copier {
     memcpy: Primitive<Memcpy>,
@@ -112,16 +123,16 @@ impl Operand {
         let fresh = content(tensor, tensor.count().min(FRESH))?;
         let first = device.upload::<u8>(&fresh)?;
         let mut done = fresh.len() as u64;
-        // SAFETY: inside the buffers, which are apart and live until the wait below.
-        unsafe {
+        // SAFETY: inside the buffers, which are apart and live until `settled` has waited.
+        settled(stream, || unsafe {
             copier.queue(stream, first.address(), address, done)?;
             while done < bytes {
                 let next = done.min(bytes - done);
                 copier.queue(stream, address, address + done, next)?;
                 done += next;
             }
-        }
-        stream.sync()?;
+            Ok(())
+        })?;
         Ok(Operand { buffer, address })
     }
 }

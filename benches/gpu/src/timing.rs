@@ -1,6 +1,6 @@
 //! Times of work on a device, by its events.
 
-use crate::operands::{Copier, Launches, sets};
+use crate::operands::{Copier, Launches, sets, settled};
 use ep_core::{DType, Result};
 use ep_registry::{Device, Event, Stream};
 use std::collections::HashMap;
@@ -16,11 +16,16 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Microseconds of one of `count` launches that `queue` makes: the median over repeated rotations.
+/// Microseconds of one of `count` launches that `queue` makes: the median over repeated rotations. None is pending on return,
+/// also after an error.
 ///
 /// # Errors
 /// Those of `queue`, and the device's.
-pub fn time(stream: &Stream, count: usize, mut queue: impl FnMut() -> Result<()>) -> Result<f64> {
+pub fn time(stream: &Stream, count: usize, queue: impl FnMut() -> Result<()>) -> Result<f64> {
+    settled(stream, || rotations(stream, count, queue))
+}
+
+fn rotations(stream: &Stream, count: usize, mut queue: impl FnMut() -> Result<()>) -> Result<f64> {
     // Kernels are loaded, algorithms chosen and clocks raised before.
     queue()?;
     queue()?;
@@ -71,14 +76,36 @@ impl Copies {
 /// # Errors
 /// The provider's.
 pub fn row(stream: &Stream, launches: &Launches<'_>) -> Result<f64> {
-    let us = time(stream, launches.len(), || launches.queue(stream));
-    // Also where it failed: nothing may use the operands when they go.
-    stream.sync()?;
-    us
+    time(stream, launches.len(), || launches.queue(stream))
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::fake::{Alone, Setup};
+    use crate::operands::Copier;
+    use ep_core::{DType, Error};
+
+    #[test]
+    fn what_was_queued_before_an_error_is_waited_for() {
+        let alone = Alone::new(Setup::default());
+        let runtime = alone.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        let (stream, copier) = (device.stream().unwrap(), Copier::new(&runtime, device).unwrap());
+        let [x, y] = [0; 2].map(|_| device.alloc(DType::U8, 1 << 20).unwrap());
+        for good in 0..4 {
+            alone.fake.fail(0, 0);
+            let mut left = good;
+            let timed = super::time(&stream, 1, || {
+                // SAFETY: whole buffers, which live until `time` has waited.
+                unsafe { copier.queue(&stream, x.address(), y.address(), 1 << 20) }?;
+                left -= 1;
+                if left < 0 { Err(Error::internal("no more")) } else { Ok(()) }
+            });
+            assert_eq!(timed.unwrap_err().message(), "no more");
+            assert!(!alone.has_pending(), "after {good}: {:?}", alone.fake.log());
+        }
+    }
+
     #[test]
     fn the_middle_is_taken() {
         assert_eq!(super::median(vec![5.0, 1.0, 3.0]), 3.0);

@@ -5,10 +5,16 @@
 //! together in a stage in the first-level cache and leave it in whole lines by streaming stores, however
 //! narrow or misaligned the pieces are.
 
+#[cfg(target_arch = "x86_64")]
+mod streaming;
+#[cfg(test)]
+pub(super) mod tests;
+
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
 use crate::isa::{Body, Isa};
 use crate::kernels::raw;
 use crate::kernels::stream::{STREAM_BYTES, reaches};
-use std::mem::MaybeUninit;
 
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
@@ -195,13 +201,14 @@ pub(super) unsafe fn write<P: Producer>(isa: Isa, streaming: bool, dst: *mut u8,
         return unsafe { streaming::write(isa, dst, producer) };
     }
     let _ = streaming;
-    isa.dispatch(Plain { dst, producer });
+    isa.dispatch(Plain { dst, producer, own: owning(isa) });
 }
 
 /// Made only under the promises of [`write`].
 struct Plain<P> {
     dst: *mut u8,
     producer: P,
+    own: Own,
 }
 
 impl<P: Producer> Body for Plain<P> {
@@ -213,7 +220,7 @@ impl<P: Producer> Body for Plain<P> {
         unsafe {
             let written = self.producer.written();
             let end = if written >= OWN_BYTES { self.dst.add(written) } else { self.dst };
-            self.producer.run(&mut Direct { at: self.dst, end });
+            self.producer.run(&mut Direct { at: self.dst, end, own: self.own });
         }
     }
 }
@@ -221,8 +228,9 @@ impl<P: Producer> Body for Plain<P> {
 /// Writes to the next address of the output.
 struct Direct {
     at: *mut u8,
-    /// What lies before it is asked for ahead of long copies.
+    /// What lies before it is asked for ahead of long copies; the start, where nothing is.
     end: *mut u8,
+    own: Own,
 }
 
 /// Bytes of a task's output from which little of it is in second-level cache.
@@ -255,24 +263,37 @@ unsafe fn copy_owning(dst: *mut u8, src: *const u8, bytes: usize, ahead: usize) 
     }
 }
 
-impl Direct {
-    /// Not inlined, so that short rows have a short loop.
-    ///
-    /// # Safety
-    /// As for [`Sink::put`].
-    #[inline(never)]
-    unsafe fn put_long(&mut self, src: *const u8, bytes: usize) {
-        // None are asked for behind the end, which may be another task's.
-        let left = self.end.addr().saturating_sub(self.at.addr());
-        // SAFETY: the caller's promise.
-        unsafe {
-            if left > bytes {
-                copy_owning(self.at, src, bytes, OWN_AHEAD.min(left - bytes));
-            } else {
-                copy(self.at, src, bytes);
-            }
-        }
+/// [`copy_owning`] compiled for a level. A call, so that short rows have a short loop.
+type Own = unsafe fn(*mut u8, *const u8, usize, usize);
+
+/// That of a level.
+fn owning(isa: Isa) -> Own {
+    #[cfg(target_arch = "x86_64")]
+    match isa.level() {
+        Level::Baseline => copy_owning,
+        Level::Avx2 => own_avx2,
+        Level::Avx512 | Level::Amx => own_avx512,
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = isa;
+        copy_owning
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+unsafe fn own_avx2(dst: *mut u8, src: *const u8, bytes: usize, ahead: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { copy_owning(dst, src, bytes, ahead) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512cd")]
+unsafe fn own_avx512(dst: *mut u8, src: *const u8, bytes: usize, ahead: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { copy_owning(dst, src, bytes, ahead) }
 }
 
 impl Sink for Direct {
@@ -291,10 +312,12 @@ impl Sink for Direct {
 
     #[inline(always)]
     unsafe fn put(&mut self, src: *const u8, bytes: usize) {
-        // SAFETY: the caller's promise.
+        // None are asked for behind the end, which may be another task's.
+        let left = self.end.addr().saturating_sub(self.at.addr());
+        // SAFETY: the caller's promise; `own` is of a level that the CPU has.
         unsafe {
-            if bytes >= OWN_COPY {
-                self.put_long(src, bytes);
+            if bytes >= OWN_COPY && left > bytes {
+                (self.own)(self.at, src, bytes, OWN_AHEAD.min(left - bytes));
             } else {
                 copy(self.at, src, bytes);
             }
@@ -308,340 +331,6 @@ impl Sink for Direct {
         unsafe {
             pattern.write(self.at, bytes);
             self.advance(bytes);
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod streaming {
-    use super::*;
-    use crate::isa::Level;
-    use crate::kernels::stream::{Parts, Store, Whole, fence};
-    use std::marker::PhantomData;
-
-    pub(super) unsafe fn write<P: Producer>(isa: Isa, dst: *mut u8, producer: P) {
-        // SAFETY: the caller's promises; an `Isa` of a level exists only if the CPU has its features.
-        unsafe {
-            match isa.level() {
-                Level::Baseline => run::<P, Parts>(dst, producer),
-                Level::Avx2 => run_avx2(dst, producer),
-                Level::Avx512 | Level::Amx => run_avx512(dst, producer),
-            }
-        }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-    unsafe fn run_avx2<P: Producer>(dst: *mut u8, producer: P) {
-        // SAFETY: the caller's promises.
-        unsafe { run::<P, Parts>(dst, producer) }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512cd")]
-    unsafe fn run_avx512<P: Producer>(dst: *mut u8, producer: P) {
-        // SAFETY: the caller's promises.
-        unsafe { run::<P, Whole>(dst, producer) }
-    }
-
-    #[inline(always)]
-    unsafe fn run<P: Producer, L: Store>(dst: *mut u8, producer: P) {
-        let skip = dst.addr() % LINE;
-        let mut stage = Stage([MaybeUninit::uninit(); CAPACITY]);
-        let mut sink = Streaming::<L> {
-            stage: stage.0.as_mut_ptr().cast(),
-            base: dst.wrapping_sub(skip),
-            skip,
-            done: 0,
-            len: skip,
-            store: PhantomData,
-        };
-        // SAFETY: the caller's promises.
-        unsafe {
-            producer.run(&mut sink);
-            sink.finish();
-        }
-    }
-
-    /// Bytes that stay in the stage for a while before they are stored, so that they are in the cache by then:
-    /// a line read while parts of it still wait to be written there would have to wait for all stores before.
-    const LAG: usize = 1024;
-    /// Bytes stored at once at least.
-    const BATCH: usize = 4 * LINE;
-    /// Little more than that and the room, as what the stage takes of the first-level cache is missing elsewhere.
-    const CAPACITY: usize = LAG + BATCH + ROOM;
-    /// Longer fills are stored directly.
-    const LONG_FILL: usize = 1024;
-    /// Bytes prefetched ahead in a long copy.
-    const AHEAD: usize = 2048;
-    /// Copies of this size and up go along several pages at once.
-    const MANY_PAGES: usize = 64 << 10;
-
-    #[repr(C, align(64))]
-    struct Stage([MaybeUninit<u8>; CAPACITY]);
-
-    /// Stages what it takes, at the same places in lines as in the output.
-    struct Streaming<L> {
-        stage: *mut u8,
-        /// Where in the output the stage starts, a line.
-        base: *mut u8,
-        /// Bytes of the first line before the output; 0 once that line is stored.
-        skip: usize,
-        /// Bytes of the stage that are stored, whole lines.
-        done: usize,
-        /// Bytes in the stage.
-        len: usize,
-        store: PhantomData<L>,
-    }
-
-    impl<L: Store> Streaming<L> {
-        /// Stores the whole lines of the first `len` bytes of the stage.
-        ///
-        /// # Safety
-        /// All that was taken is part of the output.
-        #[inline(always)]
-        unsafe fn drain(&mut self, len: usize) {
-            let end = len - len % LINE;
-            // SAFETY: lines that are full are part of the output, from `skip` in the first.
-            unsafe {
-                if self.skip > 0 && end > 0 {
-                    copy(self.base.add(self.skip), self.stage.add(self.skip), LINE - self.skip);
-                    (self.skip, self.done) = (0, LINE);
-                }
-                while self.done < end {
-                    L::line(self.base.add(self.done), self.stage.add(self.done));
-                    self.done += LINE;
-                }
-            }
-        }
-
-        /// Makes room at the end of the stage.
-        ///
-        /// # Safety
-        /// All that was taken is part of the output.
-        #[cold]
-        #[inline(never)]
-        unsafe fn restart(&mut self) {
-            // SAFETY: what is not stored is moved within the stage; the output goes on where that was.
-            unsafe {
-                self.stage.copy_from(self.stage.add(self.done), self.len - self.done);
-                self.base = self.base.add(self.done);
-            }
-            self.len -= self.done;
-            self.done = 0;
-        }
-
-        /// Stores all that is in the stage, the last bytes with ordinary stores.
-        ///
-        /// # Safety
-        /// All that was taken is part of the output.
-        unsafe fn finish(&mut self) {
-            // SAFETY: what is left is part of one line of the output.
-            unsafe {
-                self.drain(self.len);
-                let start = self.done + self.skip;
-                copy(self.base.add(start), self.stage.add(start), self.len - start);
-            }
-            fence();
-        }
-
-        /// Fills the line that is begun with what `write` writes for it, of `bytes` bytes to come, and stores all;
-        /// returns how many bytes that took. The next line of the output is `base` then.
-        ///
-        /// # Safety
-        /// More bytes are to come than the line lacks, all part of the output.
-        #[inline(always)]
-        unsafe fn complete(&mut self, write: impl FnOnce(*mut u8, usize)) -> usize {
-            let head = self.len.wrapping_neg() % LINE;
-            // SAFETY: the caller's promise; a line more fits the stage.
-            unsafe {
-                write(self.room(head), head);
-                self.len += head;
-                self.drain(self.len);
-                self.base = self.base.add(self.len);
-            }
-            (self.len, self.done) = (0, 0);
-            head
-        }
-    }
-
-    impl<L: Store> Sink for Streaming<L> {
-        const STREAMS: bool = true;
-
-        #[inline(always)]
-        unsafe fn room(&mut self, bytes: usize) -> *mut u8 {
-            // SAFETY: the output is as long as what was taken; there is room for `bytes` after a restart, as less than
-            // the lag and a batch is left then.
-            unsafe {
-                if self.len - self.done >= LAG + BATCH {
-                    self.drain(self.len - LAG);
-                }
-                if self.len + bytes > CAPACITY {
-                    self.restart();
-                }
-                self.stage.add(self.len)
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn advance(&mut self, bytes: usize) {
-            self.len += bytes;
-        }
-
-        #[inline(always)]
-        unsafe fn put(&mut self, src: *const u8, bytes: usize) {
-            // SAFETY: the caller's promise; the parts are one after the other within `bytes`, and lines are stored
-            // directly when the stage is empty.
-            unsafe {
-                let in_lines = self.len.is_multiple_of(LINE) && bytes.is_multiple_of(LINE);
-                if bytes <= ROOM && !in_lines {
-                    copy(self.room(bytes), src, bytes);
-                    return self.advance(bytes);
-                }
-                let head = self.complete(|to, head| copy(to, src, head));
-                let (src, lines) = (src.add(head), (bytes - head) / LINE * LINE);
-                let mut done = 0;
-                if lines >= MANY_PAGES {
-                    L::copy(self.base, src, lines);
-                    done = lines;
-                }
-                while done + AHEAD < lines {
-                    prefetch(src.wrapping_add(done + AHEAD), 1);
-                    L::line(self.base.add(done), src.add(done));
-                    done += LINE;
-                }
-                while done < lines {
-                    L::line(self.base.add(done), src.add(done));
-                    done += LINE;
-                }
-                self.base = self.base.add(lines);
-                let tail = bytes - head - lines;
-                copy(self.stage, src.add(lines), tail);
-                self.len = tail;
-            }
-        }
-
-        #[inline(always)]
-        unsafe fn fill(&mut self, pattern: &Pattern, bytes: usize) {
-            // SAFETY: as for `put`.
-            unsafe {
-                if bytes <= LONG_FILL {
-                    pattern.write(self.room(bytes), bytes);
-                    return self.advance(bytes);
-                }
-                let head = self.complete(|to, head| pattern.write(to, head));
-                let (line, lines) = (pattern.line(head), (bytes - head) / LINE * LINE);
-                let mut done = 0;
-                while done < lines {
-                    L::line(self.base.add(done), line);
-                    done += LINE;
-                }
-                self.base = self.base.add(lines);
-                let tail = bytes - head - lines;
-                copy(self.stage, line, tail);
-                self.len = tail;
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-    use crate::kernels::check::Buffer;
-    use crate::kernels::testing::Rng;
-    use std::cell::Cell;
-
-    thread_local! {
-        /// What [`streams`] says on this thread, if set.
-        pub(super) static FORCED: Cell<Option<bool>> = const { Cell::new(None) };
-    }
-
-    /// Calls `test` on every instruction set, with plain and with streaming stores at every size.
-    pub(in crate::kernels) fn everywhere(mut test: impl FnMut(Isa)) {
-        for streaming in [false, true] {
-            FORCED.set(Some(streaming));
-            for isa in Isa::available() {
-                test(isa);
-            }
-        }
-        FORCED.set(None);
-    }
-
-    enum Piece {
-        Put(Vec<u8>),
-        Fill([u8; 16], usize, usize),
-        Room(Vec<u8>),
-    }
-
-    struct Pieces<'a>(&'a [Piece]);
-
-    impl Producer for Pieces<'_> {
-        #[inline(always)]
-        unsafe fn run<S: Sink>(self, sink: &mut S) {
-            for piece in self.0 {
-                // SAFETY: the test's output has room for all pieces.
-                unsafe {
-                    match piece {
-                        Piece::Put(bytes) => sink.put(bytes.as_ptr(), bytes.len()),
-                        Piece::Fill(value, size, n) => sink.fill(&Pattern::new(value, *size), *n),
-                        Piece::Room(bytes) => {
-                            sink.room(bytes.len()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-                            sink.advance(bytes.len());
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn pieces_of_any_size_come_out_in_order() {
-        let mut rng = Rng::new();
-        for round in 0..400 {
-            let mut pieces = Vec::new();
-            let mut want = Vec::new();
-            for _ in 0..rng.next() % 20 {
-                let most = [9, 70, 600, 10_000][(rng.next() % 4) as usize];
-                let n = (rng.next() % most) as usize;
-                match rng.next() % 3 {
-                    0 => {
-                        let n = if round % 2 == 0 { n.next_multiple_of(LINE) } else { n };
-                        let bytes = rng.bytes(n);
-                        want.extend_from_slice(&bytes);
-                        pieces.push(Piece::Put(bytes));
-                    }
-                    1 => {
-                        let size = 1 << (rng.next() % 5);
-                        let value: [u8; 16] = rng.bytes(16).try_into().unwrap();
-                        want.extend((0..n).map(|i| value[i % size]));
-                        pieces.push(Piece::Fill(value, size, n));
-                    }
-                    _ => {
-                        let bytes = rng.bytes(n.min(ROOM));
-                        want.extend_from_slice(&bytes);
-                        pieces.push(Piece::Room(bytes));
-                    }
-                }
-            }
-            for isa in Isa::available() {
-                for streaming in [false, true] {
-                    let mut dst = Buffer::poisoned(want.len(), round % 16 + 1);
-                    // SAFETY: the buffer has room for all pieces.
-                    unsafe { write(isa, streaming, dst.ptr(), Pieces(&pieces)) };
-                    assert!(dst.into_bytes() == want, "{isa}, streaming: {streaming}, {} bytes", want.len());
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn copies_of_any_size() {
-        let src = Rng::new().bytes(2000);
-        for n in 0..1200 {
-            let mut dst = Buffer::poisoned(n, n % 16 + 1);
-            // SAFETY: both sides have `n` bytes.
-            unsafe { copy(dst.ptr(), src[n % 7..].as_ptr(), n) };
-            assert!(dst.into_bytes() == src[n % 7..][..n], "{n}");
         }
     }
 }

@@ -37,17 +37,22 @@ const STEP_BYTES: usize = 512;
 /// The most bytes of one operand computed at a time.
 pub(crate) const MOST_STEP_BYTES: usize = 1024;
 
-/// Reads [`STREAM_ENV`], for the whole process.
+/// Reads [`STREAM_ENV`], for the whole process, from now on.
 ///
 /// # Errors
 /// `InvalidArgument` when it is not a number.
 pub(crate) fn configure() -> Result<()> {
-    let Some(word) = std::env::var_os(STREAM_ENV).filter(|word| !word.is_empty()) else { return Ok(()) };
-    let word = word.to_string_lossy();
-    let least =
-        word.parse().map_err(|e| Error::invalid(format!("{STREAM_ENV}={word} (change or unset it): {e}")))?;
-    LEAST.store(least, Ordering::Relaxed);
+    let word = std::env::var_os(STREAM_ENV).unwrap_or_default();
+    LEAST.store(least(&word.to_string_lossy())?, Ordering::Relaxed);
     Ok(())
+}
+
+/// The threshold that the variable's value asks for; empty for none.
+fn least(word: &str) -> Result<usize> {
+    if word.is_empty() {
+        return Ok(usize::MAX);
+    }
+    word.parse().map_err(|e| Error::invalid(format!("{STREAM_ENV}={word} (change or unset it): {e}")))
 }
 
 /// Whether `bytes` reach the threshold `usual`, or the one that tests ask for.
@@ -426,5 +431,21 @@ unsafe fn lines_by<L: Store>(to: *mut u8, from: *const u8, bytes: usize) {
     for line in (0..bytes).step_by(LINE) {
         // SAFETY: a line within `bytes`.
         unsafe { L::line(to.add(line), from.add(line)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_core::Code;
+
+    #[test]
+    fn the_variable_is_a_number_or_empty() {
+        assert_eq!((least(""), least("1"), least("0")), (Ok(usize::MAX), Ok(1), Ok(0)));
+        for word in ["no", "-1", "1 MiB"] {
+            let e = least(word).unwrap_err();
+            assert_eq!(e.code(), Code::InvalidArgument);
+            assert!(e.message().contains(&format!("{STREAM_ENV}={word} (change or unset it)")), "{e}");
+        }
     }
 }

@@ -7,7 +7,8 @@ use ep_core::provider::{
     MemoryKind, MemoryStats, Options, Provider, Registrar, Stream, StreamOptions, Updated,
 };
 use ep_core::{DType, Error, Result};
-use ep_registry::Runtime;
+use ep_registry::config::ProviderConfig;
+use ep_registry::{Builder, Runtime};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,43 +69,57 @@ pub struct Sim {
     pub fail_next_event: AtomicBool,
     pub fail_queries: AtomicBool,
     pub fail_next_copy: AtomicBool,
+    pub fail_syncs: AtomicBool,
+    pub fail_adoption: AtomicBool,
+    /// Whether copies and recordings come with a message.
+    pub talks: AtomicBool,
 }
 
 impl Sim {
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn talk(&self) {
+        if self.talks.load(Ordering::Relaxed) {
+            tracing::info!("in the middle of a call");
+        }
+    }
 }
 
-/// The simulation that the next provider instance gets.
+/// The simulation that the next provider instances get.
 static NEXT: Mutex<Option<Arc<Sim>>> = Mutex::new(None);
 
-struct Late(Arc<Sim>);
-struct LateDevice(Arc<Sim>, HostAllocator);
+/// `WHOLE` has kernels and graphs, and reads the device's memory. The other allocates and writes it only.
+struct Late<const WHOLE: bool>(Arc<Sim>);
+struct LateDevice<const WHOLE: bool>(Arc<Sim>, HostAllocator);
 struct LateStream(Arc<Sim>, u64);
 struct LateEvent(Arc<Sim>, u64);
 struct LateAllocator(Arc<Sim>, HostAllocator);
 struct LateGraph(Vec<(u64, u64, u64)>);
 struct Nothing;
 
-impl Provider for Late {
-    type Device = LateDevice;
+impl<const WHOLE: bool> Provider for Late<WHOLE> {
+    type Device = LateDevice<WHOLE>;
     const NAME: &'static str = "late";
     const VERSION: &'static str = "1";
 
-    fn create(_: Host, _: &Options) -> Result<Late> {
-        Ok(Late(NEXT.lock().unwrap().take().unwrap()))
+    fn create(_: Host, _: &Options) -> Result<Self> {
+        Ok(Late(NEXT.lock().unwrap().clone().unwrap()))
     }
 
     fn device_count(&self) -> Result<u32> {
         Ok(1)
     }
 
-    fn open_device(&self, _: u32) -> Result<LateDevice> {
+    fn open_device(&self, _: u32) -> Result<LateDevice<WHOLE>> {
         Ok(LateDevice(self.0.clone(), HostAllocator::default()))
     }
 
     fn register(&self, registrar: &mut Registrar<'_, Self>) -> Result<()> {
+        if !WHOLE {
+            return Ok(());
+        }
         let registrar = registrar.device_kind("late");
         registrar
             .add(Factory::<Add, _, _>::new("add", |_, _| Ok(Nothing)).dtypes([[DType::F32]]).capturable())?;
@@ -112,19 +127,19 @@ impl Provider for Late {
     }
 }
 
-impl Kernel<Add, LateDevice> for Nothing {
+impl<const WHOLE: bool> Kernel<Add, LateDevice<WHOLE>> for Nothing {
     unsafe fn launch(&self, _: &LateStream, _: &AddArgs) -> Result<()> {
         Ok(())
     }
 }
 
-impl Kernel<Permute, LateDevice> for Nothing {
+impl<const WHOLE: bool> Kernel<Permute, LateDevice<WHOLE>> for Nothing {
     unsafe fn launch(&self, _: &LateStream, _: &PermuteArgs) -> Result<()> {
         Ok(())
     }
 }
 
-impl Device for LateDevice {
+impl<const WHOLE: bool> Device for LateDevice<WHOLE> {
     type Stream = LateStream;
     type Event = LateEvent;
     type Allocator = LateAllocator;
@@ -132,24 +147,35 @@ impl Device for LateDevice {
     const FOREIGN_STREAMS: Option<ForeignStreams<Self>> = Some(ForeignStreams {
         kind: QUEUES,
         native: |stream| Ok(stream.1),
-        adopt: |device, queue| Ok(LateStream(device.0.clone(), queue)),
+        adopt: |device, queue| {
+            if device.0.fail_adoption.load(Ordering::Relaxed) {
+                return Err(Error::unsupported("the queue is not adopted"));
+            }
+            Ok(LateStream(device.0.clone(), queue))
+        },
     });
 
-    const GRAPHS: Option<Graphs<Self>> = Some(Graphs {
-        begin: |stream| {
-            stream.0.state().recordings.insert(stream.1, Vec::new());
-            Ok(())
-        },
-        end: |stream| Ok(Box::new(LateGraph(stream.recorded()))),
-    });
+    const GRAPHS: Option<Graphs<Self>> = if WHOLE {
+        Some(Graphs {
+            begin: |stream| {
+                stream.0.talk();
+                stream.0.state().recordings.insert(stream.1, Vec::new());
+                Ok(())
+            },
+            end: |stream| Ok(Box::new(LateGraph(stream.recorded()))),
+        })
+    } else {
+        None
+    };
 
     fn info(&self) -> DeviceInfo {
         let spaces = vec![SPACE.to_owned(), "host".to_owned()];
         DeviceInfo {
             kind: "late".into(),
             name: "late".into(),
+            uuid: [7; 16],
             memory_space: SPACE.into(),
-            reads: spaces.clone(),
+            reads: if WHOLE { spaces.clone() } else { vec![] },
             writes: spaces,
             ..DeviceInfo::default()
         }
@@ -208,6 +234,9 @@ impl Stream for LateStream {
 
     fn sync(&self) -> Result<()> {
         self.0.state().run(self.1, None);
+        if self.0.fail_syncs.load(Ordering::Relaxed) {
+            return Err(Error::internal("the work failed"));
+        }
         Ok(())
     }
 
@@ -216,6 +245,7 @@ impl Stream for LateStream {
     }
 
     unsafe fn copy(&self, c: CopyRequest<'_>) -> Result<()> {
+        self.0.talk();
         if self.0.fail_next_copy.swap(false, Ordering::Relaxed) {
             return Err(Error::out_of_memory("no copy is left"));
         }
@@ -289,12 +319,22 @@ impl Allocator for LateAllocator {
 
 /// A runtime with such a device, and the simulation behind it.
 pub fn late() -> (Runtime, Arc<Sim>) {
+    simulated(Runtime::builder().linked::<Late<true>>("late"))
+}
+
+/// The same with two providers for the device, of which the first has its memory and the second its kernels and graphs.
+pub fn late_of_two() -> (Runtime, Arc<Sim>) {
+    let mut first = ProviderConfig::new("first", "");
+    first.priority = 1;
+    simulated(Runtime::builder().linked_with::<Late<false>>(first).linked::<Late<true>>("second"))
+}
+
+fn simulated(builder: Builder) -> (Runtime, Arc<Sim>) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let sim = Arc::new(Sim::default());
     *NEXT.lock().unwrap() = Some(sim.clone());
-    let runtime = Runtime::builder().linked::<Late>("late").threads(1).build().unwrap();
-    (runtime, sim)
+    (builder.threads(1).build().unwrap(), sim)
 }
 
 pub fn no_violations(sim: &Sim) {

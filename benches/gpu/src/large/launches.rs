@@ -1,6 +1,6 @@
 //! What is launched on large operands, and what each element of the result has to be.
 
-use crate::operands::Copier;
+use crate::operands::{Copier, settled};
 use crate::row::Row;
 use ep_core::{DType, Error, Result};
 use ep_registry::{Buffer, Device, Stream};
@@ -84,17 +84,16 @@ impl<'a> Operands<'a> {
         let first = self.device.upload(bytes)?;
         let address = self.keep(self.device.alloc(DType::U8, self.n as usize)?);
         let mut done = self.n.min(bytes.len() as u64);
-        // SAFETY: inside the buffers, which are apart and live until the wait below.
-        unsafe {
+        // SAFETY: inside the buffers, which are apart and live until `settled` has waited.
+        settled(stream, || unsafe {
             copier.queue(stream, first.address(), address, done)?;
             while done < self.n {
                 let more = done.min(self.n - done);
                 copier.queue(stream, address, address + done, more)?;
                 done += more;
             }
-        }
-        stream.sync()?;
-        Ok(address)
+            Ok(address)
+        })
     }
 
     /// An element of the source of bytes, which are taken as i8.
@@ -275,12 +274,12 @@ fn movers<'a>(o: &'a Operands<'_>) -> Result<Vec<Check<'a>>> {
                 "arange",
                 "arange",
                 &[],
-                ["dst", "i32"],
-                json!({"roles": {"data": "i32"}, "sizes": {"count": n / 4}, "scalars": {"start": 5.0}}),
+                ["dst", "i8"],
+                json!({"roles": data, "sizes": {"count": n}, "scalars": {"start": 5.0}}),
             )?,
-            n / 4,
+            n,
             &[],
-            |i| i as f64 + 5.0,
+            |i| f64::from((i + 5) as i8),
         ),
         exact(
             row(

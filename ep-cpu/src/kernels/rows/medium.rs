@@ -15,6 +15,7 @@ use super::{
 use crate::kernels::real::{Cell, Real};
 use half::bf16;
 use std::any::TypeId;
+use std::f64::consts::LOG2_E;
 
 /// Bytes of a row, in the type computed in, up to which rows are done here.
 pub(super) const MEDIUM_BYTES: usize = 32 << 10;
@@ -169,7 +170,16 @@ fn by_words<S: 'static, D: 'static>(log: bool) -> bool {
 const LOWEST_WORD: u16 = 0xc220;
 /// 2^68, by which the exponential of -40, 2^-57.8, may be divided and is still a normal number. A row with elements above 48 has a
 /// larger sum, an infinite one of either sign, or none.
-const MOST_SUM: f64 = (1u128 << 68) as f64;
+const MOST_SUM: f64 = (1u128 << MOST_LOG2) as f64;
+const MOST_LOG2: u32 = 68;
+
+// No result of such a row is subnormal, and an element above 48 makes the sum too large; with some room for exponentials
+// that are right to 2^-14.
+const _: () = {
+    let lowest = f32::from_bits((LOWEST_WORD as u32) << 16) as f64;
+    assert!(lowest * LOG2_E - MOST_LOG2 as f64 > -126.0 + 1e-3);
+    assert!(48.0 * LOG2_E > MOST_LOG2 as f64 + 1e-3);
+};
 
 /// The sum of the exponentials of a row, and the largest magnitudes of its elements, or words if it is [`by_words`] that
 /// it may be near, which say whether that is right.
@@ -446,5 +456,44 @@ where
             if log { x.sub(max) } else { e }.store(exps.add(at));
         }
         V::Lane::from_f64(total + sum.fold(V::add).first().to_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::vector::{Body, dispatch};
+    use super::*;
+    use crate::isa::Isa;
+
+    /// The exponentials of these, where there are exponentials of what is near.
+    struct Short<'a>(&'a [f32]);
+
+    impl Body<f32> for Short<'_> {
+        type Out = Vec<f32>;
+
+        #[inline(always)]
+        fn run<V: Vector<Lane = f32>>(self) -> Vec<f32> {
+            let mut all = Vec::new();
+            for x in self.0.chunks(V::LANES).filter(|_| V::NEAR.is_some()) {
+                let mut e = [0.0; MAX_LANES];
+                // SAFETY: the part is as long as the slice, and the array has room for a vector.
+                unsafe { V::load_part(x.as_ptr(), x.len(), 0.0).exp_near_short().store(e.as_mut_ptr()) };
+                all.extend(&e[..x.len()]);
+            }
+            all
+        }
+    }
+
+    /// One such element, whatever is beside it, keeps a row from being taken for near.
+    #[test]
+    fn every_bf16_above_48_makes_the_sum_too_large_or_no_sum() {
+        let x: Vec<f32> = (0x4241..0x8000u32).map(|word| f32::from_bits(word << 16)).collect();
+        assert!(x[0] > 48.0 && x.contains(&f32::INFINITY) && x.last().unwrap().is_nan());
+        for isa in Isa::available() {
+            for (x, e) in x.iter().zip(dispatch(isa, Short(&x))) {
+                let seen = e.is_nan() || e == f32::NEG_INFINITY || f64::from(e) > MOST_SUM;
+                assert!(seen, "{x:e} at {isa}: {e:e}");
+            }
+        }
     }
 }

@@ -50,7 +50,9 @@ pub(super) trait Vector: Arithmetic {
         unreachable!("a level without a bound has nothing that is near")
     }
 
-    /// As [`Self::exp_near`], but to 2^-14, for magnitudes up to 64, and with less to do: for what is rounded to bf16.
+    /// As [`Self::exp_near`], but to 2^-14, for magnitudes up to 64, and with less to do: for what is rounded to bf16. For
+    /// larger bf16, infinity included, more than 2^68 or an infinity of either sign, or NaN: rows that are near by their words
+    /// are told from others by that.
     #[inline(always)]
     fn exp_near_short(self) -> Self {
         self.exp_near()
@@ -68,8 +70,8 @@ pub(super) trait Vector: Arithmetic {
         self.magnitude(least)
     }
 
-    /// The larger of each two 16-bit words, taken for unsigned numbers: of bf16 the least negative one, or NaN. Only for
-    /// levels with [`Self::NEAR`].
+    /// The larger of each two 16-bit words, taken for unsigned numbers: of bf16 with negative ones among them the lowest, or
+    /// a NaN. Only for levels with [`Self::NEAR`].
     #[inline(always)]
     fn larger_words(self, _other: Self) -> Self {
         unreachable!("a level without a bound has nothing that is near")
