@@ -42,18 +42,31 @@ impl Alone {
         Runtime::builder().linked_with::<CudaProvider>(self.config(options)).build().unwrap()
     }
 
-    /// Whether work was queued since the last wait, whatever that came to.
-    pub fn has_pending(&self) -> bool {
-        let log = self.fake.log();
-        let queued = |line: &&String| {
-            let queues = line.contains("Async(") || line.starts_with("cuLaunch");
-            (queues && line.ends_with("= 0")) || line.starts_with("cuStreamSynchronize(")
-        };
-        log.iter().rfind(queued).is_some_and(|last| !last.starts_with("cuStreamSynchronize("))
+    /// Whether work was queued and not waited for when memory was freed, or is now.
+    pub fn leaves_work(&self) -> bool {
+        let mut busy = Vec::new();
+        for line in self.fake.log() {
+            let stream = stream_of(&line).to_owned();
+            match line.split('(').next().unwrap() {
+                "cuMemFreeAsync" if !busy.is_empty() => return true,
+                "cuStreamSynchronize" => busy.retain(|other| *other != stream),
+                "cuMemcpyAsync" | "cuMemsetD8Async" | "cuLaunchKernel" if line.ends_with("= 0") => {
+                    busy.push(stream)
+                }
+                _ => {}
+            }
+        }
+        !busy.is_empty()
     }
 
     /// How often a function was called.
     pub fn calls(&self, name: &str) -> usize {
         self.fake.log().iter().filter(|line| line.starts_with(&format!("{name}("))).count()
     }
+}
+
+/// The last argument of a call in the log.
+pub fn stream_of(line: &str) -> &str {
+    let arguments = line.rsplit_once(')').map_or("", |(call, _)| call);
+    arguments.rsplit([',', '(']).next().unwrap_or("").trim()
 }

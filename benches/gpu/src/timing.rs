@@ -102,7 +102,7 @@ mod tests {
                 if left < 0 { Err(Error::internal("no more")) } else { Ok(()) }
             });
             assert_eq!(timed.unwrap_err().message(), "no more");
-            assert!(!alone.has_pending(), "after {good}: {:?}", alone.fake.log());
+            assert!(!alone.leaves_work(), "after {good}: {:?}", alone.fake.log());
         }
     }
 
