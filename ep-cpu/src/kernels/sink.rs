@@ -263,7 +263,7 @@ unsafe fn copy_owning(dst: *mut u8, src: *const u8, bytes: usize, ahead: usize) 
     }
 }
 
-/// [`copy_owning`] compiled for a level. A call, so that short rows have a short loop.
+/// [`copy_owning`] compiled for a level.
 type Own = unsafe fn(*mut u8, *const u8, usize, usize);
 
 /// That of a level.
@@ -296,6 +296,26 @@ unsafe fn own_avx512(dst: *mut u8, src: *const u8, bytes: usize, ahead: usize) {
     unsafe { copy_owning(dst, src, bytes, ahead) }
 }
 
+impl Direct {
+    /// Not inlined, so that short rows have a short loop.
+    ///
+    /// # Safety
+    /// As for [`Sink::put`].
+    #[inline(never)]
+    unsafe fn put_long(&mut self, src: *const u8, bytes: usize) {
+        // None are asked for behind the end, which may be another task's.
+        let left = self.end.addr().saturating_sub(self.at.addr());
+        // SAFETY: the caller's promise; `own` is of a level that the CPU has.
+        unsafe {
+            if left > bytes {
+                (self.own)(self.at, src, bytes, OWN_AHEAD.min(left - bytes));
+            } else {
+                copy(self.at, src, bytes);
+            }
+        }
+    }
+}
+
 impl Sink for Direct {
     const STREAMS: bool = false;
 
@@ -312,12 +332,10 @@ impl Sink for Direct {
 
     #[inline(always)]
     unsafe fn put(&mut self, src: *const u8, bytes: usize) {
-        // None are asked for behind the end, which may be another task's.
-        let left = self.end.addr().saturating_sub(self.at.addr());
-        // SAFETY: the caller's promise; `own` is of a level that the CPU has.
+        // SAFETY: the caller's promise.
         unsafe {
-            if bytes >= OWN_COPY && left > bytes {
-                (self.own)(self.at, src, bytes, OWN_AHEAD.min(left - bytes));
+            if bytes >= OWN_COPY {
+                self.put_long(src, bytes);
             } else {
                 copy(self.at, src, bytes);
             }
