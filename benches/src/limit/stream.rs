@@ -501,7 +501,7 @@ unsafe fn ends(reads: &[Range], writes: &[Range]) {
     for w in writes {
         for i in w.1 & !63..w.1 {
             // SAFETY: as above.
-            unsafe { target(w.0 + i).write(0) };
+            unsafe { target(w.0 + i).write(PATTERN as u8) };
         }
     }
 }
@@ -532,7 +532,7 @@ mod tests {
                     unsafe { Kernel::new(&traffic, variant, 2).run(&Serial, 2) }.unwrap();
                     let (before, rest) = output.split_at(start);
                     let (inside, after) = rest.split_at(b);
-                    assert!(inside.iter().all(|x| *x == 0), "{variant:?} {a} {b} {count}");
+                    assert!(inside.iter().all(|x| *x == PATTERN as u8), "{variant:?} {a} {b} {count}");
                     assert!(before.iter().chain(after).all(|x| *x == 0xff), "{variant:?} {a} {b} {count}");
                 }
             }
