@@ -105,7 +105,8 @@ impl Pool {
     fn admit(&self, kind: MemoryKind, bytes: u64) -> Result<Room<'_>> {
         let ledger = self.ledger(kind);
         let mut locked = ledger.lock();
-        let in_use = locked.stats.in_use_bytes + locked.scratch + locked.asked;
+        // As much as one may ask for that no driver gives, what others are given beside it may exceed the sum.
+        let in_use = locked.stats.in_use_bytes.saturating_add(locked.scratch).saturating_add(locked.asked);
         if kind == MemoryKind::Device && in_use.saturating_add(bytes) > self.limits.memory_limit {
             return Err(Error::out_of_memory(format!(
                 "{bytes} bytes are asked for, {in_use} of the {} of option `memory_limit` are in use; raise \

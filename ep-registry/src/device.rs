@@ -144,7 +144,8 @@ impl Device {
     /// `Unsupported` where the device's first provider adopts no streams, or none of this kind; the provider's.
     ///
     /// # Safety
-    /// - `native` is a live stream of that kind on this device that outlives the result and its clones.
+    /// - `native` is a live stream of that kind on this device that outlives the result and its clones; the last of them is not
+    ///   dropped from an event of a provider, which comes in the middle of a call, as nobody can wait there.
     /// - While anybody records its work into a graph, work reaches it from that side only: the other library queues nothing
     ///   while [`Stream::capture`] records, and no safe call uses the result, nor another stream that was adopted from
     ///   `native`, while somebody else records. A graph does not keep the buffers of work that it got from elsewhere.

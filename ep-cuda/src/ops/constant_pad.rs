@@ -99,7 +99,8 @@ impl Args {
             step *= dim.src_dim as i64;
         }
         args.end = src + step as u64 * size;
-        (args, Index::of((padding.count() as u64).max(step as u64)))
+        // What is looked for may begin a pack before the source, and the source end as far behind that.
+        (args, Index::of((padding.count() as u64).max(step as u64).saturating_add(pack)))
     }
 }
 
@@ -207,6 +208,16 @@ mod tests {
                 assert_eq!(emulate(&args, 16 / size), expected, "{dims:?} {before:?} {after:?} of {size}");
             }
         }
+    }
+
+    #[test]
+    fn indices_have_room_for_the_pack_before_the_source() {
+        let index = |dim: i64| {
+            let padding = Padding::simplify(&[dim], &[1], &[-1]).unwrap();
+            Args::new(&padding, 1, [0; 2], 0x1000, 0x2000).1
+        };
+        let most = i64::from(i32::MAX);
+        assert_eq!((index(most - 16), index(most - 15), index(most)), (Index::Narrow, Index::Wide, Index::Wide));
     }
 
     #[test]
