@@ -217,7 +217,10 @@ mod tests {
             Args::new(&padding, 1, [0; 2], 0x1000, 0x2000).1
         };
         let most = i64::from(i32::MAX);
-        assert_eq!((index(most - 16), index(most - 15), index(most)), (Index::Narrow, Index::Wide, Index::Wide));
+        assert_eq!(
+            (index(most - 16), index(most - 15), index(most)),
+            (Index::Narrow, Index::Wide, Index::Wide)
+        );
     }
 
     #[test]
