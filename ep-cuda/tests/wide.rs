@@ -226,7 +226,8 @@ fn what_is_larger_than_31_bits_is_counted_in_64() {
             ("ep_copy", FAR / 33, &|w, n| w.copy_nd(n)),
             ("ep_copy", FAR / 2, &|w, n| w.strided_copy(DType::I8, n)),
             ("ep_unary", FAR / 2, &|w, n| w.strided_copy(DType::BOOL, n)),
-            ("ep_pad", FAR - 1, &|w, n| w.pad(n)),
+            // With room for a pack that begins before the source.
+            ("ep_pad", FAR - 17, &|w, n| w.pad(n)),
             ("ep_gather", FAR / 256 - 1, &|w, n| w.gather(n)),
             ("ep_gather", FAR / 256 - 1, &|w, n| w.batch_gather(n)),
             ("ep_one_hot", FAR / 256 - 1, &|w, n| w.one_hot(n)),
