@@ -2,6 +2,7 @@
 
 use crate::world::{CURRENT, Config, World, world};
 use libloading::Library;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 /// How the fake is.
@@ -122,7 +123,8 @@ type ReadText = extern "C" fn(*mut u8, usize) -> usize;
 
 /// The fake, opened as a driver is.
 pub struct Fake {
-    library: Library,
+    /// Stays: what its statics own would be lost with them.
+    library: ManuallyDrop<Library>,
     path: PathBuf,
 }
 
@@ -146,7 +148,7 @@ impl Fake {
     pub fn open(path: &Path) -> Fake {
         // SAFETY: the fake, which does nothing when it is loaded.
         let library = unsafe { Library::new(path) }.expect("the fake loads");
-        Fake { library, path: path.to_owned() }
+        Fake { library: ManuallyDrop::new(library), path: path.to_owned() }
     }
 
     /// The file, for the provider's options `driver` and `nvrtc`.
