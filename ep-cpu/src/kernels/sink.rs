@@ -10,8 +10,6 @@ mod streaming;
 #[cfg(test)]
 pub(super) mod tests;
 
-#[cfg(target_arch = "x86_64")]
-use crate::isa::Level;
 use crate::isa::{Body, Isa};
 use crate::kernels::raw;
 use crate::kernels::stream::{STREAM_BYTES, reaches};
@@ -201,14 +199,14 @@ pub(super) unsafe fn write<P: Producer>(isa: Isa, streaming: bool, dst: *mut u8,
         return unsafe { streaming::write(isa, dst, producer) };
     }
     let _ = streaming;
-    isa.dispatch(Plain { dst, producer, own: owning(isa) });
+    isa.dispatch(Plain { dst, producer, isa });
 }
 
 /// Made only under the promises of [`write`].
 struct Plain<P> {
     dst: *mut u8,
     producer: P,
-    own: Own,
+    isa: Isa,
 }
 
 impl<P: Producer> Body for Plain<P> {
@@ -220,7 +218,7 @@ impl<P: Producer> Body for Plain<P> {
         unsafe {
             let written = self.producer.written();
             let end = if written >= OWN_BYTES { self.dst.add(written) } else { self.dst };
-            self.producer.run(&mut Direct { at: self.dst, end, own: self.own });
+            self.producer.run(&mut Direct { at: self.dst, end, isa: self.isa });
         }
     }
 }
@@ -230,7 +228,7 @@ struct Direct {
     at: *mut u8,
     /// What lies before it is asked for ahead of long copies; the start, where nothing is.
     end: *mut u8,
-    own: Own,
+    isa: Isa,
 }
 
 /// Bytes of a task's output from which little of it is in second-level cache.
@@ -263,37 +261,22 @@ unsafe fn copy_owning(dst: *mut u8, src: *const u8, bytes: usize, ahead: usize) 
     }
 }
 
-/// [`copy_owning`] compiled for a level.
-type Own = unsafe fn(*mut u8, *const u8, usize, usize);
-
-/// That of a level.
-fn owning(isa: Isa) -> Own {
-    #[cfg(target_arch = "x86_64")]
-    match isa.level() {
-        Level::Baseline => copy_owning,
-        Level::Avx2 => own_avx2,
-        Level::Avx512 | Level::Amx => own_avx512,
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = isa;
-        copy_owning
-    }
+/// Made only under the promises of [`copy_owning`].
+struct Owning {
+    dst: *mut u8,
+    src: *const u8,
+    bytes: usize,
+    ahead: usize,
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-unsafe fn own_avx2(dst: *mut u8, src: *const u8, bytes: usize, ahead: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { copy_owning(dst, src, bytes, ahead) }
-}
+impl Body for Owning {
+    type Out = ();
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512cd")]
-unsafe fn own_avx512(dst: *mut u8, src: *const u8, bytes: usize, ahead: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { copy_owning(dst, src, bytes, ahead) }
+    #[inline(always)]
+    fn run(self) {
+        // SAFETY: what it was made under.
+        unsafe { copy_owning(self.dst, self.src, self.bytes, self.ahead) }
+    }
 }
 
 impl Direct {
@@ -305,10 +288,11 @@ impl Direct {
     unsafe fn put_long(&mut self, src: *const u8, bytes: usize) {
         // None are asked for behind the end, which may be another task's.
         let left = self.end.addr().saturating_sub(self.at.addr());
-        // SAFETY: the caller's promise; `own` is of a level that the CPU has.
+        // SAFETY: the caller's promise.
         unsafe {
             if left > bytes {
-                (self.own)(self.at, src, bytes, OWN_AHEAD.min(left - bytes));
+                let ahead = OWN_AHEAD.min(left - bytes);
+                self.isa.dispatch(Owning { dst: self.at, src, bytes, ahead });
             } else {
                 copy(self.at, src, bytes);
             }
