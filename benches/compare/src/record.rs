@@ -70,7 +70,12 @@ impl Record {
         if matches {
             let file = options.append(true).open(path).map_err(fail)?;
             let lines = known.map(|k| k.1).unwrap_or_default();
-            return Ok((Record { path: path.to_owned(), file, lines }, None));
+            let mut record = Record { path: path.to_owned(), file, lines };
+            // What follows would be part of a line that was cut off.
+            if !std::fs::read(path).map_err(fail)?.ends_with(b"\n") {
+                record.file.write_all(b"\n").map_err(fail)?;
+            }
+            return Ok((record, None));
         }
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(fail)?;
@@ -124,11 +129,11 @@ fn free_name(path: &Path) -> PathBuf {
     (1..).map(name).find(|name| name.symlink_metadata().is_err()).expect("there are numbers enough")
 }
 
-/// Header and lines; a last line that was cut off is left out. `None` where there is no such file, or no header in it.
+/// Header and lines; lines that were cut off are left out. `None` where there is no such file, or no header in it.
 pub fn read(path: &Path) -> Option<(Header, Vec<Measured>)> {
     let mut lines = BufReader::new(File::open(path).ok()?).lines().map_while(Result::ok);
     let header = serde_json::from_str(&lines.next()?).ok()?;
-    Some((header, lines.map_while(|l| serde_json::from_str(&l).ok()).collect()))
+    Some((header, lines.filter_map(|l| serde_json::from_str(&l).ok()).collect()))
 }
 
 #[cfg(test)]
@@ -167,6 +172,23 @@ mod tests {
         assert_eq!(lines(&kept[1]), Some(("b".into(), 1)));
         assert_eq!(std::fs::read_to_string(&kept[2]).unwrap(), "not a header\n");
         assert_eq!(kept.len(), 3, "{kept:?}");
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_costs_no_other() {
+        let path = place("cut");
+        let header = header("a");
+        let (mut record, _) = Record::open(&path, &header, false).unwrap();
+        record.add(line("x")).unwrap();
+        record.file.write_all(b"{\"id\": \"cut").unwrap();
+        drop(record);
+        for (known, id) in [(1, "y"), (2, "z")] {
+            let (mut record, old) = Record::open(&path, &header, false).unwrap();
+            assert_eq!((record.lines.len(), old), (known, None));
+            record.add(line(id)).unwrap();
+        }
+        assert_eq!(read(&path).unwrap().1.iter().map(|l| l.id.as_str()).collect::<String>(), "xyz");
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 
