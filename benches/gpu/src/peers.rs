@@ -1,6 +1,7 @@
 //! Two devices: copies from one to the other beside the driver's own, and work of one that waits for the other's.
 
 use crate::bare::Bare;
+use crate::operands::settled;
 use crate::timing;
 use ep_core::primitive::{Memcpy, MemcpyArgs, MemcpyDesc, MemcpyKind, Memset, MemsetArgs, MemsetDesc};
 use ep_core::provider::{Device as _, StreamOptions};
@@ -124,18 +125,20 @@ impl<'a> Pair<'a> {
         let event = Event::new();
         for round in 1..=ROUNDS {
             // Raw launches: the host does not know what they use, so that only the event orders them.
-            // SAFETY: whole buffers. The second device reads behind the event, and the first one writes again only when
-            // that is done.
-            unsafe {
-                for value in std::iter::repeat_n(!round, BEFORE).chain([round]) {
-                    let value = Scalar::U64(value.into());
-                    set.launch_raw(&from.stream, &MemsetArgs::new(bytes as i64, value, x.address()))?;
+            let queue = || {
+                // SAFETY: whole buffers, which live until both streams are done. The second device reads behind the event, and the
+                // first one writes again only when that is done.
+                unsafe {
+                    for value in std::iter::repeat_n(!round, BEFORE).chain([round]) {
+                        let value = Scalar::U64(value.into());
+                        set.launch_raw(&from.stream, &MemsetArgs::new(bytes as i64, value, x.address()))?;
+                    }
+                    from.stream.record(&event)?;
+                    to.stream.wait(&event)?;
+                    copy.launch_raw(&to.stream, &MemcpyArgs::new(bytes as i64, x.address(), y.address()))
                 }
-                from.stream.record(&event)?;
-                to.stream.wait(&event)?;
-                copy.launch_raw(&to.stream, &MemcpyArgs::new(bytes as i64, x.address(), y.address()))?;
-            }
-            to.stream.sync()?;
+            };
+            settled(&from.stream, || settled(&to.stream, queue))?;
             arrived(&y.download()?, round, "work behind an event of the other device")?;
         }
         Ok(ROUNDS)
