@@ -265,6 +265,14 @@ EP_DEVICE bool test(T x, T y, f64 a, f64 b) {
     else return (x != 0) != (y != 0);
 }
 
+// Sums or differences of the small integers in words: by their highest bits apart, so that nothing is carried into the next.
+template <int Size, bool Sub>
+EP_DEVICE u32 add_or_sub(u32 x, u32 y) {
+    constexpr u32 high = Size == 1 ? 0x80808080u : 0x80008000u;
+    if constexpr (Sub) return ((x | high) - (y & ~high)) ^ ((x ^ ~y) & high);
+    else return ((x & ~high) + (y & ~high)) ^ ((x ^ y) & high);
+}
+
 // Of elements of any dtype. `a` and `b` are the attributes.
 template <Binary Op, class Dst, class Src>
 EP_DEVICE Dst binary(Src x, Src y, f64 a, f64 b) {

@@ -361,6 +361,22 @@ EP_DEVICE u32 repeated(T value) {
     return u32(u.bits) * (sizeof(T) == 1 ? 0x01010101u : 0x00010001u);
 }
 
+// Drops the first element of a pack and appends one.
+template <class T, int N>
+EP_DEVICE void push(Pack<T, N>& pack, T value) {
+    using P = Pack<T, N>;
+    if constexpr (sizeof(T) <= 2 && P::bytes >= 4) {
+        constexpr int words = P::bytes / 4;
+#pragma unroll
+        for (int i = 0; i < words; ++i)
+            pack.words[i] = __funnelshift_r(pack.words[i], i + 1 < words ? pack.words[i + 1] : repeated(value), 8 * sizeof(T));
+    } else {
+#pragma unroll
+        for (int i = 0; i + 1 < N; ++i) pack.at[i] = pack.at[i + 1];
+        pack.at[N - 1] = value;
+    }
+}
+
 // Moves the 16 bytes from byte `offset` on, which is below 16, to the front.
 EP_DEVICE void shift_words(u32 (&words)[8], i32 offset) {
 #pragma unroll

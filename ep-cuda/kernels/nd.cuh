@@ -5,9 +5,20 @@
 //   EP_PACK     elements of a pack
 //   EP_UNROLL   packs of a thread
 //   EP_INDEX    u32 where the number of packs and all offsets are below 2^31, else u64
-// and, before the include, EP_SHIFTED_LOADS where small elements that are not aligned are worth code of their own
+// and, before the include,
+//   EP_SHIFTED_LOADS  where the packs of small elements of a source may begin anywhere
+//   EP_BROADCAST      where the destination has no gaps, and neighbours along the innermost dimension are neighbours in each
+//                     source, or one element of it. Of more than four elements in a pack, small ones may then begin anywhere, rows
+//                     may be shorter than packs that go on, and blocks may have up to 64 threads more than EP_THREADS, one for each
+//                     row that may end in the block's packs: those take the packs that hold the end of a row and the begin of the next
 #pragma once
 #include "common.cuh"
+
+#ifdef EP_BROADCAST
+constexpr bool is_broadcast = EP_PACK > 4;
+#else
+constexpr bool is_broadcast = false;
+#endif
 
 using Index = EP_INDEX;
 using Offset = Select<sizeof(Index) == 4, i32, i64>;
@@ -28,7 +39,8 @@ struct NdArgs {
     // Bit k: all packs of operand k are aligned to their size (up to 16 bytes) and contiguous.
     u32 vector;
     // Bit k: operand k is the value in `scalars`. Bit 31: packs go on, of a destination without gaps, whose innermost
-    // dimension is not of whole packs, or not at an aligned address: one may hold the end of it and the begin of the next.
+    // dimension is not of whole packs, or not at an aligned address: one may hold the end of it and the begin of the next. Bit 30: a
+    // block's further threads take such packs.
     u32 scalar;
     // Sizes, the innermost one counted in packs, or in elements where packs go on. The outermost is not read.
     FastDiv dims[max_rank];
@@ -47,6 +59,8 @@ template <int Operands>
 struct Place {
     Offset at[Operands], jump[Operands];
     i32 from, to, turn;
+    // Of the first element, of all but the innermost dimension, where packs go on.
+    Index row;
 
     __device__ __forceinline__ bool whole() const { return from <= 0 && to >= pack_size; }
     __device__ __forceinline__ bool holds(int i) const { return i >= from && i < to; }
@@ -55,6 +69,12 @@ struct Place {
 template <int Operands>
 EP_DEVICE bool goes_on(const NdArgs<Operands>& args) {
     return pack_size > 2 && args.scalar >> 31;
+}
+
+// Whether the innermost dimension begins anew more than once in a pack.
+template <int Operands>
+EP_DEVICE bool is_short(const NdArgs<Operands>& args) {
+    return is_broadcast && goes_on(args) && args.inner_size < pack_size;
 }
 
 template <int Operands>
@@ -76,16 +96,27 @@ EP_DEVICE Place<Operands> place_of(const NdArgs<Operands>& args, Index pack) {
         for (int k = 0; k < Operands; ++k) place.at[k] += Offset(index) * Offset(args.strides[k][d]);
     }
     const bool begins = pack == 0 || !on;
-    const i64 first = i64(innermost) * (on ? 1 : pack_size) - (begins ? i64(args.before) : 0);
-    const i64 left = i64(args.inner_size) - first;
-    place.from = first < 0 ? i32(-first) : 0;
+    // Within the row, or below it by what comes before the first element. There is always some of the row left.
+    const Index before = begins ? Index(args.before) : 0;
+    const Index left = Index(args.inner_size) + before - innermost * (on ? 1 : pack_size);
+    place.from = innermost == 0 ? i32(before) : 0;
     place.to = place.turn = left < pack_size ? i32(left) : pack_size;
+    place.row = lines;
 #pragma unroll
-    for (int k = 0; k < Operands; ++k)
-        if (begins) place.at[k] -= Offset(args.before) * Offset(args.inner[k]);
+    for (int k = 0; k < Operands; ++k) place.at[k] -= Offset(before) * Offset(args.inner[k]);
     if (on && left < pack_size) {
-        const i64 after = i64(args.count + args.before) - i64(pack) * pack_size;
+        const Index after = Index(args.count) + Index(args.before) - pack * pack_size;
         place.to = after < pack_size ? i32(after) : pack_size;
+        if (is_broadcast && threadIdx.x < EP_THREADS && (args.scalar >> 30 & 1)) {
+            place.to = 0;
+            return place;
+        }
+        if (is_short(args)) {
+            // To the next row of two dimensions.
+#pragma unroll
+            for (int k = 0; k < Operands; ++k) place.jump[k] = Offset(args.strides[k][1]) - Offset(args.inner_size) * Offset(args.inner[k]);
+            return place;
+        }
         // Where the next line begins, and where this one would go on.
         rest = lines + 1;
 #pragma unroll 1
@@ -99,6 +130,26 @@ EP_DEVICE Place<Operands> place_of(const NdArgs<Operands>& args, Index pack) {
         for (int k = 0; k < Operands; ++k) place.jump[k] -= place.at[k] + place.turn * Offset(args.inner[k]);
     }
     return place;
+}
+
+// The neighbours of a whole pack, out of the aligned words that have them, where those are the operand's. False if they are not.
+template <int K, class T, int Operands>
+EP_DEVICE bool get_words(Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const Place<Operands>& place, const T* from) {
+    constexpr int words = Pack<T, pack_size>::bytes / 4;
+    constexpr Index size = sizeof(T), loaded = 4 * (words + 1);
+    const u32 address = u32(reinterpret_cast<u64>(from)), past = address & 3;
+    // Bytes from the lowest element on, which wrap below it.
+    const Index below = Index(args.address[K] - args.scalars[K][0]), all = Index(args.scalars[K][1] - args.scalars[K][0]) + size;
+    if (all < loaded || Index(place.at[K]) * size + below - past > all - loaded) return false;
+    // Not by the bits of the address, of which the compiler would not know that it is in global memory.
+    auto source = reinterpret_cast<const u32*>(from - past / sizeof(T));
+    u32 found[words + 1];
+#pragma unroll
+    for (int i = 0; i <= words; ++i) found[i] = source[i];
+    shift_bytes<words>(found, address);
+#pragma unroll
+    for (int i = 0; i < words; ++i) pack.words[i] = found[i];
+    return true;
 }
 
 template <int K, class T, int Operands>
@@ -125,6 +176,9 @@ EP_DEVICE void get(Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const
         }
     }
 #endif
+    if constexpr (is_broadcast && sizeof(T) <= 2) {
+        if (step == 1 && place.whole() && place.turn >= pack_size && get_words<K>(pack, args, place, from)) return;
+    }
     if (step == 0 && place.turn >= place.to) {
         const T value = *from;
 #pragma unroll
@@ -134,6 +188,34 @@ EP_DEVICE void get(Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const
 #pragma unroll
     for (int i = 0; i < pack_size; ++i)
         if (place.holds(i)) pack.at[i] = from[i * step + (i < place.turn ? 0 : place.jump[K])];
+}
+
+// A pack in which rows end that are shorter than it, one element after the other.
+template <int K, class T, int Operands>
+EP_DEVICE void get_short(Pack<T, pack_size>& pack, const NdArgs<Operands>& args, const Place<Operands>& place) {
+    const bool is_value = args.scalar >> K & 1;
+    const T value = from_bits<T>(args.scalars[K][0], args.scalars[K][1]);
+    Offset at = place.at[K];
+    Index row = place.row;
+    i32 turn = place.turn;
+#pragma unroll 1
+    for (i32 i = 0; i < pack_size; ++i, at += Offset(args.inner[K])) {
+        if (i == turn) {
+            turn += i32(args.inner_size);
+            at += place.jump[K];
+            if (args.rank > 2) {
+                Index rest = ++row;
+                at = 0;
+#pragma unroll 1
+                for (u32 d = 1; d < args.rank; ++d) {
+                    Index index = rest;
+                    if (d + 1 < args.rank) rest = divide(args.dims[d], rest, index);
+                    at += Offset(index) * Offset(args.strides[K][d]);
+                }
+            }
+        }
+        push(pack, is_value ? value : pointer<const T>(args.address[K])[place.holds(i) ? at : 0]);
+    }
 }
 
 template <class T, int Operands>
@@ -148,6 +230,21 @@ EP_DEVICE void put(const Pack<T, pack_size>& pack, const NdArgs<Operands>& args,
 
 // The first pack of this thread; the others follow at distances of a block.
 EP_DEVICE u64 first_pack() { return u64(blockIdx.x) * (EP_THREADS * unroll) + threadIdx.x; }
+
+// The number of a thread's pack, or of none.
+template <int Operands>
+EP_DEVICE Index pack_number(const NdArgs<Operands>& args, int u) {
+    if (is_broadcast && threadIdx.x >= EP_THREADS) {
+        // One more row that may end in the block's packs, for each thread that it has more than them.
+        constexpr u32 in_block = EP_THREADS * unroll * pack_size;
+        const Index before = Index(args.before), begin = Index(blockIdx.x) * in_block, turn = threadIdx.x - EP_THREADS + u * (blockDim.x - EP_THREADS);
+        Index rest;
+        const Index row = divide(args.dims[0], begin > before ? begin - before : 0, rest) + 1 + turn;
+        const Index end = row * Index(args.inner_size) + before;
+        return end % pack_size == 0 || end >= begin + in_block ? Index(args.packs) : end / pack_size;
+    }
+    return Index(first_pack()) + u * EP_THREADS;
+}
 
 // Whether all of this block's packs are whole, in operands without strides: then they need no arithmetic of indices,
 // which would take longer than some functions.
@@ -226,26 +323,40 @@ EP_DEVICE void map1(const NdArgs<2>& args, F f) {
     }
 }
 
-template <class Dst, class A, class B, bool Rolled = false, class F>
-EP_DEVICE void map2(const NdArgs<3>& args, F f) {
+// `Words` computes a word of results out of words of both, where there is such a way.
+struct NoWords {};
+
+template <class Dst, class A, class B, bool Rolled = false, class F, class Words = NoWords>
+EP_DEVICE void map2(const NdArgs<3>& args, F f, Words of_words = {}) {
     Pack<A, pack_size> a[unroll];
     Pack<B, pack_size> b[unroll];
     Place<3> places[unroll];
+    bool has[unroll];
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
-        const u64 pack = first_pack() + u * EP_THREADS;
-        if (pack < args.packs) {
-            places[u] = place_of(args, Index(pack));
+        const Index pack = pack_number(args, u);
+        has[u] = pack < Index(args.packs);
+        if (!has[u]) continue;
+        places[u] = place_of(args, pack);
+        if (is_broadcast) has[u] = places[u].to > 0;
+        if (!has[u]) continue;
+        if (is_short(args)) {
+            get_short<1>(a[u], args, places[u]);
+            get_short<2>(b[u], args, places[u]);
+        } else {
             get<1>(a[u], args, places[u]);
             get<2>(b[u], args, places[u]);
         }
     }
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
-        if (first_pack() + u * EP_THREADS >= args.packs) continue;
+        if (!has[u]) continue;
         Pack<Dst, pack_size> dst;
         if constexpr (Rolled) compute_rolled(dst, f, a[u], b[u]);
-        else {
+        else if constexpr (!same<Words, NoWords> && dst.bytes % 4 == 0) {
+#pragma unroll
+            for (int i = 0; i < dst.bytes / 4; ++i) dst.words[i] = of_words(a[u].words[i], b[u].words[i]);
+        } else {
 #pragma unroll
             for (int i = 0; i < pack_size; ++i) dst.at[i] = f(a[u].at[i], b[u].at[i]);
         }
@@ -259,11 +370,20 @@ EP_DEVICE void map3(const NdArgs<4>& args, F f) {
     Pack<B, pack_size> b[unroll];
     Pack<C, pack_size> c[unroll];
     Place<4> places[unroll];
+    bool has[unroll];
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
-        const u64 pack = first_pack() + u * EP_THREADS;
-        if (pack < args.packs) {
-            places[u] = place_of(args, Index(pack));
+        const Index pack = pack_number(args, u);
+        has[u] = pack < Index(args.packs);
+        if (!has[u]) continue;
+        places[u] = place_of(args, pack);
+        if (is_broadcast) has[u] = places[u].to > 0;
+        if (!has[u]) continue;
+        if (is_short(args)) {
+            get_short<1>(a[u], args, places[u]);
+            get_short<2>(b[u], args, places[u]);
+            get_short<3>(c[u], args, places[u]);
+        } else {
             get<1>(a[u], args, places[u]);
             get<2>(b[u], args, places[u]);
             get<3>(c[u], args, places[u]);
@@ -271,7 +391,7 @@ EP_DEVICE void map3(const NdArgs<4>& args, F f) {
     }
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
-        if (first_pack() + u * EP_THREADS >= args.packs) continue;
+        if (!has[u]) continue;
         Pack<Dst, pack_size> dst;
 #pragma unroll
         for (int i = 0; i < pack_size; ++i) dst.at[i] = f(a[u].at[i], b[u].at[i], c[u].at[i]);

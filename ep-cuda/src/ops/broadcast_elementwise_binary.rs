@@ -182,11 +182,12 @@ impl Kernel<BroadcastElementwiseBinary, CudaDevice> for Binary {
             }
         }
         let operands = [Operand::Memory(args.dst, dst), sources[0], sources[1]];
-        let (nd, index) = Nd::new(&Loops::broadcast(&plan), operands, pack_of(&[src, dst]));
+        let pack = pack_of(&[src, dst]);
+        let (nd, index, geometry) = Nd::broadcast(&Loops::broadcast(&plan), operands, pack, UNROLL)?;
         // SAFETY: the operands are valid as the caller promises, and this is the kernel's argument.
         unsafe {
             let function = self.kernels.get(index)?;
-            function.launch(stream, nd.geometry(UNROLL)?, &Args { nd, attr: self.attr })
+            function.launch(stream, geometry, &Args { nd, attr: self.attr })
         }
     }
 

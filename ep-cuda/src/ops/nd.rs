@@ -9,6 +9,10 @@ use primitives::tensor_iterator::TensorIterator;
 
 pub(super) const RANK: usize = MAX_DIMS;
 const THREADS: u32 = 256;
+/// Threads that a block has more than its packs, at most.
+const MORE_THREADS: u32 = 64;
+/// Elements of a pack up to which kernels for broadcasts are like others.
+const FEW: u64 = 4;
 
 /// `FastDiv` of common.cuh.
 #[repr(C)]
@@ -134,6 +138,30 @@ pub(super) struct Nd<const N: usize> {
 impl<const N: usize> Nd<N> {
     /// The arguments of a loop whose threads compute packs of `pack` neighbours, and how wide its index has to be.
     pub(super) fn new(loops: &Loops<N>, operands: [Operand; N], pack: u64) -> (Nd<N>, Index) {
+        Nd::plan(loops, operands, pack, pack)
+    }
+
+    /// The same for a kernel that is compiled for broadcasts, with its threads, of which each takes `unroll` packs: of packs of many
+    /// elements, rows may be shorter than those that go on, and blocks have more threads for packs in which a row ends.
+    pub(super) fn broadcast(
+        loops: &Loops<N>,
+        operands: [Operand; N],
+        pack: u64,
+        unroll: u32,
+    ) -> Result<(Nd<N>, Index, Geometry)> {
+        let (mut nd, index) = Nd::plan(loops, operands, pack, if pack > FEW { 1 } else { pack });
+        let mut geometry = nd.geometry(unroll)?;
+        if nd.scalar >> 31 == 1 && pack > FEW && nd.inner_size >= pack {
+            let more = more_threads(nd.inner_size, u64::from(THREADS * unroll) * pack);
+            nd.scalar |= u32::from(more > 0) << 30;
+            // Each of them takes as many packs as the others do.
+            geometry.block[0] += (more / 32).div_ceil(unroll) * 32;
+        }
+        Ok((nd, index, geometry))
+    }
+
+    /// Packs go on from rows of at least `shortest` elements.
+    fn plan(loops: &Loops<N>, operands: [Operand; N], pack: u64, shortest: u64) -> (Nd<N>, Index) {
         let Loops { rank, sizes, strides } = loops;
         let (inner, outer) = (sizes[0], 1..*rank);
         let count: u64 = sizes[..*rank].iter().product();
@@ -149,7 +177,7 @@ impl<const N: usize> Nd<N> {
         {
             let unit = (pack * bytes).min(16);
             let whole = address.is_multiple_of(unit) && (inner * bytes).is_multiple_of(unit);
-            goes_on = pack > 2 && *rank > 1 && inner >= pack && !whole && is_dense(0);
+            goes_on = pack > 2 && *rank > 1 && inner >= shortest && !whole && is_dense(0);
             if goes_on || (*rank == 1 && strides[0][0] == 1) {
                 before = address / bytes % pack;
             }
@@ -217,6 +245,15 @@ impl<const N: usize> Nd<N> {
     /// Enough threads for all packs, of which each takes `unroll`.
     pub(super) fn geometry(&self, unroll: u32) -> Result<Geometry> {
         Geometry::covering(self.packs, THREADS, unroll)
+    }
+}
+
+/// Threads that a block with packs of `in_block` elements has more than those: one for each row of so many elements that may end
+/// within a pack of it, where there are several but not too many.
+pub(super) fn more_threads(row: u64, in_block: u64) -> u32 {
+    match (in_block - 1).div_ceil(row) {
+        turns if (2..=u64::from(MORE_THREADS)).contains(&turns) => (turns as u32).next_multiple_of(32),
+        _ => 0,
     }
 }
 
@@ -296,22 +333,39 @@ pub(super) mod tests {
             let begins = p == 0 || !goes_on;
             let unit = if goes_on && p > 0 { p * pack - i64::from(nd.before) } else { p } as u64;
             let (lines, innermost) = if nd.rank > 1 { divide(nd.dims[0], unit) } else { (0, unit) };
-            let shift = if begins { i64::from(nd.before) } else { 0 };
-            let first = innermost as i64 * if goes_on { 1 } else { pack } - shift;
+            let before = if begins { i64::from(nd.before) } else { 0 };
             let here: [i64; N] = {
                 let at = at(innermost, lines);
-                std::array::from_fn(|k| at[k] - shift * nd.inner[k])
+                std::array::from_fn(|k| at[k] - before * nd.inner[k])
             };
-            let turn = (nd.inner_size as i64 - first).min(pack);
-            let mut to = turn;
-            let mut next = here;
+            let from = if innermost == 0 { before } else { 0 };
+            let left = nd.inner_size as i64 + before - innermost as i64 * if goes_on { 1 } else { pack };
+            let turn = left.min(pack);
+            let (mut to, mut next) = (turn, here);
             if goes_on && turn < pack {
-                to = ((nd.count as i64 + i64::from(nd.before)) - p * pack).min(pack);
+                let number = p * pack - i64::from(nd.before);
+                to = (nd.count as i64 - number).min(pack);
+                if nd.inner_size < pack as u64 {
+                    // Many rows may end in a pack; what is moved by whole packs is without gaps.
+                    let (mut row, mut each, mut ends) = (lines, here, turn);
+                    for i in 0..to {
+                        if i == ends {
+                            row += 1;
+                            (each, ends) = (at(0, row), ends + nd.inner_size as i64);
+                        }
+                        if i >= from {
+                            assert!((0..N).all(|k| nd.vector >> k & 1 == 0 || each[k] == number + i));
+                            found.push(each);
+                        }
+                        (0..N).for_each(|k| each[k] += nd.inner[k]);
+                    }
+                    continue;
+                }
                 if to > turn {
                     next = at(0, lines + 1);
                 }
             }
-            for i in (0..to).filter(|i| first + i >= 0) {
+            for i in from..to {
                 found.push(std::array::from_fn(|k| {
                     if i < turn { here[k] + i * nd.inner[k] } else { next[k] + (i - turn) * nd.inner[k] }
                 }));
@@ -357,7 +411,7 @@ pub(super) mod tests {
 
     #[test]
     fn threads_reach_every_element_of_a_broadcast_once() {
-        let shapes: [[&[i64]; 2]; 9] = [
+        let shapes: [[&[i64]; 2]; 12] = [
             [&[3, 5, 7], &[7]],
             [&[3, 5, 7], &[5, 1]],
             [&[2, 1, 3, 1, 5], &[4, 1, 6, 1]],
@@ -367,16 +421,26 @@ pub(super) mod tests {
             [&[5, 3, 17], &[3, 1]],
             [&[2, 3, 1, 19], &[5, 1]],
             [&[2, 1, 3, 1, 16], &[1, 4, 1, 2, 16]],
+            [&[50, 3], &[3]],
+            [&[7, 2, 1, 15], &[3, 15]],
+            [&[40, 1], &[1, 13]],
         ];
         for [a, b] in shapes {
             let plan = Plan::new([a, b]).unwrap();
             for pack in [1, 4, 16] {
                 let dst = Operand::Memory(0x1000 + pack * 4 - 4, 4);
-                let (nd, index) = Nd::<3>::new(&Loops::broadcast(&plan), [dst, dst, dst], pack);
+                let loops = Loops::broadcast(&plan);
+                let (nd, index, _) = Nd::<3>::broadcast(&loops, [dst, dst, dst], pack, 1).unwrap();
                 let inner = *plan.dims().last().unwrap() as u64;
                 // The destination begins within a pack.
-                let odd_rows = plan.dims().len() > 1 && inner >= pack && pack > 1;
-                assert_eq!(nd.scalar >> 31 == 1, odd_rows, "{a:?} {b:?} by {pack}");
+                let odd_rows = plan.dims().len() > 1 && pack > 1;
+                assert_eq!(
+                    nd.scalar >> 31 == 1,
+                    odd_rows && (pack > 4 || inner >= pack),
+                    "{a:?} {b:?} by {pack}"
+                );
+                let (others, _) = Nd::<3>::new(&loops, [dst, dst, dst], pack);
+                assert_eq!(others.scalar >> 31 == 1, odd_rows && inner >= pack, "{a:?} {b:?} by {pack}");
                 let mut found = emulate(&nd, pack);
                 found.sort_unstable();
                 // Rows of the plan, by its own walk.
@@ -392,6 +456,37 @@ pub(super) mod tests {
                 assert_eq!((found, index), (expected, Index::Narrow), "{a:?} {b:?} by {pack}");
             }
         }
+    }
+
+    #[test]
+    fn packs_in_which_rows_end_have_threads_of_their_own() {
+        // Rows, their elements, those before the first pack, and packs of a thread.
+        for (rows, inner, before, unroll) in
+            [(40, 201, 0, 1), (9000, 65, 5, 1), (300, 301, 15, 2), (5, 2047, 0, 1), (70, 64, 7, 1)]
+        {
+            let pack = 16;
+            let loops = Loops::new([(inner, [1, 1, 1]), (rows, [inner as i64, 0, 1])]);
+            let operands = [Operand::Memory(0x1000 + before, 1); 3];
+            let (nd, _, geometry) = Nd::broadcast(&loops, operands, pack, unroll).unwrap();
+            assert_eq!((nd.scalar >> 30, u64::from(nd.before)), (3, before), "{rows} of {inner}");
+            let more = u64::from(geometry.block[0] - THREADS);
+            let in_block = u64::from(THREADS * unroll) * pack;
+            let mut theirs = Vec::new();
+            for begin in (0..u64::from(geometry.grid[0])).map(|block| block * in_block) {
+                let (first, _) = divide(nd.dims[0], begin.saturating_sub(before));
+                for turn in 0..more * u64::from(unroll) {
+                    let end = (first + 1 + turn) * nd.inner_size + before;
+                    if end % pack != 0 && end < begin + in_block && end / pack < nd.packs {
+                        theirs.push(end / pack);
+                    }
+                }
+            }
+            let ends = (1..=rows).map(|row| row * inner + before);
+            let expected: Vec<_> = ends.filter(|end| end % pack != 0).map(|end| end / pack).collect();
+            assert_eq!(theirs, expected, "{rows} of {inner}, {before} before");
+        }
+        // Rows of which hardly any end in a block, or nearly each pack holds an end.
+        assert_eq!([4096, 4095, 2048, 128, 64, 63].map(|row| more_threads(row, 4096)), [0, 0, 32, 32, 64, 0]);
     }
 
     #[test]

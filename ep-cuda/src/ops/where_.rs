@@ -79,11 +79,12 @@ impl Kernel<Where, CudaDevice> for Chooser {
         }
         let [cond, x, y] = sources.map(|(address, size)| Operand::Memory(address, size));
         let operands = [Operand::Memory(args.dst, self.size), cond, x, y];
-        let (nd, index) = Nd::new(&Loops::broadcast(&plan), operands, pack_of(&[self.cond, self.size]));
+        let pack = pack_of(&[self.cond, self.size]);
+        let (nd, index, geometry) = Nd::broadcast(&Loops::broadcast(&plan), operands, pack, UNROLL)?;
         let loose = is_loose(self.size, args.x | args.y | args.dst);
         let kernels = if loose { &self.loose } else { &self.kernels };
         // SAFETY: the operands are valid as the caller promises, and this is the kernel's argument.
-        unsafe { kernels.get(index)?.launch(stream, nd.geometry(UNROLL)?, &nd) }
+        unsafe { kernels.get(index)?.launch(stream, geometry, &nd) }
     }
 
     fn describe(&self) -> &str {

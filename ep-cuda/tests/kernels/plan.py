@@ -11,6 +11,7 @@ u32, u64, i64, f64 = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_
 SIZE = dict(b8=1, i8=1, u8=1, i16=2, u16=2, f16=2, bf16=2, i32=4, u32=4, f32=4, i64=8, u64=8, f64=8, c64=8, c128=16)
 RANK = 8
 SMS = 132
+MORE_THREADS = 64
 
 
 def ceil_div(a, b):
@@ -57,6 +58,12 @@ class MapArgs3(ctypes.Structure):
     _fields_ = [("nd", ND[3]), ("attr0", f64), ("attr1", f64)]
 
 
+def more_threads(row, in_block):
+    """Threads that a block has more than its packs, for those that hold the end of a row, of which one may have that many."""
+    turns = ceil_div(in_block - 1, row)
+    return ceil_div(turns, 32) * 32 if 2 <= turns <= MORE_THREADS else 0
+
+
 def merge_dims(dims, strides):
     """Drops dimensions of one element and joins those that are contiguous in every operand. Outermost first."""
     kept, kept_strides = [], [[] for _ in strides]
@@ -86,8 +93,9 @@ def contiguous(shape):
     return broadcast_strides([max(s, 1) for s in shape], shape) if shape else []
 
 
-def plan_nd(dims, strides, sizes, addresses, pack, unroll, threads=256, scalars={}):
-    """The arguments of a loop over `dims` with strides in elements for each operand, the destination first."""
+def plan_nd(dims, strides, sizes, addresses, pack, unroll, threads=256, scalars={}, short=False):
+    """The arguments of a loop over `dims` with strides in elements for each operand, the destination first; `short` rows may be
+    shorter than a pack that goes on."""
     n = len(strides)
     nd = ND[n]()
     dims, strides = merge_dims(dims, [[0] * len(dims) if k in scalars else s for k, s in enumerate(strides)])
@@ -95,7 +103,7 @@ def plan_nd(dims, strides, sizes, addresses, pack, unroll, threads=256, scalars=
     unit = [min(16, pack * size) for size in sizes]
     # A destination without gaps, whose rows are not whole packs: packs go on from one row to the next.
     whole_rows = inner * sizes[0] % unit[0] == 0 and addresses[0] % unit[0] == 0
-    goes_on = pack > 2 and bool(rest) and strides[0] == contiguous(dims) and inner >= pack and not whole_rows and addresses[0] % sizes[0] == 0
+    goes_on = pack > 2 and bool(rest) and strides[0] == contiguous(dims) and (inner >= pack or short and pack > 4) and not whole_rows and addresses[0] % sizes[0] == 0
     if (goes_on or not rest and strides[0][0] == 1) and addresses[0] % sizes[0] == 0:
         nd.before = addresses[0] // sizes[0] % pack
     count = math.prod(dims)
@@ -144,6 +152,18 @@ def unary(op, src_dtype, dst_dtype, dims, src, dst, src_strides=None, dst_stride
     return Launch(Spec("unary.cu", OP=op, SRC=src_dtype, DST=dst_dtype, **defines), MapArgs2(nd, *attrs), grid)
 
 
+def broadcast_threads(nd, defines):
+    """Threads of a block: more where packs of small elements go on from row to row."""
+    threads, pack = defines["THREADS"], defines["PACK"]
+    if not (nd.scalar >> 31 and pack > 4 and nd.inner_size >= pack):
+        return threads
+    # Each of those takes as many packs as the others do.
+    unroll = defines["UNROLL"]
+    more = more_threads(nd.inner_size, threads * unroll * pack)
+    nd.scalar |= (more > 0) << 30
+    return threads + ceil_div(more // 32, unroll) * 32
+
+
 def binary(op, src_dtype, dst_dtype, shapes, addresses, dst, attrs=(0, 0), scalars={}, unroll=1):
     rank = max(map(len, shapes))
     padded = [[1] * (rank - len(s)) + list(s) for s in shapes]
@@ -151,9 +171,11 @@ def binary(op, src_dtype, dst_dtype, shapes, addresses, dst, attrs=(0, 0), scala
     sizes = [SIZE[dst_dtype], SIZE[src_dtype], SIZE[src_dtype]]
     strides = [contiguous(dims)] + [broadcast_strides(s, dims) for s in shapes]
     nd, defines, grid = plan_nd(
-        dims, strides, sizes, [dst] + list(addresses), pack_for(*sizes), unroll, scalars=scalars
+        dims, strides, sizes, [dst] + list(addresses), pack_for(*sizes), unroll, scalars=scalars, short=True
     )
-    return Launch(Spec("binary.cu", OP=op, SRC=src_dtype, DST=dst_dtype, **defines), MapArgs3(nd, *attrs), grid)
+    spec = Spec("binary.cu", OP=op, SRC=src_dtype, DST=dst_dtype, **defines)
+    threads = broadcast_threads(nd, defines)
+    return Launch(spec, MapArgs3(nd, *attrs), grid, threads=threads)
 
 
 def where(cond_dtype, size, shapes, addresses, dst):
@@ -162,8 +184,10 @@ def where(cond_dtype, size, shapes, addresses, dst):
     dims = [max(s) for s in zip(*padded)]
     strides = [contiguous(dims)] + [broadcast_strides(s, dims) for s in shapes]
     sizes = [size, SIZE[cond_dtype], size, size]
-    nd, defines, grid = plan_nd(dims, strides, sizes, [dst] + list(addresses), pack_for(*sizes), 2)
-    return Launch(Spec("where.cu", COND=cond_dtype, SIZE=size, **defines), nd, grid)
+    nd, defines, grid = plan_nd(dims, strides, sizes, [dst] + list(addresses), pack_for(*sizes), 2, short=True)
+    spec = Spec("where.cu", COND=cond_dtype, SIZE=size, **defines)
+    threads = broadcast_threads(nd, defines)
+    return Launch(spec, nd, grid, threads=threads)
 
 
 class RunsArgs(ctypes.Structure):
