@@ -1,7 +1,7 @@
 // Exchanges two dimensions of which one has few indices, as channels have: planes of elements are interleaved, or taken
 // apart. Both sides begin at a multiple of 16 bytes, and so does every plane.
 //
-// EP_SIZE  bytes of an element: 1 or 2     EP_PLANES  2 to 4     EP_APART  1: dst has the planes, 0: src has them
+// EP_SIZE  bytes of an element: 1, 2 or 4     EP_PLANES  2 to 4     EP_APART  1: dst has the planes, 0: src has them
 // EP_THREADS
 #include "common.cuh"
 
@@ -61,7 +61,8 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_interleave(const __g
 #pragma unroll
     for (u32 i = 0; i < words; ++i) {
         const u32 begin = i * in_word;
-        to.at[i] = join(from.at, source_of(begin), source_of(begin + 1));
+        if constexpr (EP_SIZE == 4) to.at[i] = from.at[source_of(i)];
+        else to.at[i] = join(from.at, source_of(begin), source_of(begin + 1));
         if constexpr (EP_SIZE == 1)
             to.at[i] = __byte_perm(to.at[i], join(from.at, source_of(begin + 2), source_of(begin + 3)), 0x5410);
     }

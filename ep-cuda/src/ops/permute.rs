@@ -23,7 +23,7 @@ const THREADS: u32 = 256;
 const MAX_GRID: u64 = 1 << 30;
 /// Planes that interleave.cu takes, bytes of an element and of a plane.
 const PLANES: [u64; 3] = [2, 3, 4];
-const PLANE_SIZES: [u64; 2] = [1, 2];
+const PLANE_SIZES: [u64; 3] = [1, 2, 4];
 const LEAST_PLANE: u64 = 128;
 
 fn tile(size: u64) -> u64 {
@@ -386,7 +386,7 @@ mod tests {
             }
         }
         let left: [(&[usize], &[usize], u64); 6] = [
-            (&[5, 3, 208], &[0, 2, 1], 4),
+            (&[5, 3, 208], &[0, 2, 1], 8),
             (&[5, 5, 208], &[0, 2, 1], 2),
             (&[5, 3, 204], &[0, 2, 1], 2),
             (&[5, 3, 112], &[0, 2, 1], 1),

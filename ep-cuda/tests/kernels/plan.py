@@ -300,7 +300,7 @@ def permute(size, shape, perm, src, dst, force=None, bulk=True):
         return copy(piece, dims, s, t, src, dst)
     a, b = perm[-1], rank - 1
     # Few planes that are interleaved or taken apart by whole packs.
-    if size <= 2 and force in (None, "auto") and rank <= 3 and list(perm) == [*range(rank - 2), rank - 1, rank - 2]:
+    if size <= 4 and force in (None, "auto") and rank <= 3 and list(perm) == [*range(rank - 2), rank - 1, rank - 2]:
         planes, plane = min(sizes[-2:]), max(sizes[-2:])
         packs = math.prod(sizes) * size // planes // 16
         if planes <= 4 and plane * size >= 128 and plane * size % 16 == src % 16 == dst % 16 == 0 and packs < 1 << 31:
