@@ -43,9 +43,15 @@ fn shapes(rms: bool, data: DType, aligned: bool) -> &'static [(u32, u32, u32, u3
     match (data, aligned, rms) {
         (DType::F32, true, false) => &[(512, 4, 4, 0), (512, 8, 4, 512), (1024, 8, 4, 0)],
         (DType::F16 | DType::BF16, true, false) => &[(512, 4, 4, 512), (512, 8, 4, 0)],
-        (DType::F32, false, false) => {
-            &[(512, 2, 4, 512), (512, 4, 4, 512), (512, 8, 4, 512), (512, 8, 5, 512), (640, 8, 5, 640)]
-        }
+        (DType::F32, false, false) => &[
+            (512, 2, 4, 512),
+            (512, 4, 4, 512),
+            (512, 8, 4, 288),
+            (640, 4, 5, 640),
+            (544, 8, 6, 320),
+            (512, 8, 4, 512),
+            (640, 8, 5, 640),
+        ],
         (DType::F16 | DType::BF16, false, false) => &[
             (128, 0, 2, 0),
             (128, 0, 3, 0),
@@ -62,11 +68,12 @@ fn shapes(rms: bool, data: DType, aligned: bool) -> &'static [(u32, u32, u32, u3
             (512, 2, 4, 0),
             // Up to 320 threads there are three blocks for each multiprocessor.
             (512, 4, 4, 320),
-            (512, 2, 6, 0),
-            (512, 4, 5, 320),
+            (640, 2, 5, 640),
             (512, 4, 4, 0),
-            (512, 8, 5, 320),
+            (512, 8, 5, 288),
+            (640, 4, 5, 640),
             (512, 8, 4, 0),
+            (640, 8, 5, 640),
         ],
         (DType::F16 | DType::BF16, false, true) => &[(128, 0, 2, 0), (512, 4, 4, 0), (512, 8, 4, 0)],
         _ => &[],
@@ -111,6 +118,17 @@ impl Way {
         Sharing { threads: threads as u32, ..self.sharing }
     }
 
+    /// With more threads than a power of two the compiler has more registers for each, and hardly two blocks fit a multiprocessor.
+    fn has_many_registers(&self) -> bool {
+        self.sharing.blocks > 0 && !self.sharing.threads.is_power_of_two()
+    }
+
+    /// Blocks of as many threads that are on a multiprocessor at once.
+    fn blocks_at_once(&self, threads: u32) -> u32 {
+        let registers = if self.has_many_registers() { 96 } else { 64 };
+        (1 << 16) / registers / threads
+    }
+
     /// How many groups of threads take so many rows, several each, that are shared like this; none where there are too few rows.
     fn groups(&self, shared: &Sharing, rows: u64, sm_count: u32, pack: u64) -> Option<u64> {
         let sm_count = u64::from(sm_count);
@@ -123,20 +141,37 @@ impl Way {
                     4..8 => 45,
                     _ => 44,
                 };
-                sm_count * u64::from(1024 / shared.threads) * usable / (48 * blocks)
+                sm_count * u64::from(self.blocks_at_once(shared.threads)) * usable / (48 * blocks)
             }
         };
         let at_once = at_once.max(1);
-        let most = if shared.blocks == 0 || (self.fewer && !shared.aligned) { 24 } else { 12 };
-        let least = if shared.aligned { at_once * 18 } else { at_once * 3 / 2 };
-        // All that are there at once end at about the same time, so there are whole turns of them.
-        let turns = rows.div_ceil(at_once).div_ceil(most);
-        let groups = (turns.saturating_mul(at_once)).min(rows / FEWEST_ROWS);
         // All rows of a group begin at the same place of a pack.
-        let groups = if shared.aligned { groups } else { groups / pack * pack };
+        let whole = if shared.aligned { 1 } else { pack };
+        let groups = |turns: u64| turns.saturating_mul(at_once).min(rows / FEWEST_ROWS) / whole * whole;
+        let (least, turns) = if self.has_many_registers() {
+            // With as many turns as there are places nothing is lost to whole numbers of groups.
+            (
+                at_once * 3,
+                (1..=whole).min_by_key(|&turns| turns_take(groups(turns), at_once, rows)).unwrap_or(1),
+            )
+        } else {
+            let most = if shared.blocks == 0 || (self.fewer && !shared.aligned) { 24 } else { 12 };
+            let least = if shared.aligned { at_once * 18 } else { at_once * 3 / 2 };
+            // All that are there at once end at about the same time, so there are whole turns of them.
+            (least, rows.div_ceil(at_once).div_ceil(most))
+        };
+        let groups = groups(turns);
         (rows >= least && groups > 0).then_some(groups)
     }
 }
+
+/// How long groups take for so many rows where a block is alone on its multiprocessor: in 256ths of what a row takes, of which it takes
+/// a group as long as two to begin.
+fn turns_take(groups: u64, at_once: u64, rows: u64) -> u128 {
+    let (groups, of_row) = (u128::from(groups.max(1)), 256);
+    groups.div_ceil(at_once.into()) * (of_row * u128::from(rows) / groups + 2 * of_row)
+}
+
 /// Fewer are not worth filling shared memory for.
 const FEWEST_ROWS: u64 = 3;
 
@@ -368,7 +403,7 @@ mod tests {
                     assert!(!way.fewer || less.capacity() < packs, "{way:?} {packs}");
                     assert!(way.fewer || shared == way.sharing);
                     // Of blocks that are there at once all have room for gamma and beta.
-                    let at_once = if shared.blocks == 0 { 5 } else { 1024 / shared.threads };
+                    let at_once = if shared.blocks == 0 { 5 } else { way.blocks_at_once(shared.threads) };
                     if packs > 2048 {
                         assert!((kept_bytes(false, &shared) + 4096) * at_once <= 232_448, "{way:?} {packs}");
                     }
@@ -409,19 +444,22 @@ mod tests {
         assert_eq!([129, 377].map(apart), [Some((64, 1, 3)), Some((128, 1, 3))]);
         assert_eq!(
             [2049, 2502, 4096, 5002, 6144, 6284].map(apart),
-            [(288, 2, 4), (320, 2, 4), (512, 2, 4), (320, 4, 4), (512, 2, 6), (320, 4, 5)].map(Some)
+            [(288, 2, 4), (320, 2, 4), (512, 2, 4), (320, 4, 4), (640, 2, 5), (640, 2, 5)].map(Some)
         );
         assert_eq!(
-            [6401, 8194, 12_502, 12_801, 16_384].map(apart),
-            [(512, 4, 4), (224, 8, 5), (320, 8, 5), (512, 8, 4), (512, 8, 4)].map(Some)
+            [6401, 8194, 12_502, 12_801, 16_384, 16_385, 25_600].map(apart),
+            [(512, 4, 4), (224, 8, 5), (640, 4, 5), (512, 8, 4), (512, 8, 4), (416, 8, 5), (640, 8, 5)]
+                .map(Some)
         );
-        assert_eq!(apart(16_385), None);
+        assert_eq!(apart(25_601), None);
         let f32_apart = |packs| which(false, DType::F32, false, packs);
         assert_eq!([2048, 2049].map(f32_apart), [None, Some((288, 2, 4))]);
         assert_eq!(
-            [5002, 12_566, 16_386, 25_002, 25_601].map(f32_apart),
-            [Some((320, 4, 4)), Some((416, 8, 4)), Some((416, 8, 5)), Some((640, 8, 5)), None]
+            [5002, 8193, 12_566, 15_001, 15_361, 16_386, 25_002].map(f32_apart),
+            [(320, 4, 4), (288, 8, 4), (640, 4, 5), (320, 8, 6), (512, 8, 4), (416, 8, 5), (640, 8, 5)]
+                .map(Some)
         );
+        assert_eq!([25_600, 25_601].map(f32_apart), [Some((640, 8, 5)), None]);
         assert_eq!([64, 65, 4096, 4097].map(|p| which(true, DType::F16, false, p)), {
             [Some((128, 0, 2)), None, None, Some((512, 4, 4))]
         });
@@ -430,11 +468,12 @@ mod tests {
 
     #[test]
     fn groups_are_whole_turns_whose_rows_begin_alike() {
-        let of = |threads, blocks, aligned, fewer, rows| {
-            let sharing = Sharing { threads, lanes: 32, blocks, rows: 1, packs: 4, aligned };
-            Way { sharing, fewer, most: 0 }.groups(&sharing, rows, 132, 8)
+        let of = |[compiled, threads]: [u32; 2], blocks, aligned, rows| {
+            let sharing = Sharing { threads: compiled, lanes: 32, blocks, rows: 1, packs: 4, aligned };
+            let way = Way { sharing, fewer: compiled != threads || !compiled.is_power_of_two(), most: 0 };
+            way.groups(&Sharing { threads, ..sharing }, rows, 132, 8)
         };
-        let count = |threads, blocks, aligned, rows| of(threads, blocks, aligned, false, rows);
+        let count = |threads, blocks, aligned, rows| of([threads; 2], blocks, aligned, rows);
         // 61 clusters of four blocks at once, 30 of eight, 264 blocks alone, and 2640 warps.
         assert_eq!(count(512, 4, false, 4096), Some(6 * 61 / 8 * 8));
         assert_eq!(count(512, 8, true, 4096), Some(12 * 30));
@@ -442,15 +481,23 @@ mod tests {
         assert_eq!(count(512, 1, false, 264 * 12 + 1), Some(528));
         assert_eq!(count(128, 0, false, 49_152), Some(2640));
         // Three blocks for each multiprocessor where they have fewer threads, and twice as many rows for each cluster.
-        assert_eq!(of(320, 4, false, true, 4096), Some(2 * 92));
-        assert_eq!([320, 288].map(|t| of(t, 8, true, true, 4096)), [Some(8 * 45); 2]);
-        assert_eq!(of(640, 8, false, true, 2048), Some(6 * 15 / 8 * 8));
+        assert_eq!(of([512, 320], 4, false, 4096), Some(2 * 92));
+        assert_eq!([320, 288].map(|t| of([512, t], 8, true, 4096)), [Some(8 * 45); 2]);
+        // Where threads have more registers there are 66 clusters of two blocks at once, 30 of four, or 61 with fewer threads, 15 of
+        // eight; by how long turns take, of which whole packs use 8, 24, ... groups of 15, 30, ...
+        assert_eq!([200, 4096, 8192].map(|rows| of([640, 640], 2, false, rows)), [Some(64); 3]);
+        assert_eq!([800, 4096].map(|rows| of([640, 640], 4, false, rows)), [Some(56), Some(120)]);
+        assert_eq!(of([640, 320], 4, false, 4096), Some(120));
+        assert_eq!(
+            [100, 400, 2000, 1 << 40].map(|rows| of([640, 640], 8, false, rows)),
+            [24, 40, 88, 120].map(Some)
+        );
         // Few rows, and too few.
         assert_eq!(count(512, 1, false, 396), Some(132 / 8 * 8));
         assert_eq!([count(512, 1, false, 395), count(512, 1, true, 264 * 18 - 1)], [None, None]);
         let way = ways(false, DType::F32, HOPPER, false)[2];
         assert_eq!(way.groups(&way.sharing, 7, 1, 4), None, "not one for each place");
-        for (threads, blocks) in [(64, 1), (128, 0), (512, 2), (512, 8), (352, 4)] {
+        for (threads, blocks) in [(64, 1), (128, 0), (512, 2), (512, 8), (640, 4), (544, 8)] {
             for rows in [1, 100, 5000, 1 << 20, 1 << 40, u64::MAX] {
                 let found = count(threads, blocks, false, rows).unwrap_or(8);
                 assert!(

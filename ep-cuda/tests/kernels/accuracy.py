@@ -32,7 +32,7 @@ def limit(name, dtype):
     if dtype != "f32":
         return 1.0
     # Products of functions, each within two; and what is known to be past that.
-    known = dict(celu=2.01, gelu=2.5, silu=2.7, fast_gelu=2.7, quick_gelu=2.9, soft_plus=2.4, log10=2.1, mish=2.1, exp2=2.1, fast_gelu_backward_with_dy_x=7.1)
+    known = dict(celu=2.01, gelu=2.5, silu=2.7, fast_gelu=2.7, quick_gelu=2.9, soft_plus=2.7, log10=2.1, mish=2.1, exp2=2.1, fast_gelu_backward_with_dy_x=7.1)
     if name in known:
         return known[name]
     return 6.0 if "power_grad" in name else 4.0 if "backward" in name or name in HARD else 2.0

@@ -715,22 +715,31 @@ KEPT_HALVES = dict([
     ((False, 1), ((128, 0, 2, 0), (512, 4, 4, 0), (512, 8, 4, 0))),
     ((False, 0), ((128, 0, 2, 0), (128, 0, 3, 0), (128, 0, 4, 0), (64, 1, 3, 0), (64, 1, 4, 0), (128, 1, 3, 0), (128, 1, 4, 0),
                   (256, 1, 3, 0), (256, 1, 4, 0), (512, 1, 3, 0), (512, 1, 4, 0), (512, 2, 4, 448), (512, 2, 4, 0),
-                  (512, 4, 4, 320), (512, 2, 6, 0), (512, 4, 5, 320), (512, 4, 4, 0), (512, 8, 5, 320), (512, 8, 4, 0))),
+                  (512, 4, 4, 320), (640, 2, 5, 640), (512, 4, 4, 0), (512, 8, 5, 288), (640, 4, 5, 640), (512, 8, 4, 0),
+                  (640, 8, 5, 640))),
 ])
 KEPT_F32 = dict([
     ((True, 0), ((512, 4, 4, 0), (512, 8, 4, 512), (1024, 8, 4, 0))),
-    ((False, 0), ((512, 2, 4, 512), (512, 4, 4, 512), (512, 8, 4, 512), (512, 8, 5, 512), (640, 8, 5, 640))),
+    ((False, 0), ((512, 2, 4, 512), (512, 4, 4, 512), (512, 8, 4, 288), (640, 4, 5, 640), (544, 8, 6, 320), (512, 8, 4, 512),
+                  (640, 8, 5, 640))),
 ])
 KEPT = dict(f16=KEPT_HALVES, bf16=KEPT_HALVES, f32=KEPT_F32)
 
 
-def kept_groups(threads, blocks, fewer, is_aligned, rows, pack):
-    """How many groups of threads take so many rows: whole turns of those that are there at once."""
+def kept_groups(threads, compiled, blocks, fewer, is_aligned, rows, pack):
+    """How many groups of threads take so many rows: whole turns of those that are there at once. `compiled` are the most threads."""
     usable = 48 if blocks < 4 else 45 if blocks < 8 else 44
-    at_once = max(1, SMS * (1024 // threads) * usable // (48 * blocks)) if blocks else SMS * 640 // 32
-    groups = min(ceil_div(ceil_div(rows, at_once), 12 if blocks and (is_aligned or not fewer) else 24) * at_once, rows // 3)
-    groups = groups if is_aligned else groups // pack * pack
-    return groups if rows >= (at_once * 18 if is_aligned else at_once * 3 // 2) else 0
+    many = blocks > 0 and compiled & (compiled - 1) != 0
+    at_once = max(1, SMS * (65536 // (96 if many else 64) // threads) * usable // (48 * blocks)) if blocks else SMS * 640 // 32
+    whole = 1 if is_aligned else pack
+    groups = lambda turns: min(turns * at_once, rows // 3) // whole * whole
+    if many:
+        take = lambda g: ceil_div(max(g, 1), at_once) * (256 * rows // max(g, 1) + 512)
+        least, turns = at_once * 3, min(range(1, whole + 1), key=lambda turns: take(groups(turns)))
+    else:
+        least = at_once * 18 if is_aligned else at_once * 3 // 2
+        turns = ceil_div(ceil_div(rows, at_once), 12 if blocks and (is_aligned or not fewer) else 24)
+    return groups(turns) if rows >= least else 0
 
 
 def kept_config(rms, dtype, rows, cols, aligned_rows, each, shape=None):
@@ -747,7 +756,7 @@ def kept_config(rms, dtype, rows, cols, aligned_rows, each, shape=None):
         else:
             least = 2048 if dtype == "f32" else 4096 if rms and blocks else 32
         used = ceil_div(ceil_div(packs, blocks * each_thread), 32) * 32 if fewer else threads
-        groups = kept_groups(used, blocks, fewer, is_aligned, rows, pack)
+        groups = kept_groups(used, threads, blocks, fewer, is_aligned, rows, pack)
         if each:
             # Any width, and as many rows each.
             least, groups = 0, ceil_div(ceil_div(rows, each), 1 if is_aligned else pack) * (1 if is_aligned else pack)
