@@ -36,10 +36,10 @@ EP_DEVICE A sum_of(A a, A b) { return a + b; }
 [[maybe_unused]] EP_DEVICE f64 reciprocal_root(f64 x) { return 1 / sqrt(x); }
 
 // Squares of all warps' elements.
-EP_DEVICE Moments over_row(Exchange<A>& exchange, Moments own, i32) { return {0, 0, exchange.all(own.squares, sum_of)}; }
+[[maybe_unused]] EP_DEVICE Moments over_row(Exchange<A>& exchange, Moments own, i32) { return {0, 0, exchange.all(own.squares, sum_of)}; }
 
 // Moments of all warps' elements, so many: first their mean, which is exact where all are equal, then deviations from it.
-EP_DEVICE Moments over_row(Exchange<Moments>& exchange, Moments own, i32 count) {
+[[maybe_unused]] EP_DEVICE Moments over_row(Exchange<Moments>& exchange, Moments own, i32 count) {
     const Moments* const found = exchange.gather(own);
     // Where this is for one row alone it is computed only now, for registers are few before.
     const A per_element = 1 / A(keeps ? count : count ^ i32(exchange.late_zero()));

@@ -15,7 +15,7 @@ pub struct CudaEvent {
     raw: CuEvent,
     /// The driver would call an event from the pool recorded.
     recorded: AtomicBool,
-    place: Mutex<Place>,
+    records: Records,
 }
 
 /// Where an event was recorded: on which stream, and behind how many pieces of its work.
@@ -26,11 +26,50 @@ struct Place {
     count: usize,
 }
 
-impl Place {
-    /// What is before the event is done.
-    fn reached(&self) {
-        if let Some(queued) = self.queued.upgrade() {
-            queued.done(self.count);
+/// Where an event is recorded, which any thread may do while others ask the driver about it. An answer is about a place only
+/// if nobody has begun to record between question and answer.
+#[derive(Default)]
+struct Records(Mutex<Latest>);
+
+#[derive(Clone, Default)]
+struct Latest {
+    /// None while somebody records, and after several who did so at a time: who was the last is not known.
+    place: Option<Place>,
+    /// How often recording was begun, and by how many who have not ended.
+    begun: u64,
+    recording: u32,
+    at_a_time: bool,
+}
+
+impl Records {
+    /// What there is before a question to the driver.
+    fn latest(&self) -> Latest {
+        self.0.lock().clone()
+    }
+
+    /// The driver is about to record.
+    fn begin(&self) {
+        let mut latest = self.0.lock();
+        latest.at_a_time = latest.recording > 0;
+        latest.place = None;
+        latest.begun += 1;
+        latest.recording += 1;
+    }
+
+    /// The driver has recorded there, or has failed.
+    fn end(&self, place: Option<Place>) {
+        let mut latest = self.0.lock();
+        latest.recording -= 1;
+        latest.place = place.filter(|_| !latest.at_a_time);
+    }
+
+    /// The driver has said that the event is done, when asked after this was the latest.
+    fn reached(&self, before: Latest) {
+        let unchanged = self.0.lock().begun == before.begun;
+        if let Some(place) = before.place.filter(|_| unchanged)
+            && let Some(queued) = place.queued.upgrade()
+        {
+            queued.done(place.count);
         }
     }
 }
@@ -38,8 +77,7 @@ impl Place {
 impl CudaEvent {
     pub(crate) fn new(context: Arc<Context>) -> Result<CudaEvent> {
         let raw = context.take_event()?;
-        let place = Place { stream: CuStream::NULL, queued: Weak::new(), count: 0 };
-        Ok(CudaEvent { context, raw, recorded: AtomicBool::new(false), place: Mutex::new(place) })
+        Ok(CudaEvent { context, raw, recorded: AtomicBool::new(false), records: Records::default() })
     }
 
     /// The driver's handle.
@@ -55,21 +93,23 @@ impl CudaEvent {
         &self.context
     }
 
-    /// It is recorded on a stream behind what that has queued.
-    pub(crate) fn mark_recorded(&self, stream: CuStream, queued: &Arc<Queued>) {
-        *self.place.lock() = Place { stream, queued: Arc::downgrade(queued), count: queued.count() };
+    /// Records it on a stream behind what that has queued. The context is current.
+    pub(crate) fn record(&self, stream: CuStream, queued: &Arc<Queued>) -> std::result::Result<(), Failed> {
+        self.records.begin();
+        // SAFETY: a live event, and the caller's live stream.
+        let recorded = unsafe { self.context.driver().cuEventRecord(self.raw, stream) };
+        let place = Place { stream, queued: Arc::downgrade(queued), count: queued.count() };
+        self.records.end(recorded.is_ok().then_some(place));
+        recorded?;
         self.recorded.store(true, Ordering::Release);
-    }
-
-    /// Where it is recorded, to be asked for before the driver is: it may be recorded elsewhere meanwhile.
-    fn place(&self) -> Place {
-        self.place.lock().clone()
+        Ok(())
     }
 
     /// The error of a call, which the work before the event has caused most likely.
     #[cold]
     fn failed(&self, failed: Failed) -> Error {
-        self.context.error_on(failed, Some((self.place().stream, "the event's stream")))
+        let place = self.records.latest().place;
+        self.context.error_on(failed, place.map(|place| (place.stream, "the event's stream")))
     }
 
     /// Nanoseconds from `start` to `end`.
@@ -109,11 +149,11 @@ impl Event for CudaEvent {
         if !self.is_recorded() {
             return Ok(true);
         }
-        let (place, _current) = (self.place(), self.context.enter()?);
+        let (before, _current) = (self.records.latest(), self.context.enter()?);
         // SAFETY: a live event.
         let done = done(unsafe { self.context.driver().cuEventQuery(self.raw) }, |e| self.failed(e))?;
         if done {
-            place.reached();
+            self.records.reached(before);
         }
         Ok(done)
     }
@@ -122,10 +162,10 @@ impl Event for CudaEvent {
         if !self.is_recorded() {
             return Ok(());
         }
-        let (place, _current) = (self.place(), self.context.enter()?);
+        let (before, _current) = (self.records.latest(), self.context.enter()?);
         // SAFETY: a live event.
         unsafe { self.context.driver().cuEventSynchronize(self.raw) }.map_err(|e| self.failed(e))?;
-        place.reached();
+        self.records.reached(before);
         Ok(())
     }
 }
@@ -145,5 +185,73 @@ pub(crate) fn done(
         Ok(()) => Ok(true),
         Err(e) if e.result == CuResult::NOT_READY => Ok(false),
         Err(e) => Err(failed(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(pieces: usize) -> Arc<Queued> {
+        let queued = Queued::new(CuStream::NULL);
+        (0..pieces).for_each(|_| queued.push("copy"));
+        queued
+    }
+
+    fn place(queued: &Arc<Queued>) -> Place {
+        Place { stream: CuStream::NULL, queued: Arc::downgrade(queued), count: queued.count() }
+    }
+
+    fn done(queued: &Queued) -> usize {
+        queued.count() - queued.pending().len()
+    }
+
+    #[test]
+    fn an_answer_is_about_the_place_where_the_event_was_recorded() {
+        let (queued, records) = (queue(3), Records::default());
+        records.begin();
+        records.end(Some(place(&queued)));
+        queued.push("later");
+        records.reached(records.latest());
+        assert_eq!(done(&queued), 3);
+    }
+
+    /// Another thread records between question and answer: the answer may be about its place, or about the one before.
+    #[test]
+    fn an_answer_that_may_be_about_another_place_tells_nothing() {
+        let (first, second) = (queue(3), queue(2));
+        let records = Records::default();
+        records.begin();
+        records.end(Some(place(&first)));
+        let before = records.latest();
+        records.begin();
+        records.reached(before.clone());
+        records.reached(records.latest());
+        records.end(Some(place(&second)));
+        records.reached(before);
+        assert_eq!([done(&first), done(&second)], [0, 0]);
+        records.reached(records.latest());
+        assert_eq!([done(&first), done(&second)], [0, 2]);
+    }
+
+    /// Which of two threads the driver let record last is not known, nor what a failure has left.
+    #[test]
+    fn an_event_whose_place_is_not_known_tells_nothing() {
+        let (first, second) = (queue(3), queue(2));
+        let records = Records::default();
+        records.begin();
+        records.begin();
+        records.end(Some(place(&second)));
+        records.reached(records.latest());
+        records.end(Some(place(&first)));
+        records.reached(records.latest());
+        records.begin();
+        records.end(None);
+        records.reached(records.latest());
+        assert_eq!([done(&first), done(&second)], [0, 0]);
+        records.begin();
+        records.end(Some(place(&first)));
+        records.reached(records.latest());
+        assert_eq!([done(&first), done(&second)], [3, 0]);
     }
 }

@@ -84,7 +84,7 @@ impl Queued {
     }
 
     /// Which pieces are not known to be done.
-    fn pending(&self) -> Range<usize> {
+    pub(crate) fn pending(&self) -> Range<usize> {
         let done = self.done.load(Ordering::Relaxed);
         done..self.count().max(done)
     }

@@ -331,11 +331,7 @@ impl Stream for CudaStream {
             )));
         }
         let _current = self.context.enter()?;
-        // SAFETY: a live event and stream.
-        unsafe { self.context.driver().cuEventRecord(event.raw(), self.raw) }
-            .map_err(|e| self.refused("recording an event", e))?;
-        event.mark_recorded(self.raw, &self.queued);
-        Ok(())
+        event.record(self.raw, &self.queued).map_err(|e| self.refused("recording an event", e))
     }
 
     fn wait(&self, event: &CudaEvent) -> Result<()> {

@@ -85,8 +85,17 @@ impl UnaryKernel {
     }
 
     fn formula<F: Formula<1>, S: Cell>() -> UnaryKernel {
+        UnaryKernel::formulas::<S>(formula_block::<F, S>)
+    }
+
+    /// `G` where the first attribute is below 0.
+    fn formula_by_sign<F: Formula<1>, G: Formula<1>, S: Cell>() -> UnaryKernel {
+        UnaryKernel::formulas::<S>(formula_block_by_sign::<F, G, S>)
+    }
+
+    fn formulas<S: Cell>(block: UnaryBlock) -> UnaryKernel {
         UnaryKernel(Unary {
-            block: formula_block::<F, S>,
+            block,
             src_size: size_of::<S>(),
             dst_size: size_of::<S>(),
             cost: Cost::Elementary,
@@ -199,4 +208,18 @@ unsafe fn formula_block<F: Formula<1>, S: Cell>(
 ) {
     // SAFETY: the caller's contract.
     unsafe { S::run::<F, 1>(isa, attr, [src], dst, run) }
+}
+
+/// # Safety
+/// As for [`formula_block`].
+unsafe fn formula_block_by_sign<F: Formula<1>, G: Formula<1>, S: Cell>(
+    isa: Isa,
+    attr: [f64; 2],
+    src: *const u8,
+    dst: *mut u8,
+    run: Run,
+) {
+    let block = if attr[0] < 0.0 { formula_block::<G, S> } else { formula_block::<F, S> };
+    // SAFETY: the caller's contract.
+    unsafe { block(isa, attr, src, dst, run) }
 }

@@ -101,6 +101,7 @@ macro_rules! formulas {
 formulas! {
     Elu = |x, [alpha, _]| above_zero(x, x, alpha * M::exp_m1(x));
     Celu = |x, [alpha, _]| above_zero(x, x, alpha * M::exp_m1(x / alpha));
+    RisingCelu: wide = |x, [alpha, _]| above_zero(x, x, rising_celu::<M>(x, alpha));
     Selu = |x, _| {
         const SCALE: f64 = 1.050_700_987_355_480_5;
         const ALPHA: f64 = 1.673_263_242_354_377_2;
@@ -145,6 +146,26 @@ formulas! {
     Digamma = |x, _| M::digamma(x);
     Trigamma = |x, _| M::trigamma(x);
     Lgamma = |x, _| M::lgamma(x);
+}
+
+/// `alpha (e^(x / alpha) - 1)` for an alpha below 0, with which it grows without bound: the power multiplies the error of the
+/// quotient, and may be infinite where the product with alpha is not.
+#[inline(always)]
+fn rising_celu<M: Math>(x: M::V, alpha: M::V) -> M::V {
+    /// Of whose power `e^FAR` there still is a number.
+    const FAR: f64 = 709.0;
+    const POWER: f64 = 8.218407461554972e307;
+    let quotient = x / alpha;
+    let whole = quotient * alpha;
+    let rest = ((x - whole) - quotient.product_error(alpha, whole)) / alpha;
+    // Where the quotient or its product with alpha is outside the range so is the result, or it is alpha's.
+    let usual = rest.abs().lt(M::V::splat(1e-3));
+    let rest = M::V::select(usual, rest, M::V::splat(0.0));
+    let far = M::V::splat(FAR).lt(quotient);
+    // An infinite one would make its correction none, or not a number; with the factors it gets infinite again.
+    let power = M::exp_m1(M::V::select(far, quotient - FAR, quotient)).at_most(f64::MAX);
+    let power = (power + 1.0).mul_add(rest, power);
+    M::V::select(far, (power + 1.0) * (alpha * POWER), power * alpha)
 }
 
 /// `a` where `x` is above zero, else `b`.

@@ -34,7 +34,7 @@ fn table() -> Vec<UnaryRow> {
     let mut t = Table(Vec::new());
 
     t.formula::<Elu>("elu");
-    t.formula::<Celu>("celu");
+    t.formula_by_sign::<Celu, RisingCelu>("celu");
     t.formula::<Gelu>("gelu");
     t.float::<HardSwish>("hard_swish");
     t.float::<HardSigmoid>("hard_sigmoid");
@@ -174,6 +174,14 @@ impl Table {
         self.push(name, DType::BF16, DType::BF16, UnaryKernel::formula::<F, bf16>());
         self.push(name, DType::F32, DType::F32, UnaryKernel::formula::<F, f32>());
         self.push(name, DType::F64, DType::F64, UnaryKernel::formula::<F, f64>());
+    }
+
+    /// `G` where the first attribute is below 0.
+    fn formula_by_sign<F: Formula<1>, G: Formula<1>>(&mut self, name: &str) {
+        self.push(name, DType::F16, DType::F16, UnaryKernel::formula_by_sign::<F, G, f16>());
+        self.push(name, DType::BF16, DType::BF16, UnaryKernel::formula_by_sign::<F, G, bf16>());
+        self.push(name, DType::F32, DType::F32, UnaryKernel::formula_by_sign::<F, G, f32>());
+        self.push(name, DType::F64, DType::F64, UnaryKernel::formula_by_sign::<F, G, f64>());
     }
 
     fn complex<O: Op<C64, C64> + Op<C128, C128>>(&mut self, name: &str) -> &mut Self {

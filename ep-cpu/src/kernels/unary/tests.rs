@@ -541,3 +541,44 @@ fn doubles_are_accurate_where_that_is_hard() {
         }
     }
 }
+
+/// With an alpha below 0 celu grows as fast as the exponential of a quotient, and is finite where that is not.
+#[test]
+fn celu_grows_accurately_where_alpha_is_below_zero() {
+    let op = OPS.iter().position(|n| *n == "celu").unwrap();
+    let mut rng = Rng::new();
+    for row in rows().iter().filter(|r| r.op == op) {
+        let (most, limit) = match row.dst {
+            DType::F16 => (65_504.0, 1.0),
+            DType::BF16 => (3.39e38, 1.0),
+            DType::F32 => (f64::from(f32::MAX), 1.0),
+            _ => (f64::MAX, 4.0),
+        };
+        for alpha in [-0.5, -1.0, -3.3, -1e4, -1e-6, -1e-30] {
+            let exact = Unary::new("celu", row.src, row.dst, [alpha, 0.0]).unwrap();
+            let last = f64::ln(most) - f64::ln(-alpha);
+            // As many near the end of the range, and past it.
+            let mut values: Vec<f64> = (0..600)
+                .map(|i| {
+                    let part = (rng.next() >> 11) as f64 * 2f64.powi(-53);
+                    alpha * last * if i % 2 == 0 { part } else { 0.97 + 0.04 * part }
+                })
+                .collect();
+            values.extend([0.0, -0.0, 2.5, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e-300]);
+            let values: Vec<Val> = values.into_iter().map(|x| rounded(row.src, Val::Float(x))).collect();
+            let src: Vec<u8> = values.iter().flat_map(|&x| encode(row.src, x)).collect();
+            let wants: Vec<f64> = values.iter().map(|x| exact.apply(Number::Real(x.float())).re()).collect();
+            assert!(row.dst == DType::F16 || wants.iter().any(|w| w.abs() > 1e-3 * most && w.is_finite()));
+            for isa in Isa::available() {
+                let got = decode(row.dst, &run(row, isa, &Serial, &src, [alpha, 0.0]));
+                for ((x, &want), got) in values.iter().zip(&wants).zip(got) {
+                    assert!(
+                        close(row.dst, got.float(), want, limit, 0.0),
+                        "{} {isa} with {alpha} of {x:?}: {got:?}, not {want:e}",
+                        label(row)
+                    );
+                }
+            }
+        }
+    }
+}

@@ -15,13 +15,19 @@ pub(super) const ATTRIBUTE_IN_COMPUTE_TYPE: [&str; 5] =
 const ONE: Wide = Wide::ONE;
 const ZERO: Wide = Wide::ZERO;
 
+/// `a (e^x - 1)`, which may be finite where the power is not.
+fn times_exp_m1(a: Wide, x: Wide) -> Wide {
+    let half = x / w(2.0);
+    if x > w(700.0) { a * exp(half) * exp(half) } else { a * exp_m1(x) }
+}
+
 fn w(x: f64) -> Wide {
     Wide::from(x)
 }
 
 pub(super) const FUNCTIONS: Table<Function, 60> = [
     ("elu", |x, [alpha, _]| if x > ZERO { x } else { alpha * exp_m1(x) }),
-    ("celu", |x, [alpha, _]| if x > ZERO { x } else { alpha * exp_m1(x / alpha) }),
+    ("celu", |x, [alpha, _]| if x > ZERO { x } else { times_exp_m1(alpha, x / alpha) }),
     ("relu", |x, _| if x <= ZERO { ZERO } else { x }),
     ("gelu", |x, _| x * erfc(-x / w(2.0).sqrt()) / w(2.0)),
     ("hard_swish", |x, _| {
