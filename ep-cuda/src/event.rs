@@ -94,9 +94,16 @@ impl CudaEvent {
     }
 
     /// Records it on a stream behind what that has queued. The context is current.
-    pub(crate) fn record(&self, stream: CuStream, queued: &Arc<Queued>) -> std::result::Result<(), Failed> {
+    ///
+    /// # Safety
+    /// The stream is a live one of the event's context.
+    pub(crate) unsafe fn record(
+        &self,
+        stream: CuStream,
+        queued: &Arc<Queued>,
+    ) -> std::result::Result<(), Failed> {
         self.records.begin();
-        // SAFETY: a live event, and the caller's live stream.
+        // SAFETY: a live event, and the caller's promise.
         let recorded = unsafe { self.context.driver().cuEventRecord(self.raw, stream) };
         let place = Place { stream, queued: Arc::downgrade(queued), count: queued.count() };
         self.records.end(recorded.is_ok().then_some(place));

@@ -331,7 +331,8 @@ impl Stream for CudaStream {
             )));
         }
         let _current = self.context.enter()?;
-        event.record(self.raw, &self.queued).map_err(|e| self.refused("recording an event", e))
+        // SAFETY: this stream, of the event's context.
+        unsafe { event.record(self.raw, &self.queued) }.map_err(|e| self.refused("recording an event", e))
     }
 
     fn wait(&self, event: &CudaEvent) -> Result<()> {
