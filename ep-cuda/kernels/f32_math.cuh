@@ -99,12 +99,14 @@ EP_DEVICE f32 near_reciprocal_root(f32 x) {
 // For an alpha of either sign whose reciprocal is in the normal range.
 EP_DEVICE f64 celu_below(f64 x, f64 alpha) {
     const f64 u = x / alpha;
-    if (alpha > 0) return alpha * expm1(u);
+    if (!(alpha < 0)) return alpha * expm1(u);
     // The power multiplies the quotient's error, and may be infinite where the product with alpha is not: e^709 is a factor.
-    const f64 missed = fma(-u, alpha, x) / alpha, rest = fabs(missed) < 1e-3 ? missed : 0;
-    const f64 power = fmin(expm1(u > 709 ? u - 709 : u), 1.7976931348623157e308), corrected = fma(power + 1, rest, power);
-    const f64 whole = u > 709 ? (corrected + 1) * (alpha * 8.218407461554972e307) : corrected * alpha;
-    return u == u ? whole : u;
+    const f64 missed = fma(-u, alpha, x) / alpha, power = expm1(u > 709 ? u - 709 : u);
+    const bool usual = fabs(missed) < 1e-3;
+    const f64 corrected = usual && isfinite(power) ? fma(power + 1, missed, power) : power;
+    // A quotient below the normal range has lost digits.
+    if (usual && u < 1e-20) return x;
+    return u > 709 ? (corrected + 1) * (alpha * 8.218407461554972e307) : corrected * alpha;
 }
 EP_DEVICE f32 celu_below(f32 x, f64 alpha) {
     const Rounded<f32> factor = as_f32(alpha), inverse = reciprocal_of(factor), u = scaled(x, inverse);

@@ -118,7 +118,8 @@ impl Way {
         Sharing { threads: threads as u32, ..self.sharing }
     }
 
-    /// With more threads than a power of two the compiler has more registers for each, and hardly two blocks fit a multiprocessor.
+    /// With more threads than a power of two the compiler has more registers for each, and one block fits a multiprocessor, of at most 320
+    /// threads two.
     fn has_many_registers(&self) -> bool {
         self.sharing.blocks > 0 && !self.sharing.threads.is_power_of_two()
     }
@@ -165,7 +166,7 @@ impl Way {
     }
 }
 
-/// How long groups take for so many rows where a block is alone on its multiprocessor: in 256ths of what a row takes, of which it takes
+/// How long groups take for so many rows where blocks are alone, or two, on a multiprocessor: in 256ths of what a row takes, of which it takes
 /// a group as long as two to begin.
 fn turns_take(groups: u64, at_once: u64, rows: u64) -> u128 {
     let (groups, of_row) = (u128::from(groups.max(1)), 256);
@@ -487,7 +488,7 @@ mod tests {
         // eight; by how long turns take, of which whole packs use 8, 24, ... groups of 15, 30, ...
         assert_eq!([200, 4096, 8192].map(|rows| of([640, 640], 2, false, rows)), [Some(64); 3]);
         assert_eq!([800, 4096].map(|rows| of([640, 640], 4, false, rows)), [Some(56), Some(120)]);
-        assert_eq!(of([640, 320], 4, false, 4096), Some(120));
+        assert_eq!([320, 288].map(|t| of([544, t], 8, false, 4096)), [Some(120); 2]);
         assert_eq!(
             [100, 400, 2000, 1 << 40].map(|rows| of([640, 640], 8, false, rows)),
             [24, 40, 88, 120].map(Some)
@@ -497,6 +498,9 @@ mod tests {
         assert_eq!([count(512, 1, false, 395), count(512, 1, true, 264 * 18 - 1)], [None, None]);
         let way = ways(false, DType::F32, HOPPER, false)[2];
         assert_eq!(way.groups(&way.sharing, 7, 1, 4), None, "not one for each place");
+        let way = ways(false, DType::F32, HOPPER, false)[6];
+        assert!(way.has_many_registers());
+        assert_eq!([11, 12].map(|rows| way.groups(&way.sharing, rows, 1, 4)), [None, Some(4)]);
         for (threads, blocks) in [(64, 1), (128, 0), (512, 2), (512, 8), (640, 4), (544, 8)] {
             for rows in [1, 100, 5000, 1 << 20, 1 << 40, u64::MAX] {
                 let found = count(threads, blocks, false, rows).unwrap_or(8);

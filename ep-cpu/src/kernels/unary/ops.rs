@@ -158,14 +158,17 @@ fn rising_celu<M: Math>(x: M::V, alpha: M::V) -> M::V {
     let quotient = x / alpha;
     let whole = quotient * alpha;
     let rest = ((x - whole) - quotient.product_error(alpha, whole)) / alpha;
-    // Where the quotient or its product with alpha is outside the range so is the result, or it is alpha's.
+    // Where the quotient is outside the range so is the result, or alpha is, and nothing is to be corrected.
     let usual = rest.abs().lt(M::V::splat(1e-3));
     let rest = M::V::select(usual, rest, M::V::splat(0.0));
     let far = M::V::splat(FAR).lt(quotient);
-    // An infinite one would make its correction none, or not a number; with the factors it gets infinite again.
-    let power = M::exp_m1(M::V::select(far, quotient - FAR, quotient)).at_most(f64::MAX);
-    let power = (power + 1.0).mul_add(rest, power);
-    M::V::select(far, (power + 1.0) * (alpha * POWER), power * alpha)
+    let power = M::exp_m1(M::V::select(far, quotient - FAR, quotient));
+    let finite = power.lt(M::V::splat(f64::INFINITY));
+    let power = M::V::select(finite, (power + 1.0).mul_add(rest, power), power);
+    let result = M::V::select(far, (power + 1.0) * (alpha * POWER), power * alpha);
+    // A quotient below the normal range has lost digits.
+    let small = quotient.abs().lt(M::V::splat(1e-20));
+    M::V::select(small, M::V::select(usual, x, result), result)
 }
 
 /// `a` where `x` is above zero, else `b`.
