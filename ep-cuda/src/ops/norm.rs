@@ -169,7 +169,10 @@ impl Way {
 /// How long groups take for so many rows where blocks are alone, or two, on a multiprocessor: in 256ths of what a row takes, of which it takes
 /// a group as long as two to begin.
 fn turns_take(groups: u64, at_once: u64, rows: u64) -> u128 {
-    let (groups, of_row) = (u128::from(groups.max(1)), 256);
+    if groups == 0 {
+        return u128::MAX;
+    }
+    let (groups, of_row) = (u128::from(groups), 256);
     groups.div_ceil(at_once.into()) * (of_row * u128::from(rows) / groups + 2 * of_row)
 }
 

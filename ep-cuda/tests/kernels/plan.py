@@ -734,7 +734,7 @@ def kept_groups(threads, compiled, blocks, fewer, is_aligned, rows, pack):
     whole = 1 if is_aligned else pack
     groups = lambda turns: min(turns * at_once, rows // 3) // whole * whole
     if many:
-        take = lambda g: ceil_div(max(g, 1), at_once) * (256 * rows // max(g, 1) + 512)
+        take = lambda g: ceil_div(g, at_once) * (256 * rows // g + 512) if g else 1 << 127
         least, turns = at_once * 3, min(range(1, whole + 1), key=lambda turns: take(groups(turns)))
     else:
         least = at_once * 18 if is_aligned else at_once * 3 // 2
