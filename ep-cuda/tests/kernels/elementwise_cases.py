@@ -61,6 +61,25 @@ def unary_real(mem, op, dtype):
     return f"{np.max(errors[np.isfinite(errors)]):.2f} ulp"
 
 
+@case("unary_celu", FLOATS, [-1.0, -0.5, -0.003, 0.25, 1e6])
+def unary_celu(mem, dtype, alpha):
+    """Where e^(x/alpha) grows, and is infinite before the result is; where x/alpha is small."""
+    rng, n = rng_of(dtype, alpha), 20011
+    def data():
+        high = dict(f16=11, f64=710).get(dtype, 89) * min(abs(alpha), 50)
+        sizes = np.concatenate([rng.uniform(0, high, n // 2), 2.0 ** rng.uniform(-14, np.log2(high) + 1, n - n // 2)])
+        return (sizes * np.where(rng.random(n) < 0.1, 1, -1)).astype(numpy_dtype(dtype))
+    x, y = mem.block(dtype, SIZE[dtype], n, 0, data), mem.block(dtype, SIZE[dtype], n)
+    yield plan.unary("celu", dtype, dtype, [n], x.address, y.address, attrs=(alpha, 0.0))
+    with np.errstate(all="ignore"):
+        given = x.read().astype(np.longdouble)
+        # The attribute is of f64, whatever the dtype.
+        expected = np.where(given > 0, given, alpha * np.expm1(given / alpha))
+        errors = ref.ulps(dtype, y.read(), expected.astype(np.float64), numpy_dtype(dtype))
+    assert errors.max() <= dict(f32=2.01, f64=4.0).get(dtype, 1.0), f"{errors.max():.2f} ulp at {given[np.argmax(errors)]}"
+    return f"{errors.max():.2f} ulp"
+
+
 @case("unary_int", ["relu", "square_relu", "abs", "sign", "square", "not_equal_zero", "negative", "bitwise_not", "ceil"], INTS)
 def unary_int(mem, op, dtype):
     rng, n = rng_of(op, dtype), 1031
