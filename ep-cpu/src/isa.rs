@@ -166,6 +166,17 @@ fn best() -> Level {
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{run_avx2, run_avx512};
 
+/// Whether Intel made this CPU: memory past the caches is best walked differently there.
+pub(crate) fn is_intel() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let id = std::arch::x86_64::__cpuid(0);
+        [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Whether this process may use AMX tiles; the first call asks the system for the permission.
 ///
 /// It is asked for as late as this because it enlarges the signal frames of the whole process, the host's.

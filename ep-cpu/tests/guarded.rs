@@ -174,12 +174,13 @@ mod streamed {
 
     const VARIABLE: &str = "EP_CPU_STREAM_BYTES";
 
-    /// How a test ends with the variable at this value, and what it prints.
-    fn run(test: &str, value: &str) -> (ExitStatus, String) {
+    /// How a test ends with the variable at this value, on so many pages in turns, and what it prints.
+    fn run(test: &str, value: &str, pages: &str) -> (ExitStatus, String) {
         let program = std::env::current_exe().unwrap();
         let ran = Command::new(program)
             .args(["--exact", test, "--nocapture"])
             .env(VARIABLE, value)
+            .env("EP_CPU_STREAM_PAGES", pages)
             .output()
             .unwrap();
         let told = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
@@ -188,13 +189,15 @@ mod streamed {
 
     fn again(test: &str) {
         // Else the variable may have another name by now, and the test repeats what the other one has done.
-        let (status, told) = run(test, "no");
+        let (status, told) = run(test, "no", "1");
         let read = told.contains("InvalidArgument") && told.contains(&format!("{VARIABLE}=no "));
         assert!(!status.success() && read, "the provider does not read {VARIABLE}: {status}\n{told}");
-        let (status, told) = run(test, "1");
-        println!("{told}");
-        assert!(told.contains(" launches of "), "`{test}` has not run to its end: {status}");
-        assert!(status.success(), "`{test}` fails: {status}");
+        for pages in ["1", "4"] {
+            let (status, told) = run(test, "1", pages);
+            println!("{told}");
+            assert!(told.contains(" launches of "), "`{test}` has not run to its end: {status}");
+            assert!(status.success(), "`{test}` fails on {pages} pages in turns: {status}");
+        }
     }
 
     #[test]

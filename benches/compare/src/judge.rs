@@ -1,6 +1,7 @@
 //! From what was measured to what is reported: medians over processes, ratios, and means over families.
 
-use crate::bars::required;
+use crate::bars::{MOST_ABOVE_NS, required};
+use crate::peers::plain;
 use crate::record::Measured;
 use ep_benches::row::{Family, Row};
 use ep_benches::samples::median;
@@ -31,6 +32,8 @@ pub struct Verdict<'a> {
     pub foreign: f64,
     /// The ratio that the row has to reach.
     pub required: f64,
+    /// Nanoseconds that a launch takes longer than a plain loop in the same process, the median over the processes.
+    pub above_ns: Option<f64>,
     /// Peers that computed something else.
     pub differs: BTreeMap<String, String>,
     /// Why there is no figure of ours.
@@ -51,7 +54,12 @@ impl Verdict<'_> {
 
     /// Whether the row is as fast as it has to be; `None` where nobody else computes it.
     pub fn ok(&self) -> Option<bool> {
-        self.ratio().map(|r| r >= self.required)
+        self.ratio().map(|r| r >= self.required && !self.far_above())
+    }
+
+    /// Whether a launch takes longer than a plain loop by more than it may.
+    pub fn far_above(&self) -> bool {
+        self.above_ns.is_some_and(|ns| ns > MOST_ABOVE_NS)
     }
 
     /// Whether some processes found it as fast as it has to be, and others not.
@@ -84,8 +92,11 @@ fn verdict<'a>(row: &'a Row, threads: usize, lines: &[&Measured], without: &[Str
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         [low, values.iter().copied().fold(0.0, f64::max)]
     };
-    let names: BTreeSet<&String> =
-        lines.iter().flat_map(|l| l.peers.keys()).filter(|n| !without.contains(n)).collect();
+    let counts = |name: &&String| *name != plain::NAME && !without.contains(name);
+    let names: BTreeSet<&String> = lines.iter().flat_map(|l| l.peers.keys()).filter(counts).collect();
+    let above =
+        |l: &&Measured| Some(1e3 * (l.ours.as_ref()?.median_us - l.peers.get(plain::NAME)?.median_us));
+    let above: Vec<f64> = lines.iter().filter_map(above).collect();
     let mut peers = BTreeMap::new();
     for name in names {
         let both = lines.iter().filter_map(|l| Some((l.ours.as_ref()?, l.peers.get(name)?)));
@@ -104,6 +115,7 @@ fn verdict<'a>(row: &'a Row, threads: usize, lines: &[&Measured], without: &[Str
         peers,
         foreign: lines.iter().map(|l| l.foreign).fold(0.0, f64::max),
         required: required(row, threads),
+        above_ns: (!above.is_empty()).then(|| median(&above)),
         differs: lines.iter().flat_map(|l| l.differs.clone()).collect(),
         reason: lines.iter().find_map(|l| l.absent.get("ours").cloned()),
     }
@@ -180,6 +192,25 @@ mod tests {
         let means = means(&all);
         assert_eq!((means.len(), means[0].rows, means[0].ok), (1, 1, 1));
         assert!((means[0].mean - 1.5).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_plain_loop_is_no_peer_and_tells_what_a_launch_adds() {
+        let rows = table();
+        let with_loop = |process, ours: f64, plain: f64| {
+            let mut line = line("relu f32 4", process, ours, 1.0, 2.0);
+            let figure = Figure { median_us: plain, min_us: plain, runs: 3 };
+            line.peers.insert(plain::NAME.into(), figure);
+            line
+        };
+        let above = |ours: [f64; 3]| {
+            let lines = [0, 1, 2].map(|i| with_loop(i, ours[i], 0.01));
+            let all = verdicts(&rows, &lines, &[]);
+            assert_eq!(all[0].fastest().map(|f| f.0), Some("torch"));
+            (all[0].above_ns.unwrap().round(), all[0].ok())
+        };
+        assert_eq!(above([0.03, 0.05, 0.04]), (30.0, Some(true)));
+        assert_eq!(above([0.03, 0.08, 0.09]), (70.0, Some(false)));
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod mkl;
 mod numpy;
 mod onnx;
 mod ort;
+pub mod plain;
 
 use ep_benches::ours::Operands;
 use ep_benches::row::Row;
@@ -147,6 +148,7 @@ pub fn open(installed: &Installed, threads: usize) -> (Vec<Box<dyn Peer>>, Vec<S
     let mkl = |part| installed.mkl.as_ref().map_or_else(absent, |p| boxed(mkl::Mkl::open(p, threads, part)));
     add("mkl", mkl(mkl::Part::Matrices));
     add("mkl_vml", mkl(mkl::Part::Vectors));
+    add(plain::NAME, Ok(Box::new(plain::Plain)));
     (peers, missing)
 }
 

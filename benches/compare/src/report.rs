@@ -1,6 +1,6 @@
 //! The results for people and for programs: tables, JSON, the page in the docs, and the dated record.
 
-use crate::bars::required_mean;
+use crate::bars::{MOST_ABOVE_NS, required_mean};
 use crate::charts;
 use crate::judge::{Mean, Verdict, means};
 use crate::record::{Header, Measured};
@@ -26,6 +26,8 @@ struct Line<'a> {
     /// The smallest and the largest ratio of any process.
     range: Option<[f64; 2]>,
     required: f64,
+    /// Of a few elements: nanoseconds above a plain loop.
+    above_loop_ns: Option<f64>,
     ok: Option<bool>,
     processes: usize,
     foreign: f64,
@@ -49,6 +51,7 @@ impl<'a> Line<'a> {
             ratio: v.ratio(),
             range: fastest.map(|f| f.1.range),
             required: v.required,
+            above_loop_ns: v.above_ns,
             ok: v.ok(),
             processes: v.processes,
             foreign: v.foreign,
@@ -124,6 +127,9 @@ pub fn text(verdicts: &[Verdict<'_>]) -> String {
                 let _ = write!(out, "{:>11}{:>11}", time(ours), "-");
             }
         }
+        if let Some(ns) = v.above_ns {
+            let _ = write!(out, "  {ns:+.0} ns to a loop");
+        }
         for (name, why) in &v.differs {
             let _ = write!(out, "  ({name} has another result: {why})");
         }
@@ -192,10 +198,20 @@ fn markdown(verdicts: &[Verdict<'_>], header: &Header, setting: &Setting) -> Str
                 charts::file_name(group, threads)
             );
         }
-        out += "| op | dtype | shape | threads | ours | fastest peer | ratio | range | required | |\n";
-        out += "|---|---|---|---|---|---|---|---|---|---|\n";
+        let few = group == Group::Small;
+        if few {
+            let _ = writeln!(
+                out,
+                "The last column is how much longer a launch takes than a plain loop: at most {MOST_ABOVE_NS:.0} ns.\n"
+            );
+        }
+        out += "| op | dtype | shape | threads | ours | fastest peer | ratio | range | required | |";
+        out += if few { " above a loop |\n" } else { "\n" };
+        out += "|---|---|---|---|---|---|---|---|---|---|";
+        out += if few { "---|\n" } else { "\n" };
         for v in of_group {
-            out += &markdown_row(v);
+            out += markdown_row(v).trim_end();
+            out += &if few { format!(" {} |\n", above(v)) } else { "\n".into() };
         }
     }
     out
@@ -209,6 +225,10 @@ fn title(group: Group) -> &'static str {
         Group::Chain => "An op and a read of its output",
         Group::Grid => "More dtypes and odd sizes",
     }
+}
+
+fn above(v: &Verdict<'_>) -> String {
+    v.above_ns.map_or_else(String::new, |ns| format!("{ns:+.0} ns"))
 }
 
 fn markdown_row(v: &Verdict<'_>) -> String {

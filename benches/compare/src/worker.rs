@@ -4,7 +4,7 @@
 //! process waits until the threads of whoever was timed last have gone to sleep. While other processes use the CPU
 //! it waits too, with a limit.
 
-use crate::peers::{Installed, Task, Work, open};
+use crate::peers::{Installed, Task, Work, open, plain};
 use crate::record::{Figure, Measured};
 use ep_benches::content::number;
 use ep_benches::gate::{self, Mark};
@@ -207,6 +207,9 @@ impl Bench<'_> {
     ) -> Result<Vec<Named<'a>>, Refusal> {
         let mut works = Vec::new();
         for peer in peers {
+            if peer.name() == plain::NAME && self.row.group != Group::Small {
+                continue;
+            }
             if task.call.is_empty() {
                 measured.absent.insert(peer.name().into(), "no such call".into());
                 continue;

@@ -3,13 +3,13 @@
 //! | product | computed by |
 //! |---|---|
 //! | of a vector, floating-point | [`gemv`], which reads the matrix once |
-//! | bf16 where the CPU has tiles | [`amx`], in blocks |
+//! | bf16 where the CPU has tiles, or dot products of its pairs | [`pairs`], in blocks |
 //! | floating-point and complex | [`simd`], in blocks; f16 and bf16 become f32 when a block is packed |
 //! | integer | [`gemm_int`](super::gemm_int) |
 
 use crate::isa::{Body, Isa};
 use crate::kernels::elem::{Complex, Storage};
-use crate::kernels::gemm_amx as amx;
+use crate::kernels::gemm_bf16 as pairs;
 use crate::kernels::gemm_simd as simd;
 use crate::kernels::gemv;
 use crate::kernels::raw::{Shared, for_ranges};
@@ -181,7 +181,7 @@ fn real(name: &str, (re, im): (f64, f64)) -> Result<f64> {
 }
 
 macro_rules! real_elements {
-    ($($t:ident in $real:ident, $tiles:expr;)*) => {
+    ($($t:ident in $real:ident, $of_pairs:expr;)*) => {
         $(impl Element for $t {
             type Scalar = $real;
 
@@ -211,14 +211,14 @@ macro_rules! real_elements {
                 alpha: $real,
                 beta: $real,
             ) -> Result<()> {
-                let tiles: Option<TiledFn<$t, $real>> = $tiles;
+                let of_pairs: Option<PairsFn<$t, $real>> = $of_pairs;
                 // SAFETY: the caller's promise, passed on.
                 unsafe {
                     if let Some(done) = gemv::multiply(isa, par, problem, alpha, beta) {
                         return done;
                     }
-                    match tiles.filter(|_| amx::usable(isa)) {
-                        Some(tiles) => tiles(par, problem, alpha, beta),
+                    match of_pairs.filter(|_| pairs::usable(isa)) {
+                        Some(multiply) => multiply(isa, par, problem, alpha, beta),
                         None => simd::multiply(isa, par, problem, alpha, beta),
                     }
                 }
@@ -227,14 +227,14 @@ macro_rules! real_elements {
     };
 }
 
-/// A way of multiplying that needs [`amx::usable`].
-type TiledFn<T, S> = unsafe fn(&dyn Parallel, &Problem<'_, T>, S, S) -> Result<()>;
+/// A way of multiplying that needs [`pairs::usable`].
+type PairsFn<T, S> = unsafe fn(Isa, &dyn Parallel, &Problem<'_, T>, S, S) -> Result<()>;
 
 real_elements! {
     f32 in f32, None;
     f64 in f64, None;
     f16 in f32, None;
-    bf16 in f32, Some(amx::multiply);
+    bf16 in f32, Some(pairs::multiply);
 }
 
 macro_rules! complex_elements {

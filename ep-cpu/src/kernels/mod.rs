@@ -23,9 +23,9 @@ pub mod gather;
 mod gather_elements;
 mod gather_rows;
 mod gemm;
-mod gemm_amx;
+mod gemm_bf16;
 #[cfg(target_arch = "x86_64")]
-mod gemm_amx_piece;
+mod gemm_bf16_piece;
 mod gemm_block;
 mod gemm_int;
 mod gemm_lanes;

@@ -4,21 +4,42 @@
 //! once the data no longer fits. Streaming stores skip that, but lose while the data would have stayed cached.
 
 use super::engine::Run;
-use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
+use crate::isa::{self, Isa};
 use ep_core::{Error, Result};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The environment variable that lowers every threshold of streaming to so many bytes, so that tests see what only
 /// large operands would. Results are the same; launches are slower.
 pub(crate) const STREAM_ENV: &str = "EP_CPU_STREAM_BYTES";
 
+/// The environment variable that says how many pages are worked on in turns, `1` or `4`, whatever the CPU is.
+pub(crate) const PAGES_ENV: &str = "EP_CPU_STREAM_PAGES";
+
 /// What [`configure`] has read.
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static WALK: OnceLock<Walk> = OnceLock::new();
+
+/// In which order what no cache holds is read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Walk {
+    /// [`LANES`] pages in turns, so that several memory channels and prefetchers work at once. What is read is fetched
+    /// ahead by as many: by itself a core of Intel's has too little on the way.
+    Pages,
+    /// From the first byte to the last. A core of AMD's Zen 4 finds that on its way by itself, and takes half as long again
+    /// for pages in turns.
+    Straight,
+}
+
+/// The order that suits this CPU, or was asked for.
+pub(crate) fn walk() -> Walk {
+    *WALK.get_or_init(|| if isa::is_intel() { Walk::Pages } else { Walk::Straight })
+}
 
 /// Bytes written from which streaming pays: below, the output is likelier to be read again from the cache.
 pub(crate) const STREAM_BYTES: usize = 32 << 20;
@@ -27,8 +48,7 @@ const STREAM_FOOTPRINT: usize = 64 << 20;
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
-/// Pages worked on in turns, so that several memory channels and prefetchers work at once. What is read is fetched
-/// ahead by as many.
+/// Pages worked on in turns by [`Walk::Pages`].
 pub(crate) const LANES: usize = 4;
 /// Bytes copied of one page before the next has its turn.
 const PIECE: usize = 256;
@@ -36,15 +56,30 @@ const PIECE: usize = 256;
 const STEP_BYTES: usize = 512;
 /// The most bytes of one operand computed at a time.
 pub(crate) const MOST_STEP_BYTES: usize = 1024;
+/// Bytes that [`Walk::Straight`] fetches ahead where it does.
+const STRAIGHT_AHEAD: usize = 1024;
 
-/// Reads [`STREAM_ENV`], for the whole process, from now on.
+/// Reads [`STREAM_ENV`], for the whole process, from now on, and [`PAGES_ENV`], the first time.
 ///
 /// # Errors
-/// `InvalidArgument` when it is not a number.
+/// `InvalidArgument` when one is not such a number.
 pub(crate) fn configure() -> Result<()> {
-    let word = std::env::var_os(STREAM_ENV).unwrap_or_default();
-    LEAST.store(least(&word.to_string_lossy())?, Ordering::Relaxed);
+    let read = |name| std::env::var_os(name).unwrap_or_default();
+    LEAST.store(least(&read(STREAM_ENV).to_string_lossy())?, Ordering::Relaxed);
+    if let Some(walk) = pages(&read(PAGES_ENV).to_string_lossy())? {
+        WALK.get_or_init(|| walk);
+    }
     Ok(())
+}
+
+/// The order that the variable's value asks for; empty for none.
+fn pages(word: &str) -> Result<Option<Walk>> {
+    match word {
+        "" => Ok(None),
+        "1" => Ok(Some(Walk::Straight)),
+        "4" => Ok(Some(Walk::Pages)),
+        _ => Err(Error::invalid(format!("{PAGES_ENV}={word} (change or unset it): pages are 1 or 4"))),
+    }
 }
 
 /// The threshold that the variable's value asks for; empty for none.
@@ -200,6 +235,13 @@ unsafe fn copy_by<L: Store>(dst: *mut u8, src: *const u8, bytes: usize) {
     // SAFETY: `head` is at most `bytes`; the caller vouches for both sides.
     unsafe { dst.copy_from_nonoverlapping(src, head) };
     let mut done = head;
+    let walk = walk();
+    while walk == Walk::Straight && bytes - done >= PIECE {
+        prefetch(src.wrapping_add(done + STRAIGHT_AHEAD), PIECE);
+        // SAFETY: `done + PIECE` is at most `bytes`; `dst + done` is at a line.
+        unsafe { lines_by::<L>(dst.add(done), src.add(done), PIECE) };
+        done += PIECE;
+    }
     while bytes - done >= LANES * PAGE {
         for piece in (0..PAGE).step_by(PIECE) {
             for page in 0..LANES {
@@ -354,12 +396,17 @@ pub(crate) unsafe fn blocks<B: Blocks>(
     at += head;
 
     let widest = ahead.iter().fold(size, |w, a| w.max(a.size));
-    let step = (STEP_BYTES / widest).max(LINE / size);
+    let walk = walk();
+    let (bytes, far) = match walk {
+        Walk::Pages => (STEP_BYTES, LANES * PAGE),
+        Walk::Straight => (MOST_STEP_BYTES, STRAIGHT_AHEAD),
+    };
+    let step = (bytes / widest).max(LINE / size);
     // Lanes begin at pages of what is read, of its narrowest operand: two lanes in one page confuse the prefetchers.
     let lane = PAGE / ahead.iter().map(|a| a.size).min().unwrap_or(size);
     let mut stage = Staged([0; MOST_STEP_BYTES]);
     let stage = stage.0.as_mut_ptr();
-    let direct = Run { n: step, ahead: LANES * PAGE };
+    let direct = Run { n: step, ahead: far };
     let block = |cursor: &mut B::Cursor, at: usize| {
         // SAFETY: the callers below have `step` elements left at `at`, which is at a line; they are whole lines
         // and fit the stage.
@@ -369,13 +416,15 @@ pub(crate) unsafe fn blocks<B: Blocks>(
                 return work.compute(cursor, direct, dst.add(at * size));
             }
             work.compute(cursor, Run::cached(step), stage);
-            for a in ahead {
-                prefetch(a.start.wrapping_add((at + LANES * lane) * a.size), step * a.size);
+            if walk == Walk::Pages {
+                for a in ahead {
+                    prefetch(a.start.wrapping_add((at + LANES * lane) * a.size), step * a.size);
+                }
             }
             copy_lines(isa, dst.add(at * size), stage, step * size);
         }
     };
-    while end - at >= LANES * lane {
+    while walk == Walk::Pages && end - at >= LANES * lane {
         let start = |i| work.cursor(at + i * lane, i);
         let mut cursors: [B::Cursor; LANES] = [start(0), start(1), start(2), start(3)];
         for done in (0..lane).step_by(step) {
@@ -440,12 +489,17 @@ mod tests {
     use ep_core::Code;
 
     #[test]
-    fn the_variable_is_a_number_or_empty() {
+    fn variables_are_numbers_or_empty() {
         assert_eq!((least(""), least("1"), least("0")), (Ok(usize::MAX), Ok(1), Ok(0)));
         for word in ["no", "-1", "1 MiB"] {
             let e = least(word).unwrap_err();
             assert_eq!(e.code(), Code::InvalidArgument);
             assert!(e.message().contains(&format!("{STREAM_ENV}={word} (change or unset it)")), "{e}");
         }
+        let walks = ["", "1", "4"].map(|word| pages(word).unwrap());
+        assert_eq!(walks, [None, Some(Walk::Straight), Some(Walk::Pages)]);
+        let e = pages("2").unwrap_err();
+        assert_eq!(e.code(), Code::InvalidArgument);
+        assert!(e.message().contains(&format!("{PAGES_ENV}=2 (change or unset it)")), "{e}");
     }
 }

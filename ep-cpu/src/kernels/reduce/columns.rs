@@ -4,8 +4,10 @@ use super::fold::{Finish, Fold};
 use super::{Cut, STRIP, room};
 use crate::isa::{Body, Isa};
 use crate::kernels::elem::Storage;
+use crate::kernels::gemm_plan::split;
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
 use crate::kernels::sink::prefetch;
+use crate::kernels::stream::{Walk, walk};
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use std::marker::PhantomData;
@@ -73,10 +75,15 @@ unsafe fn take_one<S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], row: *cons
 /// `row` is readable for `acc.len()` elements, and so are the three rows `stride` apart behind it.
 #[inline(always)]
 unsafe fn take_four<S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], row: *const S, stride: usize) {
+    let blocks = acc.len().div_ceil(BLOCK);
+    let straight = walk() == Walk::Straight;
     for (block, acc) in acc.chunks_mut(BLOCK).enumerate() {
         let at = row.wrapping_add(block * BLOCK);
-        for step in 4..8 {
-            prefetch(at.wrapping_add(step * stride).cast(), BLOCK * size_of::<S>());
+        for part in 0..4 {
+            // The same blocks of the next four rows, or those rows from the first block to the last.
+            let (step, block) = if straight { split(4 * block + part, blocks) } else { (part, block) };
+            let next = row.wrapping_add((4 + step) * stride + block * BLOCK);
+            prefetch(next.cast(), BLOCK * size_of::<S>());
         }
         for (i, acc) in acc.iter_mut().enumerate() {
             // SAFETY: the caller's promise; `block * BLOCK + i` is below the length.

@@ -6,6 +6,7 @@ use crate::isa::{Body, Isa};
 use crate::kernels::elem::Storage;
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
 use crate::kernels::sink::prefetch;
+use crate::kernels::stream::{Walk, walk};
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use std::any::TypeId;
@@ -78,12 +79,15 @@ unsafe fn combine<S: Storage, F: Fold<S::Value>, const FOUR: bool>(src: *const S
     let mut lanes = [F::START; LANES];
     let mut some = [F::START; PART];
     let fours = if FOUR && F::FOUR { count - count % (4 * LANES) } else { 0 };
+    let ahead = walk() == Walk::Pages;
     let mut at = 0;
     // SAFETY: all indices are less than `count`.
     unsafe {
         // No closure over values in these loops: calls of them are not inlined, and nothing would vectorise.
         while at < fours {
-            prefetch(src.add(at).cast::<u8>().wrapping_add(AHEAD), 4 * LANES * size_of::<S>());
+            if ahead {
+                prefetch(src.add(at).cast::<u8>().wrapping_add(AHEAD), 4 * LANES * size_of::<S>());
+            }
             for (i, lane) in lanes.iter_mut().enumerate() {
                 let first = src.add(at + i);
                 let four = F::four([
@@ -97,7 +101,9 @@ unsafe fn combine<S: Storage, F: Fold<S::Value>, const FOUR: bool>(src: *const S
             at += 4 * LANES;
         }
         while at + LANES <= count {
-            prefetch(src.add(at).cast::<u8>().wrapping_add(AHEAD), LANES * size_of::<S>());
+            if ahead {
+                prefetch(src.add(at).cast::<u8>().wrapping_add(AHEAD), LANES * size_of::<S>());
+            }
             for (i, lane) in lanes.iter_mut().enumerate() {
                 *lane = F::take(*lane, src.add(at + i).read().load());
             }

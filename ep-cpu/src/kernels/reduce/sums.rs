@@ -6,7 +6,7 @@ use super::rows::{AHEAD, Chunks};
 use crate::isa::{Isa, Level};
 use crate::kernels::simd::{self, Kernel, Lanes, Single, Vector};
 use crate::kernels::sink::prefetch;
-use std::hint::black_box;
+use crate::kernels::stream::{Walk, walk};
 
 /// The number of each lane, of the longest vectors.
 static NUMBERS: [f32; 16] = {
@@ -68,13 +68,16 @@ unsafe fn sum_of<L: Lanes, const FOUR: bool>(src: *const f32, count: usize) -> f
     let lanes = L::F32::LANES;
     let zero = <L::F32 as Single>::Wide::splat(0.0);
     let (mut even, mut odd) = (zero, zero);
+    let ahead = walk() == Walk::Pages;
     let mut at = 0;
     // SAFETY: all indices are less than `count`; the numbers and the ends are of at least as many elements as a vector.
     unsafe {
         if FOUR {
             while at + 8 * lanes <= count {
                 let from = src.add(at);
-                prefetch(from.cast::<u8>().wrapping_add(AHEAD), 8 * lanes * size_of::<f32>());
+                if ahead {
+                    prefetch(from.cast::<u8>().wrapping_add(AHEAD), 8 * lanes * size_of::<f32>());
+                }
                 let first = (L::F32::load(from) + L::F32::load(from.add(2 * lanes)))
                     + (L::F32::load(from.add(4 * lanes)) + L::F32::load(from.add(6 * lanes)));
                 let second = (L::F32::load(from.add(lanes)) + L::F32::load(from.add(3 * lanes)))
@@ -99,19 +102,6 @@ unsafe fn sum_of<L: Lanes, const FOUR: bool>(src: *const f32, count: usize) -> f
             let part = L::F32::load_part(src.add(at), rest);
             odd = odd + L::F32::select(inside, part, L::F32::splat(0.0)).widen();
         }
-        let mut ends = [0.0; NUMBERS.len()];
-        (even + odd).store(ends.as_mut_ptr());
-        // From memory the compiler adds these as vectors; it would take registers apart number by number.
-        let ends = black_box(&mut ends);
-        let mut left = lanes;
-        while left > 8 {
-            left /= 2;
-            for i in (0..left).step_by(L::F64::LANES) {
-                let half = L::F64::load(ends.as_ptr().add(i)) + L::F64::load(ends.as_ptr().add(left + i));
-                half.store(ends.as_mut_ptr().add(i));
-            }
-        }
-        let [a, b, c, d, e, f, g, h, ..] = *black_box(ends);
-        ((a + e) + (c + g)) + ((b + f) + (d + h))
+        L::F32::total(even + odd)
     }
 }

@@ -352,7 +352,7 @@ where
             }
             let (y, dy) = load_last::<V, S, D, false>(&g.from(last), cols - last);
             let dx = formula.of(y, dy);
-            if cols - last == V::LANES && !V::FAST_PARTS {
+            if cols - last == V::LANES {
                 dx.store(g.dx.add(last));
             } else {
                 dx.store_part(g.dx.add(last), cols - last);

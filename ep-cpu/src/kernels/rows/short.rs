@@ -139,7 +139,7 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
                     last.apply(V::load(exps.add(k * V::LANES))).store(dst.add(k * V::LANES));
                 }
                 let y = last.apply(V::load(exps.add(last_at)));
-                if part == V::LANES && !V::FAST_PARTS {
+                if part == V::LANES {
                     y.store(dst.add(last_at));
                 } else {
                     y.store_part(dst.add(last_at), part);
@@ -358,11 +358,5 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
 #[inline(always)]
 unsafe fn load_last<V: Vector, S: Cell<V::Lane>>(at: *const S, part: usize) -> V {
     // SAFETY: the caller's promise.
-    unsafe {
-        if part == V::LANES && !V::FAST_PARTS {
-            V::load(at)
-        } else {
-            V::load_part(at, part, V::Lane::NEG_INFINITY)
-        }
-    }
+    unsafe { if part == V::LANES { V::load(at) } else { V::load_part(at, part, V::Lane::NEG_INFINITY) } }
 }

@@ -309,6 +309,15 @@ unsafe fn shift_up<const BITS: i32>(v: __m256i, count: i32) -> __m256i {
     }
 }
 
+/// [`Single::total`] of four lanes.
+#[inline(always)]
+pub(super) fn total(four: __m256d) -> f64 {
+    x!({
+        let two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd::<1>(four));
+        _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)))
+    })
+}
+
 impl Single for F32x8 {
     type Wide = Pair<F64x4>;
 
@@ -322,6 +331,11 @@ impl Single for F32x8 {
     fn narrow(wide: Self::Wide) -> Self {
         let (low, high) = x!((_mm256_cvtpd_ps(wide.0.0), _mm256_cvtpd_ps(wide.1.0)));
         x!(F32x8(_mm256_set_m128(high, low)))
+    }
+
+    #[inline(always)]
+    fn total(wide: Self::Wide) -> f64 {
+        total((wide.0 + wide.1).0)
     }
 
     #[inline(always)]

@@ -410,6 +410,15 @@ impl Single for F32x16 {
     }
 
     #[inline(always)]
+    fn total(wide: Self::Wide) -> f64 {
+        let eight = (wide.0 + wide.1).0;
+        // SAFETY: the level as in `x`.
+        let four =
+            unsafe { _mm256_add_pd(_mm512_castpd512_pd256(eight), _mm512_extractf64x4_pd::<1>(eight)) };
+        super::avx2::total(four)
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> Self {
         // SAFETY: the caller's contract, and the level as in `x`.
         unsafe { F32x16(_mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))) }

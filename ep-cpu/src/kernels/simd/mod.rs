@@ -305,6 +305,8 @@ pub(crate) trait Single: Vector<Elem = f32> {
     fn widen(self) -> Self::Wide;
     /// Rounds to nearest.
     fn narrow(wide: Self::Wide) -> Self;
+    /// The sum of all lanes: the upper half is added to the lower, then the upper half of these, and so on.
+    fn total(wide: Self::Wide) -> f64;
     /// # Safety
     /// `p` is readable for [`Vector::LANES`] elements.
     unsafe fn load_f16(p: *const f16) -> Self;

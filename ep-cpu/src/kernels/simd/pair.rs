@@ -238,6 +238,11 @@ impl<V: Single> Single for Pair<V> {
     }
 
     #[inline(always)]
+    fn total(wide: Self::Wide) -> f64 {
+        V::total(wide.0 + wide.1)
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> Self {
         // SAFETY: the caller vouches for the lanes of both halves.
         unsafe { Pair(V::load_f16(p), V::load_f16(p.add(V::LANES))) }

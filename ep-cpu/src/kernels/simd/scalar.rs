@@ -207,6 +207,11 @@ impl Single for One<f32> {
     }
 
     #[inline(always)]
+    fn total(wide: One<f64>) -> f64 {
+        wide.0
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> Self {
         // SAFETY: the caller's contract.
         One(f16_to_f32(unsafe { p.read() }.to_bits()))

@@ -1,13 +1,13 @@
-//! Products of bf16 matrices on the tiles of AMX.
+//! Products of bf16 matrices in pairs of neighbours along the depth: on the tiles of AMX, or by AVX-512's dot products of
+//! such pairs. Blocks are packed alike for both.
 //!
-//! Eight tiles of 1 KiB: four hold the sums of 32 x 32 elements, two a piece of `a` (rows of 32 elements), two a piece
-//! of `b` (columns, in pairs of neighbours along the depth). One step of 32 along the depth loads four tiles and
-//! multiplies four pairs of them.
+//! Of eight tiles of 1 KiB four hold the sums of 32 x 32 elements, two a piece of `a` (rows of 32 elements), two a piece
+//! of `b` (columns, in pairs). One step of 32 along the depth loads four tiles and multiplies four pairs of them.
 //!
-//! The tiles' unit reads subnormal numbers as 0, and makes none.
+//! Both units read subnormal numbers as 0, and make none.
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use tiles::{multiply, usable};
+pub(super) use pairs::{multiply, usable};
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use none::{multiply, usable};
@@ -25,22 +25,23 @@ mod none {
     }
 
     /// # Safety
-    /// None is needed: there are no tiles here.
+    /// None is needed: there are no such products here.
     pub(in crate::kernels) unsafe fn multiply(
+        _: Isa,
         _: &dyn Parallel,
         _: &Problem<'_, bf16>,
         _: f32,
         _: f32,
     ) -> Result<()> {
-        Err(Error::unavailable("this CPU has no tiles"))
+        Err(Error::unavailable("this CPU has no products of pairs"))
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-mod tiles {
+mod pairs {
     use crate::isa::{self, Body, Isa, Level};
     use crate::kernels::gemm::Problem;
-    use crate::kernels::gemm_amx_piece::Piece;
+    use crate::kernels::gemm_bf16_piece::Piece;
     use crate::kernels::gemm_block::{self as block, Block, Engine, Part, Slab, Source, Stretch};
     use crate::kernels::gemm_lanes::{MOST, Real};
     use crate::kernels::gemm_pack::transposed;
@@ -57,7 +58,15 @@ mod tiles {
 
     /// Whether [`multiply`] may be called at this level.
     pub(in crate::kernels) fn usable(isa: Isa) -> bool {
+        has_tiles(isa) || has_dots(isa)
+    }
+
+    fn has_tiles(isa: Isa) -> bool {
         isa.level() == Level::Amx && isa::tiles_permitted()
+    }
+
+    fn has_dots(isa: Isa) -> bool {
+        isa.level() >= Level::Avx512 && is_x86_feature_detected!("avx512bf16")
     }
 
     /// Solves a problem.
@@ -68,17 +77,25 @@ mod tiles {
     /// # Safety
     /// As for [`Element::multiply`](crate::kernels::gemm::Element::multiply); [`usable`] holds.
     pub(in crate::kernels) unsafe fn multiply(
+        isa: Isa,
         par: &dyn Parallel,
         problem: &Problem<'_, bf16>,
         alpha: f32,
         beta: f32,
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { block::multiply::<Tiles>(par, problem, alpha, beta) }
+        // SAFETY: the caller's promise; without tiles the CPU has the other unit.
+        unsafe {
+            match has_tiles(isa) {
+                true => block::multiply::<Tiles>(par, problem, alpha, beta),
+                false => block::multiply::<Dots>(par, problem, alpha, beta),
+            }
+        }
     }
 
     /// Rows of `a`, and columns of `b`, that are multiplied together; and how far along the depth in one step.
     const SIDE: usize = 32;
+    /// Rows of `a` that are packed at a time.
+    const ROWS: usize = 64;
     /// Elements of two tiles.
     const PIECE: usize = SIDE * SIDE;
     /// Columns that take long enough to multiply by for a row of `a` to come from third-level cache meanwhile.
@@ -137,16 +154,20 @@ mod tiles {
         }
     }
 
+    /// Products on tiles, or by dot products.
     #[derive(Clone, Copy)]
-    struct Tiles;
+    struct Pairs<const TILES: bool>;
+
+    type Tiles = Pairs<true>;
+    type Dots = Pairs<false>;
 
     type Vectors = <f32 as Real>::Avx512;
 
-    impl Engine for Tiles {
+    impl<const TILES: bool> Engine for Pairs<TILES> {
         type Number = bf16;
         type Packed = u16;
         type Sum = f32;
-        const ROWS: usize = 64;
+        const ROWS: usize = ROWS;
         const IN_PLACE: bool = false;
         const READS_STORED: bool = true;
         const TASK: usize = 1 << 22;
@@ -161,8 +182,9 @@ mod tiles {
                 (false, true) => 2048,
                 (false, false) => 1024,
             };
-            // A block takes half of a second-level cache.
-            let cols = ((1 << 19) / depth.min(total).max(1)).clamp(SIDE, 2048);
+            // A block takes half of a second-level cache, which has 2 MiB where there are tiles.
+            let half = if TILES { 1 << 19 } else { 1 << 18 };
+            let cols = (half / depth.min(total).max(1)).clamp(SIDE, 2048);
             Limits { depth, blocks: 1, cols, unit: SIDE, vector: SIDE, narrow: NARROW, rows: 1024 }
         }
 
@@ -196,9 +218,9 @@ mod tiles {
 
         #[inline(always)]
         unsafe fn run<B: Body>(body: B) -> B::Out {
-            // SAFETY: the caller's promise; a CPU with tiles has AVX-512.
+            // SAFETY: the caller's promise; either unit comes with AVX-512.
             unsafe {
-                let _tiles = SetUp::new();
+                let _tiles = if TILES { Some(SetUp::new()) } else { None };
                 isa::run_avx512(body)
             }
         }
@@ -347,10 +369,12 @@ mod tiles {
                 if whole > 0 {
                     groups(block, 0..whole);
                 }
-                if whole < block.rows {
+                if whole < block.rows && TILES {
                     Config::new(block.rows - whole).load();
                     groups(block, whole..block.rows);
                     Config::new(SIDE).load();
+                } else if whole < block.rows {
+                    groups(block, whole..block.rows);
                 }
             }
         }
@@ -372,13 +396,13 @@ mod tiles {
     /// that a panel stays in first-level cache, costs as much as reading it from second-level cache.
     ///
     /// # Safety
-    /// As for [`Engine::multiply`]; tiles are set up for the rows of every group.
+    /// As for [`Engine::multiply`]; tiles, where they are used, are set up for the rows of every group.
     #[inline(always)]
-    unsafe fn groups(block: &Block<'_, Tiles>, rows: Range<usize>) {
-        let Source::Packed(b) = block.b else { unreachable!("tiles need a packed b") };
+    unsafe fn groups<const TILES: bool>(block: &Block<'_, Pairs<TILES>>, rows: Range<usize>) {
+        let Source::Packed(b) = block.b else { unreachable!("pairs are of a packed b") };
         let steps = block.depth.div_ceil(SIDE);
         let (panels, groups) = (block.cols.div_ceil(SIDE), rows.len().div_ceil(SIDE));
-        let mut rest = MaybeUninit::<[u16; Tiles::ROWS * SIDE]>::uninit();
+        let mut rest = MaybeUninit::<[u16; ROWS * SIDE]>::uninit();
         if let Source::Stored { at, line, .. } = block.a {
             // SAFETY: the rows exist, and there is room for the rest of each.
             unsafe {
@@ -405,6 +429,7 @@ mod tiles {
                         out: block.out.at.add(row * block.out.stride + panel * SIDE),
                         out_bytes: block.out.stride * size_of::<f32>(),
                         adds: block.out.beta != 0.0,
+                        lines,
                     };
                     match block.a {
                         Source::Packed(at) => piece.a = at.add(row / SIDE * steps * PIECE),
@@ -420,7 +445,7 @@ mod tiles {
                         }
                     }
                     let Some(part) = &block.part else {
-                        piece.multiply();
+                        piece.multiply::<TILES>();
                         continue;
                     };
                     // The sums of two pieces stay in first-level cache. There is room for [`Engine::ROWS`] rows of one panel
@@ -432,9 +457,9 @@ mod tiles {
                     for i in 0..if block.ahead { lines } else { 0 } {
                         prefetch(c.wrapping_add(i * part.c_rs));
                     }
-                    piece.multiply();
+                    piece.multiply::<TILES>();
                     if let Some(part) = late.take() {
-                        Tiles::finish(&part);
+                        Pairs::<TILES>::finish(&part);
                     }
                     let cols = SIDE.min(block.cols - panel * SIDE);
                     let sums = piece.out.cast_const();
@@ -444,7 +469,7 @@ mod tiles {
         }
         if let Some(part) = late {
             // SAFETY: the sums of the last piece, and its part of `c`.
-            unsafe { Tiles::finish(&part) };
+            unsafe { Pairs::<TILES>::finish(&part) };
         }
     }
 
@@ -458,7 +483,7 @@ mod tiles {
         line: usize,
         rows: usize,
         depth: usize,
-        rest: &mut MaybeUninit<[u16; Tiles::ROWS * SIDE]>,
+        rest: &mut MaybeUninit<[u16; ROWS * SIDE]>,
     ) {
         let left = depth % SIDE;
         if left == 0 {
