@@ -18,7 +18,7 @@ pub enum Level {
     Baseline,
     /// AVX2, FMA, F16C, BMI1, BMI2, LZCNT, POPCNT.
     Avx2,
-    /// Avx2 and AVX-512 F, BW, DQ, VL, CD.
+    /// Avx2 and AVX-512 F, BW, DQ, VL, CD. Matrix products of bf16 use AVX-512 BF16 too, where the CPU has it.
     Avx512,
     /// Avx512 and AMX tiles with bf16, which the operating system offers.
     Amx,

@@ -192,6 +192,12 @@ mod streamed {
         let (status, told) = run(test, "no", "1");
         let read = told.contains("InvalidArgument") && told.contains(&format!("{VARIABLE}=no "));
         assert!(!status.success() && read, "the provider does not read {VARIABLE}: {status}\n{told}");
+        let (status, told) = run(test, "1", "no");
+        let read = told.contains("InvalidArgument") && told.contains("EP_CPU_STREAM_PAGES=no ");
+        assert!(
+            !status.success() && read,
+            "the provider does not read EP_CPU_STREAM_PAGES: {status}\n{told}"
+        );
         for pages in ["1", "4"] {
             let (status, told) = run(test, "1", pages);
             println!("{told}");

@@ -12,6 +12,12 @@ pub(super) use pairs::{multiply, usable};
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use none::{multiply, usable};
 
+#[cfg(test)]
+thread_local! {
+    /// Whether [`usable`] says no on this thread, so that tests see what other CPUs of a level do.
+    pub(super) static LACKING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 #[cfg(not(target_arch = "x86_64"))]
 mod none {
     use crate::isa::Isa;
@@ -58,6 +64,10 @@ mod pairs {
 
     /// Whether [`multiply`] may be called at this level.
     pub(in crate::kernels) fn usable(isa: Isa) -> bool {
+        #[cfg(test)]
+        if super::LACKING.get() {
+            return false;
+        }
         has_tiles(isa) || has_dots(isa)
     }
 
@@ -170,7 +180,7 @@ mod pairs {
         const ROWS: usize = ROWS;
         const IN_PLACE: bool = false;
         const READS_STORED: bool = true;
-        const TASK: usize = 1 << 22;
+        const TASK: usize = if TILES { 1 << 22 } else { 1 << 21 };
         const SHARES: bool = false;
         const FINISHES: bool = true;
         const ZERO: f32 = 0.0;
@@ -293,6 +303,12 @@ mod pairs {
             let depth = slab.depth.len();
             let steps = depth.div_ceil(SIDE);
             let place = |col, d| place_in_b(steps, col, d);
+            let past = slab.lines % SIDE;
+            if past > 0 {
+                // Columns past the last are read too.
+                // SAFETY: the last panel.
+                unsafe { out.add(place(slab.lines - past, 0)).write_bytes(0, steps * PIECE) };
+            }
             if !depth.is_multiple_of(SIDE) {
                 for col in (0..slab.lines).step_by(SIDE) {
                     // SAFETY: the last step of a panel.
@@ -499,7 +515,7 @@ mod pairs {
         }
     }
 
-    /// Stores sums as they are. The instruction would lose subnormal numbers, of which tiles make none.
+    /// Stores sums as they are. The instruction would lose subnormal numbers, of which neither unit makes any.
     ///
     /// # Safety
     /// As for [`Engine::finish`]; the CPU has AVX-512 with bf16.

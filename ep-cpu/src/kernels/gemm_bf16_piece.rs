@@ -35,7 +35,7 @@ impl Piece {
     /// Multiplies on tiles, or by dot products.
     ///
     /// # Safety
-    /// The CPU has the unit, whose tiles are set up for the rows; the factors are readable, and 32 columns of the sums are
+    /// The CPU has the unit, whose tiles are set up for the rows; the factors are readable and written, and 32 columns of the sums are
     /// writable in each of the rows.
     #[inline(always)]
     pub(super) unsafe fn multiply<const TILES: bool>(&self) {
@@ -58,9 +58,12 @@ impl Piece {
                 self.rows::<4>(row);
                 row += 4;
             }
-            while row < self.lines {
+            if self.lines - row >= 2 {
+                self.rows::<2>(row);
+                row += 2;
+            }
+            if row < self.lines {
                 self.rows::<1>(row);
-                row += 1;
             }
         }
     }

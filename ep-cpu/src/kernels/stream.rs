@@ -25,7 +25,7 @@ pub(crate) const PAGES_ENV: &str = "EP_CPU_STREAM_PAGES";
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static WALK: OnceLock<Walk> = OnceLock::new();
 
-/// In which order what no cache holds is read and written.
+/// In which order what no cache holds is read and written. Reductions fetch what they read accordingly, whatever its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Walk {
     /// [`LANES`] pages in turns, so that several memory channels and prefetchers work at once. What is read is fetched
@@ -50,9 +50,9 @@ const LINE: usize = 64;
 const PAGE: usize = 4096;
 /// Pages worked on in turns by [`Walk::Pages`].
 pub(crate) const LANES: usize = 4;
-/// Bytes copied of one page before the next has its turn.
+/// Bytes copied of one page before the next has its turn, where pages have turns.
 const PIECE: usize = 256;
-/// Bytes computed of one page, of the widest operand, before the next has its turn.
+/// Bytes computed of one page, of the widest operand, before the next has its turn, where pages have turns.
 const STEP_BYTES: usize = 512;
 /// The most bytes of one operand computed at a time.
 pub(crate) const MOST_STEP_BYTES: usize = 1024;

@@ -82,7 +82,7 @@ fn factors_must_exist_in_the_dtype() {
     }
 }
 
-/// Tiles read subnormal factors as 0; other units do not.
+/// Tiles, and AVX-512's products of pairs, read subnormal factors as 0; other units do not.
 #[test]
 fn subnormal_factors_of_bf16_count_or_are_zero() {
     let rig = Rig::new(1);

@@ -101,12 +101,16 @@ impl Work for Loop {
     fn run(&mut self, times: usize) -> Result<(), String> {
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            let has_avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+            let has_avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+            let has_avx512 =
+                has_avx512 && is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("avx512dq");
+            if has_avx2 && has_avx512 {
                 // SAFETY: the CPU has these.
                 unsafe { avx512(&mut self.body, times) };
                 return Ok(());
             }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            if has_avx2 {
                 // SAFETY: the CPU has these.
                 unsafe { avx2(&mut self.body, times) };
                 return Ok(());

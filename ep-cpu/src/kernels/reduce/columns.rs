@@ -4,7 +4,6 @@ use super::fold::{Finish, Fold};
 use super::{Cut, STRIP, room};
 use crate::isa::{Body, Isa};
 use crate::kernels::elem::Storage;
-use crate::kernels::gemm_plan::split;
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
 use crate::kernels::sink::prefetch;
 use crate::kernels::stream::{Walk, walk};
@@ -77,11 +76,13 @@ unsafe fn take_one<S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], row: *cons
 unsafe fn take_four<S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], row: *const S, stride: usize) {
     let blocks = acc.len().div_ceil(BLOCK);
     let straight = walk() == Walk::Straight;
+    let mut ahead = (0, 0);
     for (block, acc) in acc.chunks_mut(BLOCK).enumerate() {
         let at = row.wrapping_add(block * BLOCK);
         for part in 0..4 {
             // The same blocks of the next four rows, or those rows from the first block to the last.
-            let (step, block) = if straight { split(4 * block + part, blocks) } else { (part, block) };
+            let (step, block) = if straight { ahead } else { (part, block) };
+            ahead = if ahead.1 + 1 < blocks { (ahead.0, ahead.1 + 1) } else { (ahead.0 + 1, 0) };
             let next = row.wrapping_add((4 + step) * stride + block * BLOCK);
             prefetch(next.cast(), BLOCK * size_of::<S>());
         }

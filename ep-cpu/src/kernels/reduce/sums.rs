@@ -70,7 +70,7 @@ unsafe fn sum_of<L: Lanes, const FOUR: bool>(src: *const f32, count: usize) -> f
     let (mut even, mut odd) = (zero, zero);
     let ahead = walk() == Walk::Pages;
     let mut at = 0;
-    // SAFETY: all indices are less than `count`; the numbers and the ends are of at least as many elements as a vector.
+    // SAFETY: all indices are less than `count`; the numbers are of at least as many elements as a vector.
     unsafe {
         if FOUR {
             while at + 8 * lanes <= count {

@@ -60,7 +60,7 @@ const CAPACITY: usize = LAG + BATCH + ROOM;
 const LONG_FILL: usize = 1024;
 /// Bytes prefetched ahead in a long copy.
 const AHEAD: usize = 2048;
-/// Copies of this size and up go along several pages at once.
+/// Copies of this size and up go as [`walk`](crate::kernels::stream::walk) says.
 const MANY_PAGES: usize = 64 << 10;
 
 #[repr(C, align(64))]
