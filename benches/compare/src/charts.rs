@@ -17,6 +17,8 @@ struct Bar {
     value: f64,
     /// A mark to reach.
     required: Option<f64>,
+    /// Whether something beside the mark was missed.
+    missed: bool,
 }
 
 /// The thread counts of some rows.
@@ -35,6 +37,7 @@ pub fn all(verdicts: &[Verdict<'_>]) -> Vec<(String, String)> {
         label: format!("{}, {}", m.family.name(), threads(m.threads)),
         value: m.mean,
         required: None,
+        missed: false,
     });
     let title = "Mean ratio to the fastest peer of each row, by family";
     let mut files = vec![("families.svg".to_owned(), chart(title, &bars.collect::<Vec<_>>()))];
@@ -43,7 +46,7 @@ pub fn all(verdicts: &[Verdict<'_>]) -> Vec<(String, String)> {
         for count in thread_counts(&of_group) {
             let bars = of_group.iter().filter(|v| v.threads == count).filter_map(|v| {
                 let label = format!("{} {} {}", v.row.op, v.row.dtype, v.row.shape_text());
-                Some(Bar { label, value: v.ratio()?, required: Some(v.required) })
+                Some(Bar { label, value: v.ratio()?, required: Some(v.required), missed: v.far_above() })
             });
             let title =
                 format!("Time of the fastest peer over ours, {} rows, {}", group.name(), threads(count));
@@ -93,7 +96,7 @@ fn chart(title: &str, bars: &[Bar]) -> String {
 
 fn one(bar: &Bar, top: f64, x: &dyn Fn(f64) -> f64) -> String {
     let (one, end) = (x(1.0), x(bar.value));
-    let missed = bar.required.is_some_and(|r| bar.value < r);
+    let missed = bar.missed || bar.required.is_some_and(|r| bar.value < r);
     let colour = if missed { "#c0504d" } else { "#4f81bd" };
     let middle = top + BAR - 3.0;
     let mut svg = format!(
@@ -127,10 +130,16 @@ mod tests {
 
     #[test]
     fn a_chart_has_a_bar_for_each_value_within_its_frame() {
-        let bar = |value, required| Bar { label: "a<b".into(), value, required };
-        let svg = chart("t & u", &[bar(4.0, Some(2.0)), bar(0.25, Some(0.95)), bar(1.0, None)]);
-        assert_eq!(svg.matches("<rect").count(), 1 + 3);
-        assert_eq!(svg.matches("#c0504d").count(), 1);
+        let bar = |value, required, missed| Bar { label: "a<b".into(), value, required, missed };
+        let bars = [
+            bar(4.0, Some(2.0), false),
+            bar(0.25, Some(0.95), false),
+            bar(1.0, None, false),
+            bar(4.0, Some(2.0), true),
+        ];
+        let svg = chart("t & u", &bars);
+        assert_eq!(svg.matches("<rect").count(), 1 + 4);
+        assert_eq!(svg.matches("#c0504d").count(), 2);
         assert!(svg.contains("a&lt;b") && svg.contains("t &amp; u"));
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
         assert!(svg.contains(">0.25</text>") && svg.contains(">4</text>"));

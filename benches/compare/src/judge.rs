@@ -34,6 +34,8 @@ pub struct Verdict<'a> {
     pub required: f64,
     /// Nanoseconds that a launch takes longer than a plain loop in the same process, the median over the processes.
     pub above_ns: Option<f64>,
+    /// The least and the most of these.
+    pub above_range: Option<[f64; 2]>,
     /// Peers that computed something else.
     pub differs: BTreeMap<String, String>,
     /// Why there is no figure of ours.
@@ -64,7 +66,9 @@ impl Verdict<'_> {
 
     /// Whether some processes found it as fast as it has to be, and others not.
     pub fn disputed(&self) -> bool {
-        self.fastest().is_some_and(|(_, a)| a.range[0] < self.required && a.range[1] >= self.required)
+        let by_peers = |(_, a): (&str, &Against)| a.range[0] < self.required && a.range[1] >= self.required;
+        let by_loop = |[low, high]: [f64; 2]| low <= MOST_ABOVE_NS && high > MOST_ABOVE_NS;
+        self.fastest().is_some_and(by_peers) || self.above_range.is_some_and(by_loop)
     }
 }
 
@@ -90,13 +94,14 @@ fn verdict<'a>(row: &'a Row, threads: usize, lines: &[&Measured], without: &[Str
     let ours: Vec<f64> = lines.iter().filter_map(|l| l.ours.as_ref()).map(|f| f.median_us).collect();
     let range = |values: &[f64]| {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
-        [low, values.iter().copied().fold(0.0, f64::max)]
+        [low, values.iter().copied().fold(f64::NEG_INFINITY, f64::max)]
     };
     let counts = |name: &&String| *name != plain::NAME && !without.contains(name);
     let names: BTreeSet<&String> = lines.iter().flat_map(|l| l.peers.keys()).filter(counts).collect();
     let above =
         |l: &&Measured| Some(1e3 * (l.ours.as_ref()?.median_us - l.peers.get(plain::NAME)?.median_us));
-    let above: Vec<f64> = lines.iter().filter_map(above).collect();
+    let shown = !without.iter().any(|name| name == plain::NAME);
+    let above: Vec<f64> = lines.iter().filter(|_| shown).filter_map(above).collect();
     let mut peers = BTreeMap::new();
     for name in names {
         let both = lines.iter().filter_map(|l| Some((l.ours.as_ref()?, l.peers.get(name)?)));
@@ -116,6 +121,7 @@ fn verdict<'a>(row: &'a Row, threads: usize, lines: &[&Measured], without: &[Str
         foreign: lines.iter().map(|l| l.foreign).fold(0.0, f64::max),
         required: required(row, threads),
         above_ns: (!above.is_empty()).then(|| median(&above)),
+        above_range: (!above.is_empty()).then(|| range(&above)),
         differs: lines.iter().flat_map(|l| l.differs.clone()).collect(),
         reason: lines.iter().find_map(|l| l.absent.get("ours").cloned()),
     }
@@ -207,10 +213,13 @@ mod tests {
             let lines = [0, 1, 2].map(|i| with_loop(i, ours[i], 0.01));
             let all = verdicts(&rows, &lines, &[]);
             assert_eq!(all[0].fastest().map(|f| f.0), Some("torch"));
-            (all[0].above_ns.unwrap().round(), all[0].ok())
+            (all[0].above_ns.unwrap().round(), all[0].ok(), all[0].disputed())
         };
-        assert_eq!(above([0.03, 0.05, 0.04]), (30.0, Some(true)));
-        assert_eq!(above([0.03, 0.08, 0.09]), (70.0, Some(false)));
+        assert_eq!(above([0.03, 0.05, 0.04]), (30.0, Some(true), false));
+        assert_eq!(above([0.03, 0.08, 0.09]), (70.0, Some(false), true));
+        assert_eq!(above([0.08, 0.08, 0.09]), (70.0, Some(false), false));
+        let slow = [with_loop(0, 0.09, 0.01)];
+        assert_eq!(verdicts(&rows, &slow, &[plain::NAME.to_owned()])[0].ok(), Some(true));
     }
 
     #[test]

@@ -83,7 +83,7 @@ struct Compare {
     /// Measures nothing, and reports what was measured so far
     #[arg(long)]
     report_only: bool,
-    /// Peers that do not count in the report: torch, onnxruntime, numpy, mkl, mkl_vml
+    /// What does not count in the report: torch, onnxruntime, numpy, mkl, mkl_vml, and loop for the time above plain loops
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     without: Vec<String>,
     /// Prints JSON, a line for each row, in place of the table

@@ -82,15 +82,19 @@ fn factors_must_exist_in_the_dtype() {
     }
 }
 
-/// Tiles, and AVX-512's products of pairs, read subnormal factors as 0; other units do not.
+/// Tiles, and AVX-512's products of pairs, read subnormal factors as 0 and make no subnormal products and sums; other units
+/// do both.
 #[test]
-fn subnormal_factors_of_bf16_count_or_are_zero() {
+fn what_is_subnormal_of_bf16_counts_or_is_zero() {
     let rig = Rig::new(1);
-    let least = 2f64.powi(-133);
     let k = 40;
-    for product in products(DType::BF16, [40, 40, k]) {
-        let launch = product.reals("a", &[least; 1600]).reals("b", &[1.0; 1600]);
-        let got = rig.output(&launch, "c");
-        assert!(got.iter().all(|x| x.re() == 0.0 || x.re() == k as f64 * least), "{got:?}");
+    // A subnormal factor, and two normal ones whose product is subnormal, though the sum of all is not.
+    for powers in [[-133, 0], [-70, -60]] {
+        let [a, b] = powers.map(|power| 2f64.powi(power));
+        for product in products(DType::BF16, [40, 40, k]) {
+            let launch = product.reals("a", &[a; 1600]).reals("b", &[b; 1600]);
+            let got = rig.output(&launch, "c");
+            assert!(got.iter().all(|x| x.re() == 0.0 || x.re() == k as f64 * a * b), "{powers:?}: {got:?}");
+        }
     }
 }

@@ -36,7 +36,7 @@ impl Peer for Plain {
             ("cast", [x]) if of(x, DType::F32) && of(out, DType::F16) => Body::ToHalf(read(x), write(out)),
             ("softmax", [x]) if f32s => Body::Softmax(read(x), write(out), rows(x)),
             ("permute", [x]) if f32s && task.ints == [1, 0] => Body::Transpose(read(x), write(out), rows(x)),
-            ("gather", [x, at]) if of(x, DType::F32) && of(at, DType::I64) && task.ints == [0] => {
+            ("gather", [at, x]) if of(x, DType::F32) && of(at, DType::I64) && task.ints == [0] => {
                 Body::Rows(read(x), read(at), write(out), rows(x))
             }
             ("matmul", [a, b]) if task.ints == [0, 0] && out.dims.len() == 2 && f32s => {
@@ -203,6 +203,39 @@ fn transpose(x: &[f32], y: &mut [f32], cols: usize) {
     for (j, y) in y.chunks_exact_mut(rows).enumerate() {
         for (i, y) in y.iter_mut().enumerate() {
             *y = x[i * cols + j];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_benches::row::{Group, Row};
+    use ep_benches::table::table;
+
+    /// Operands of zeros, and the memory that they lie in.
+    fn task(row: &Row) -> (Task, Vec<Vec<u128>>) {
+        let mut memory = Vec::new();
+        let mut tensor = |dtype: DType, dims: &[i64]| {
+            let mut tensor = Tensor { address: 0, dtype, dims: dims.to_vec() };
+            memory.push(vec![0u128; tensor.count().div_ceil(16 / dtype.size().unwrap()) + 1]);
+            tensor.address = memory.last_mut().unwrap().as_mut_ptr().expose_provenance() as u64;
+            tensor
+        };
+        let inputs = row.inputs.iter().map(|x| tensor(x.dtype, &x.dims)).collect();
+        let output = tensor(row.output.dtype, &row.output.dims);
+        (Task { call: row.peer.name, ints: row.peer.ints.clone(), inputs, output }, memory)
+    }
+
+    #[test]
+    fn every_small_row_has_a_loop() {
+        let small: Vec<Row> = table().into_iter().filter(|row| row.group == Group::Small).collect();
+        assert!(small.len() > 20);
+        for row in &small {
+            let (task, memory) = task(row);
+            let mut work = Plain.prepare(&task).unwrap_or_else(|e| panic!("{}: {e}", row.id()));
+            work.run(1).unwrap();
+            drop(memory);
         }
     }
 }
