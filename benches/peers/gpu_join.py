@@ -260,7 +260,7 @@ def main():
     ours = read("bench-ours")
     peers, two = (read(stage) if file(stage).is_file() else {"parts": []} for stage in ("bench-peers", "two"))
     rows = joined(ours, peers)
-    peers_host = [dict(r, op="PyTorch's addition of four numbers") for r in lines(peers) if r["group"] == "host"]
+    peers_host = [dict(r, op="PyTorch's addition of four numbers") for r in lines(peers) if r["group"] == "host" and r["peer"] == "torch"]
     machine = ours.get("machine") or "an unknown machine"
     document = arguments.docs / "performance.md"
     text = page(rows, first_of(ours), peers_host, two, machine, arguments.date)

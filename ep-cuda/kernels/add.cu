@@ -26,6 +26,7 @@ EP_DEVICE T plus(T a, T b) {
 }
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_add(const __grid_constant__ Args args) {
+    await_stream();
     const u64 pack = u64(blockIdx.x) * EP_THREADS + threadIdx.x;
     const i64 before = args.head ? pack_size - i64(args.head) : 0;
     const i64 at = i64(pack) * pack_size - before, count = i64(args.count);

@@ -19,6 +19,7 @@ EP_DEVICE T element(const Args& args, i64 i) {
 }
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_arange(const __grid_constant__ Args args) {
+    await_stream();
     using P = Pack<Data, pack_size>;
     const i64 before = i64(args.dst % P::bytes / sizeof(Data)), count = i64(args.count);
     const i64 at = (i64(blockIdx.x) * EP_THREADS + threadIdx.x) * pack_size - before;

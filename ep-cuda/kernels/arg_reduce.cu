@@ -116,6 +116,7 @@ struct Part {
 };
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_arg_reduce(const __grid_constant__ Args args) {
+    await_stream();
     constexpr u32 warps = EP_THREADS / warp_size;
     __shared__ Best found[EP_THREADS];
     const u32 lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;

@@ -11,6 +11,7 @@ struct Args {
 };
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS + (is_broadcast ? 64 : 0)) ep_binary(const __grid_constant__ Args args) {
+    await_stream();
     constexpr Binary op = Binary::EP_OP;
     const auto f = [&](EP_SRC x, EP_SRC y) { return binary<op, EP_DST>(x, y, args.attr0, args.attr1); };
     if constexpr (sizeof(EP_SRC) <= 2 && is_int<EP_SRC> && (op == Binary::add || op == Binary::sub))

@@ -93,6 +93,15 @@ using Compute = Select<is_half<T>, f32, T>;
 template <class Src, class Dst>
 using Between = Select<same<Dst, f64>, f64, Compute<Src>>;
 
+// Waits until all earlier work of the stream is done and its memory is seen here. The first statement of every kernel, for
+// all of its threads: launches may bring blocks to the device before that (see Function::launch), which hides what it
+// takes. A grid whose blocks have all waited is done after those before it, so that later launches need to wait for it alone.
+EP_DEVICE void await_stream() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 template <class T>
 EP_DEVICE constexpr T least(T a, T b) {
     return a < b ? a : b;

@@ -11,5 +11,6 @@ struct Args {
 };
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_copy(const __grid_constant__ Args args) {
+    await_stream();
     map1<Element, Element>(args.nd, [](Element x) { return x; });
 }

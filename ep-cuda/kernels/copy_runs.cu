@@ -75,6 +75,7 @@ struct Shifted {
 enum class Way { none, whole, by_elements };
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_copy_runs(const __grid_constant__ Args args) {
+    await_stream();
     constexpr u32 in_block = EP_THREADS * in_pack;
     // Elements are counted from where the first pack begins.
     const Index before = args.before, total = Index(args.count) + before, length = Index(args.dims[0].divisor);
@@ -159,6 +160,7 @@ EP_DEVICE bool is_inside(const Args& args, u64 address) {
 }
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_copy_runs(const __grid_constant__ Args args) {
+    await_stream();
     const i64 at = i64(u64(blockIdx.x) * EP_THREADS + threadIdx.x) * in_pack - i64(args.before);
     Shifted here, next;
     // Elements before the next run, and whether the pack is whole and loaded.

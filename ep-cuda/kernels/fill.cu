@@ -14,6 +14,7 @@ struct Args {
 };
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_fill(const __grid_constant__ Args args) {
+    await_stream();
     const Element value = args.src ? *pointer<const Element>(args.src) : from_bits<Element>(args.value[0], args.value[1]);
     Pack<Element, pack_size> pack;
 #pragma unroll

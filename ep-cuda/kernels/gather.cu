@@ -78,6 +78,7 @@ EP_DEVICE void gather_short_rows(const Args& args) {
 #endif
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_gather(const __grid_constant__ Args args) {
+    await_stream();
     const EP_INDICES* indices = pointer<const EP_INDICES>(args.indices);
     const u64 first = u64(blockIdx.x) * (EP_THREADS * EP_UNROLL) + threadIdx.x;
     if (args.checked) {

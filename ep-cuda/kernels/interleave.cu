@@ -29,6 +29,7 @@ EP_DEVICE u32 join(const u32 (&from)[words], u32 a, u32 b) {
 EP_DEVICE u32 place_of(u32 pack) { return planes % 2 == 0 ? pack + pack / 8 : pack; }
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_interleave(const __grid_constant__ Args args) {
+    await_stream();
     // What is interleaved goes through shared memory, so that neighbours in a warp move neighbours in memory.
     __shared__ uint4 exchanged[EP_THREADS / warp_size][warp_size * planes * 9 / 8];
     uint4* const shared = exchanged[threadIdx.x / warp_size];

@@ -90,6 +90,7 @@ EP_DEVICE void walk(const Loop* loops, u64 rank, u64 index, u64& a, u64& b, u64&
 }
 
 extern "C" __global__ void __launch_bounds__(256) ep_matmul(const __grid_constant__ Args args) {
+    await_stream();
     __shared__ Sum left[depth][tile + 1], right[depth][tile + 1];
     const u64 columns = (args.n + tile - 1) / tile;
     const u64 row0 = u64(blockIdx.x) / columns * tile, col0 = u64(blockIdx.x) % columns * tile;

@@ -168,6 +168,7 @@ EP_DEVICE void keep_weights(const Args& args, const Ends& none, i32 first, i32 s
 
 extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, resident) ep_norm(
     const __grid_constant__ Args args) {
+    await_stream();
     const i32 cols = i32(args.cols);
     const u32 zero = u32(args.cols >> 32);
     using Found = Select<EP_RMS, A, Moments>;

@@ -59,6 +59,7 @@ EP_DEVICE A total(Exchange<A>& exchange, const Data* row, i64 cols, F term) {
 }
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_norm_wide(const __grid_constant__ Args args) {
+    await_stream();
     const i64 cols = i64(args.cols);
     __shared__ typename Exchange<A>::Shared shared;
     Exchange<A> exchange(shared, 0);

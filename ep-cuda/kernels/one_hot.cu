@@ -28,6 +28,7 @@ EP_DEVICE i64 class_of(const Args& args, u64 row, bool reports) {
 }
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_one_hot(const __grid_constant__ Args args) {
+    await_stream();
     const u64 thread = u64(blockIdx.x) * EP_THREADS + threadIdx.x;
     if (args.count == 0) {
         if (thread < args.num_indices) class_of(args, thread, true);

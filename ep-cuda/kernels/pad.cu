@@ -46,6 +46,7 @@ EP_DEVICE bool load_words(P& pack, const Args& args, u64 address, i32 first, i32
 #endif
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_pad(const __grid_constant__ Args args) {
+    await_stream();
     const Element value = from_bits<Element>(args.value[0], args.value[1]);
     const u64 first = u64(blockIdx.x) * (EP_THREADS * EP_UNROLL) + threadIdx.x;
     P packs[EP_UNROLL];

@@ -187,6 +187,7 @@ EP_DEVICE void collect_whole(
 }
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_permute(const __grid_constant__ Args args) {
+    await_stream();
     __shared__ alignas(16) Word shared[words + words / 32 + 1];
 #ifdef EP_BULK
     __shared__ Arrival arrival;

@@ -165,6 +165,7 @@ EP_DEVICE void reduce_columns(const Args& args) {
 #endif
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_reduce(const __grid_constant__ Args args) {
+    await_stream();
 #if EP_INNER == 0
     const u32 lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
     const In* const src = pointer<const In>(args.src);

@@ -42,6 +42,7 @@ EP_DEVICE i64 row_of(const Args& args, u64 i, bool reports) {
 }
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_scatter_add(const __grid_constant__ Args args) {
+    await_stream();
     if (args.blocks_per_outer == 0) {
         for (u64 i = u64(blockIdx.x) * threads + threadIdx.x; i < args.num_indices; i += u64(gridDim.x) * threads)
             row_of(args, i, true);

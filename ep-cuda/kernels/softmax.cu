@@ -23,6 +23,7 @@ struct Args {
 
 extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, resident) ep_softmax(
     const __grid_constant__ Args args) {
+    await_stream();
     const i32 cols = i32(args.cols);
     const u32 zero = u32(args.cols >> 32);
     const A lowest = -infinity(A(0));

@@ -16,6 +16,7 @@ struct Args {
 
 extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::resident) ep_softmax_backward(
     const __grid_constant__ Args args) {
+    await_stream();
     const i32 cols = i32(args.cols);
     const Src nothing = convert<Src>(A(0));
 #ifdef EP_LOG

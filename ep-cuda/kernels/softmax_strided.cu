@@ -17,6 +17,7 @@ struct Args {
 constexpr u32 warps = EP_THREADS / warp_size;
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_strided(const __grid_constant__ Args args) {
+    await_stream();
     const u32 lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
     const u64 per_row = (args.inner + warp_size - 1) / warp_size;
     __shared__ Normalizer<A> found[warps][warp_size];

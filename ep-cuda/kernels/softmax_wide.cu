@@ -57,6 +57,7 @@ struct Row {
 };
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const __grid_constant__ Args args) {
+    await_stream();
     const i64 step = i64(Rows::threads) * Rows::packs;
 
     for (u64 r = blockIdx.x; r < args.rows; r += gridDim.x) {

@@ -42,6 +42,7 @@ struct Args {
 
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS, EP_VECTOR ? 4 : 2) ep_transpose(const __grid_constant__ Args args) {
+    await_stream();
     // One word of padding spreads a column over the banks.
     __shared__ Word shared[tile][words + (sizeof(Word) < 16)];
     constexpr u32 per_row = tile / wide;   // threads along a row

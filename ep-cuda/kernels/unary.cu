@@ -11,6 +11,7 @@ struct Args {
 };
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_unary(const __grid_constant__ Args args) {
+    await_stream();
     map1<EP_DST, EP_SRC, is_long<Unary::EP_OP, EP_SRC>>(
         args.nd, [&](EP_SRC x) { return unary<Unary::EP_OP, EP_DST>(x, args.attr0, args.attr1); });
 }

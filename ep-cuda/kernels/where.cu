@@ -10,6 +10,7 @@ struct Args {
 };
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS + (is_broadcast ? 64 : 0)) ep_where(const __grid_constant__ Args args) {
+    await_stream();
     map3<Element, EP_COND, Element, Element>(
         args.nd, [](EP_COND cond, Element x, Element y) { return convert<b8>(cond).byte ? x : y; });
 }

@@ -1,6 +1,7 @@
 //! A device's context: the primary one, which this provider shares with every library of the process, or one that the
 //! host made.
 
+use crate::compiler::Arch;
 use crate::device::Properties;
 use crate::driver::{AccessDesc, CuContext, CuDevice, CuEvent, CuResult, CuStream, Driver, Failed, Location};
 use crate::given;
@@ -22,6 +23,7 @@ pub struct Context {
     /// Whether it is the primary one, which is released.
     primary: bool,
     space: String,
+    overlaps: bool,
     /// Whether an error has made it useless.
     lost: AtomicBool,
     events: Mutex<Vec<CuEvent>>,
@@ -80,6 +82,7 @@ impl Context {
         (device, given): (CuDevice, Option<CuContext>),
         properties: &Properties,
         limits: crate::memory::Limits,
+        may_overlap: bool,
         fleet: &Fleet,
     ) -> Result<Arc<Context>> {
         let mut raw = CuContext::NULL;
@@ -98,6 +101,7 @@ impl Context {
             raw,
             primary: given.is_none(),
             space: crate::space::device(&properties.uuid),
+            overlaps: may_overlap && can_overlap(driver.version(), properties.arch),
             lost: AtomicBool::new(false),
             events: Mutex::default(),
             modules: Modules::default(),
@@ -141,6 +145,12 @@ impl Context {
     /// The memory space of the device.
     pub fn space(&self) -> &str {
         &self.space
+    }
+
+    /// Whether the blocks of a launch come to the device before the kernel before it is done.
+    #[inline]
+    pub fn overlaps(&self) -> bool {
+        self.overlaps
     }
 
     pub(crate) fn modules(&self) -> &Modules {
@@ -336,6 +346,11 @@ impl Drop for Context {
     }
 }
 
+/// Whether launches on a device can overlap: since compute capability 9.0, and recorded in a graph too since CUDA 12.3.
+fn can_overlap(cuda: i32, arch: Arch) -> bool {
+    arch.number() >= 90 && cuda >= 12030
+}
+
 /// Whether a context of the host is of this device.
 fn check_owner(driver: &Driver, device: CuDevice, raw: CuContext) -> Result<()> {
     let about = |e: Failed| {
@@ -371,5 +386,17 @@ impl Drop for Entered<'_> {
             let result = unsafe { self.context.driver.cuCtxSetCurrent(before) };
             self.context.log("putting the thread's context back", result);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launches_overlap_where_device_and_driver_can() {
+        let can = [(13000, 9, 0), (12030, 10, 0), (12020, 9, 0), (13000, 8, 9)]
+            .map(|(cuda, major, minor)| can_overlap(cuda, Arch::new(major, minor)));
+        assert_eq!(can, [true, true, false, false]);
     }
 }

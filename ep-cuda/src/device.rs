@@ -104,6 +104,7 @@ pub(crate) struct Shared {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) limits: Limits,
     pub(crate) sync_launches: bool,
+    pub(crate) overlap_launches: bool,
     pub(crate) softmax: Option<Strategy>,
     pub(crate) matmul: Products,
     /// Memory spaces of all devices of the driver with their numbers.
@@ -172,8 +173,9 @@ impl CudaDevice {
     /// `InvalidArgument` for a context of another device; the driver's. A later call tries again.
     pub fn context(&self) -> Result<&Arc<Context>> {
         self.context.get_or_try_init(|| {
-            let Shared { driver, fleet, limits, .. } = &*self.shared;
-            Context::open(driver, (self.ordinal, self.given), &self.properties, *limits, fleet)
+            let Shared { driver, fleet, limits, overlap_launches, .. } = &*self.shared;
+            let place = (self.ordinal, self.given);
+            Context::open(driver, place, &self.properties, *limits, *overlap_launches, fleet)
                 .map_err(|e| e.context(format!("device {} ({})", self.ordinal, self.properties.name)))
         })
     }
@@ -243,7 +245,7 @@ impl Device for CudaDevice {
 
     const FOREIGN_STREAMS: Option<ForeignStreams<Self>> = Some(ForeignStreams {
         kind: "CUstream",
-        native: |stream| Ok(stream.raw().raw()),
+        native: |stream| Ok(stream.share().raw()),
         adopt: CudaDevice::adopt,
     });
 

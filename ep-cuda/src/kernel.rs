@@ -3,7 +3,7 @@
 use crate::cache::Key;
 use crate::compiler::{Arch, Compiler, Spec};
 use crate::context::Context;
-use crate::driver::{CuFunction, CuModule, constant};
+use crate::driver::{CuFunction, CuModule, LaunchAttribute, LaunchConfig, constant};
 use crate::stream::CudaStream;
 use ep_core::{Error, Result};
 use once_cell::sync::OnceCell;
@@ -41,6 +41,13 @@ impl Modules {
 /// Dynamic shared memory that every block can have without asking for it: 48 KiB are for it and what a kernel declares
 /// together, which is 8 KiB at most where both are used.
 const SHARED_WITHOUT_ASKING: u32 = 40 << 10;
+
+/// What launches say where they may overlap.
+static OVERLAP: LaunchAttribute = LaunchAttribute {
+    id: constant::LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+    padding: 0,
+    value: [1, 0, 0, 0, 0, 0, 0, 0],
+};
 
 /// A kernel, ready to be launched on its device.
 #[derive(Clone)]
@@ -167,8 +174,12 @@ impl Function {
 
     /// Queues a launch. The driver compares the argument's size with the kernel's.
     ///
+    /// Where the device can ([`Context::overlaps`]) and the kernel before is ours, blocks come to it while those of that one
+    /// are ending, and wait there until it is done. That saves more than a microsecond between two kernels, and the driver
+    /// half of one.
+    ///
     /// # Safety
-    /// `argument` is of the type that this kernel takes, and the memory that it points to is valid, and used by
+    /// The kernel begins with `await_stream` of `common.cuh`, for all threads. `argument` is of the type that this kernel takes, and the memory that it points to is valid, and used by
     /// nobody else in conflict, until the work is done.
     ///
     /// # Errors
@@ -194,6 +205,18 @@ impl Function {
         let Geometry { grid, block, shared_bytes } = geometry;
         stream.queue(self.name, |context| {
             let (params, extra) = (std::ptr::null_mut(), extra.as_ptr());
+            if stream.may_overlap() {
+                let config = LaunchConfig {
+                    grid,
+                    block,
+                    shared_bytes,
+                    stream: stream.raw(),
+                    attributes: &OVERLAP,
+                    num_attributes: 1,
+                };
+                // SAFETY: as below; the kernel waits for earlier work before it touches memory, as the caller promises.
+                return unsafe { context.driver().cuLaunchKernelEx(&config, self.raw, params, extra) };
+            }
             // SAFETY: a function and a stream of the context; `extra` says where the argument is and how long; what
             // it points to is valid as the caller promises.
             unsafe {

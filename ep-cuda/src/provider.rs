@@ -117,6 +117,7 @@ impl Devices {
             fleet: Arc::default(),
             limits: settings.limits,
             sync_launches: settings.sync_launches,
+            overlap_launches: settings.overlap_launches,
             softmax: settings.softmax,
             matmul: Products {
                 tf32: settings.tf32,

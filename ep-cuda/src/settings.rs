@@ -17,6 +17,7 @@ pub use crate::given::Contexts;
 /// | `memory_limit` | none | bytes of each device that are handed out or scratch memory of streams at a time at most |
 /// | `cache_bytes` | all | bytes of freed memory that the pool of each device keeps for reuse at most |
 /// | `sync_launches` | `false` | waits for each launch, so that an error names the one that caused it |
+/// | `overlap_launches` | `true` | brings the blocks of a launch to the device while the launch before it ends, where both are able: compute capability 9.0 or later, CUDA 12.3 |
 /// | `softmax` | by width | strategy of the softmax family, where it has room: `warp`, `block`, `cluster`, `shared`, `wide` |
 /// | `tf32` | `false` | matrix products of f32 may round their factors to TF32, which is faster |
 /// | `cache` | [`FOLDER_ENV`](crate::cache::FOLDER_ENV), else the user's cache folder | folder of compiled kernels, or `off` |
@@ -24,7 +25,7 @@ pub use crate::given::Contexts;
 /// | `nvrtc` | [`LIBRARY_ENV`](crate::nvrtc::LIBRARY_ENV), else searched for | file of NVRTC, or the folder that holds it |
 /// | `cublaslt` | [`LIBRARY_ENV`](crate::cublaslt::LIBRARY_ENV), else searched for | file of cuBLASLt, or the folder that holds it |
 /// | `driver` | [`LIBRARY_ENV`](crate::driver::LIBRARY_ENV), else `libcuda.so.1` | file of the driver |
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// `visible`
     pub visible: Option<String>,
@@ -34,6 +35,8 @@ pub struct Settings {
     pub limits: Limits,
     /// `sync_launches`
     pub sync_launches: bool,
+    /// `overlap_launches`
+    pub overlap_launches: bool,
     /// `softmax`
     pub softmax: Option<Strategy>,
     /// `tf32`
@@ -50,6 +53,25 @@ pub struct Settings {
     pub driver: Option<PathBuf>,
 }
 
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            visible: None,
+            context: Contexts::default(),
+            limits: Limits::default(),
+            sync_launches: false,
+            overlap_launches: true,
+            softmax: None,
+            tf32: false,
+            cache: None,
+            cache_limit: None,
+            nvrtc: None,
+            cublaslt: None,
+            driver: None,
+        }
+    }
+}
+
 impl Settings {
     /// Reads the options.
     ///
@@ -62,6 +84,7 @@ impl Settings {
             "memory_limit",
             "cache_bytes",
             "sync_launches",
+            "overlap_launches",
             "softmax",
             "tf32",
             "cache",
@@ -80,6 +103,7 @@ impl Settings {
                 cache_bytes: options.parse("cache_bytes", u64::MAX)?,
             },
             sync_launches: options.parse("sync_launches", false)?,
+            overlap_launches: options.parse("overlap_launches", true)?,
             softmax: softmax.map_err(|e: Error| e.context("option `softmax`"))?,
             tf32: options.parse("tf32", false)?,
             cache: text("cache"),

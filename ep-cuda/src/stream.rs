@@ -9,7 +9,7 @@ use crate::refusal::{Recorded, Refused, Told};
 use crate::space::Place;
 use ep_core::provider::{CopyRequest, Stream};
 use ep_core::{Code, Error, Result};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 /// A stream, our own or one that another library made.
@@ -30,6 +30,10 @@ pub struct CudaStream {
     /// Of the graphs that were launched since the last wait.
     replayed: RefCell<Vec<Arc<Recorded>>>,
     scratch: Scratch,
+    /// Whether others may queue work of theirs at any time.
+    shared: Cell<bool>,
+    /// Whether what was queued last may be more than our launches, and the driver's copies and sets.
+    behind_others: Cell<bool>,
 }
 
 impl CudaStream {
@@ -104,7 +108,35 @@ impl CudaStream {
         let (queued, told, scratch) = (Queued::new(raw), Told::default(), Scratch::default());
         context.pending().add(&queued);
         let (recording, replayed) = Default::default();
-        CudaStream { context, fleet, raw, owned, sync_launches, queued, told, recording, replayed, scratch }
+        CudaStream {
+            context,
+            fleet,
+            raw,
+            owned,
+            sync_launches,
+            queued,
+            told,
+            recording,
+            replayed,
+            scratch,
+            shared: Cell::new(!owned),
+            behind_others: Cell::new(false),
+        }
+    }
+
+    /// Whether the blocks of a launch that is queued now may come to the device while the kernel before it ends. That one has
+    /// to be ours: it lets nothing come while it still works, and its end is that of everything before it, neither of which
+    /// is so of any kernel. Behind a library's work, a graph or an event the first launch waits as always.
+    #[inline]
+    pub(crate) fn may_overlap(&self) -> bool {
+        let behind_others = self.behind_others.replace(false);
+        self.context.overlaps() && !behind_others && !self.shared.get()
+    }
+
+    /// The driver's handle, for others to queue work on.
+    pub(crate) fn share(&self) -> CuStream {
+        self.shared.set(true);
+        self.raw
     }
 
     /// Where a launch tells of an index that it refuses, and the launch's number. The next wait that finds all work done
@@ -118,16 +150,19 @@ impl CudaStream {
 
     /// From now on launches are recorded.
     pub(crate) fn start_recording(&self) {
+        self.behind_others.set(true);
         self.recording.replace(Some(Recorded::new(&self.context)));
     }
 
     /// From now on launches are done. Where those that were recorded tell of refused indices.
     pub(crate) fn stop_recording(&self) -> Arc<Recorded> {
+        self.behind_others.set(true);
         self.recording.take().unwrap_or_else(|| Recorded::new(&self.context))
     }
 
     /// A graph is launched: the next wait looks for what its launches refuse.
     pub(crate) fn replays(&self, recorded: &Arc<Recorded>) {
+        self.behind_others.set(true);
         if !recorded.may_refuse() {
             return;
         }
@@ -167,7 +202,8 @@ impl CudaStream {
         &self.context
     }
 
-    /// The driver's handle.
+    /// The driver's handle. Of work that others queue on it directly the stream does not know; a host gets it by `native` of
+    /// [`CudaDevice`](crate::device::CudaDevice), after which launches expect such work.
     pub fn raw(&self) -> CuStream {
         self.raw
     }
@@ -183,6 +219,7 @@ impl CudaStream {
     ) -> Result<()> {
         let _current = self.context.enter()?;
         let recorded = self.records()?;
+        self.behind_others.set(true);
         call(&self.context).map_err(|e| {
             // The library may have failed for the work before.
             self.context.explain(e, Some((self.raw, "this stream"))).context(name)
@@ -340,6 +377,7 @@ impl Stream for CudaStream {
             return Ok(());
         }
         let _current = self.context.enter()?;
+        self.behind_others.set(true);
         // SAFETY: a live event and stream.
         unsafe { self.context.driver().cuStreamWaitEvent(self.raw, event.raw(), 0) }
             .map_err(|e| self.refused("waiting for an event", e))

@@ -4,7 +4,7 @@ mod rig;
 
 use ep_core::provider::{Allocator, Device, MemoryKind, Stream};
 use ep_core::{Code, Error, Result};
-use ep_cuda::driver::{CuFunction, CuModule, Driver, constant};
+use ep_cuda::driver::{CuFunction, CuModule, Driver, LaunchAttribute, LaunchConfig, constant};
 use ep_cuda::stream::CudaStream;
 use rig::{Rig, Setup, stream};
 
@@ -72,6 +72,29 @@ fn an_argument_comes_by_one_of_two_lists() {
     for by in [By::Both, By::Neither, By::Extra(8)] {
         let error: Error = launch(driver, function, &queue, &[1, live], by).unwrap_err();
         assert!(error.message().contains("CUDA_ERROR_INVALID_VALUE"), "{error}");
+    }
+    // By a config, whose attributes have to be known.
+    let argument = [1, live];
+    for (id, value, taken) in [
+        (constant::LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 1, true),
+        (constant::LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 2, false),
+        (99, 1, false),
+    ] {
+        let attributes = LaunchAttribute { id, padding: 0, value: [value, 0, 0, 0, 0, 0, 0, 0] };
+        let config = LaunchConfig {
+            grid: [1; 3],
+            block: [32, 1, 1],
+            shared_bytes: 0,
+            stream: queue.raw(),
+            attributes: &attributes,
+            num_attributes: 1,
+        };
+        let mut params = [std::ptr::from_ref(&argument).cast_mut().cast()];
+        // SAFETY: lists that live during the call.
+        let launched =
+            unsafe { driver.cuLaunchKernelEx(&config, function, params.as_mut_ptr(), std::ptr::null()) };
+        assert_eq!(launched.is_ok(), taken, "attribute {id}, {value}");
+        queue.sync().unwrap();
     }
     // What the list leads to is looked at when the kernel's turn comes.
     launch(driver, function, &queue, &[1, freed], By::Parameters).unwrap();

@@ -8,7 +8,10 @@ use ep_core::primitive::{
     LogSoftmaxBackwardDesc, Memset, MemsetCall, MemsetDesc, ReduceOp, Softmax, SoftmaxCall, SoftmaxDesc,
     TensorFill, TensorFillCall, TensorFillDesc, UnaryOp,
 };
+use ep_core::provider::{Allocator, Device as _, MemoryKind, Stream as _};
 use ep_core::{Code, DType, Scalar};
+use ep_cuda::device::CudaDevice;
+use ep_cuda::stream::CudaStream;
 use ep_registry::NoMemory;
 use ep_registry::query::Filter;
 use rig::ops::Bench;
@@ -16,8 +19,8 @@ use rig::{Rig, Setup};
 
 /// The name and the shape of each launch since the log was emptied.
 fn launches(rig: &Rig) -> Vec<String> {
-    let log = rig.fake.log().into_iter().filter(|l| l.starts_with("cuLaunchKernel("));
-    log.map(|l| l["cuLaunchKernel(".len()..].split("]]").next().unwrap().to_owned()).collect()
+    let log = rig.fake.log().into_iter().filter(|l| l.starts_with("cuLaunchKernel"));
+    log.map(|l| l[l.find('(').unwrap() + 1..].split("]]").next().unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -87,9 +90,90 @@ fn a_kernel_is_loaded_once_and_a_warm_launch_calls_nothing_else() {
     let names: Vec<_> = warm.iter().map(|l| l.split('(').next().unwrap()).collect();
     assert_eq!(
         names,
-        ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuLaunchKernel", "cuCtxSetCurrent"],
+        ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuLaunchKernelEx", "cuCtxSetCurrent"],
         "{warm:?}"
     );
+}
+
+/// How each launch since the log was emptied says that it comes behind the one before.
+fn manners(rig: &Rig) -> Vec<&'static str> {
+    let log = rig.fake.log().into_iter().filter(|l| l.starts_with("cuLaunchKernel"));
+    log.map(|l| match l.split_once('(') {
+        Some(("cuLaunchKernel", _)) => "plain",
+        Some((_, arguments)) if arguments.contains(", overlaps, ") => "overlaps",
+        _ => panic!("{l}"),
+    })
+    .collect()
+}
+
+#[test]
+fn launches_overlap_unless_an_option_says_no_or_the_driver_is_too_old() {
+    let off = &[("overlap_launches", "false")][..];
+    for (version, options, manner) in
+        [(13000, &[][..], "overlaps"), (12030, &[], "overlaps"), (12020, &[], "plain"), (13000, off, "plain")]
+    {
+        let rig = Rig::new(Setup { version, ..Setup::default() });
+        let runtime = rig.runtime(options);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let mut y = device.alloc(DType::F32, 4).unwrap();
+        let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F32)).unwrap();
+        rig.fake.fail(0, 0);
+        fill.launch(&stream, FillCall { count: 4, value: Scalar::F64(1.0), dst: &mut y }).unwrap();
+        assert_eq!(manners(&rig), [manner], "CUDA {version}, {options:?}");
+        stream.sync().unwrap();
+    }
+}
+
+/// What others queue may let a launch begin early, or end before what it follows.
+#[test]
+fn no_launch_overlaps_with_work_that_may_not_be_ours() {
+    let rig = Rig::new(Setup::default());
+    let device = rig.device();
+    let (queue, other) = (rig::stream(&device), rig::stream(&device));
+    let memory = device.open_allocator(MemoryKind::Device).unwrap();
+    let x = memory.alloc(64, 64, None).unwrap();
+    let launch = |queue: &CudaStream| rig.launch(&device, queue, x).unwrap();
+    let event = device.create_event().unwrap();
+    let after = |work: &dyn Fn()| {
+        launch(&queue);
+        work();
+        rig.fake.fail(0, 0);
+        launch(&queue);
+        launch(&queue);
+        manners(&rig)
+    };
+    assert_eq!(after(&|| {}), ["overlaps", "overlaps"]);
+    let wait = || {
+        launch(&other);
+        other.record(&event).unwrap();
+        queue.wait(&event).unwrap();
+    };
+    assert_eq!(after(&wait), ["plain", "overlaps"]);
+    let record = || {
+        queue.begin_capture().unwrap();
+        rig.fake.fail(0, 0);
+        launch(&queue);
+        launch(&queue);
+        assert_eq!(manners(&rig), ["plain", "overlaps"], "a graph may follow anything");
+        queue.end_capture().unwrap();
+    };
+    assert_eq!(after(&record), ["plain", "overlaps"]);
+    queue.begin_capture().unwrap();
+    launch(&queue);
+    let graph = queue.end_capture().unwrap().instantiate().unwrap();
+    // SAFETY: the memory lives until the stream is waited for.
+    assert_eq!(after(&|| unsafe { graph.launch(&queue) }.unwrap()), ["plain", "overlaps"]);
+    // From now on somebody else has the handle.
+    let share = || assert_eq!((CudaDevice::FOREIGN_STREAMS.unwrap().native)(&queue), Ok(queue.raw().raw()));
+    assert_eq!(after(&share), ["plain", "plain"]);
+    let adopted = rig::adopt(&device, other.raw().raw()).unwrap();
+    rig.fake.fail(0, 0);
+    launch(&adopted);
+    launch(&adopted);
+    assert_eq!(manners(&rig), ["plain", "plain"]);
+    [&queue, &other, &adopted].into_iter().for_each(|s| s.sync().unwrap());
+    memory.free(x, 64).unwrap();
 }
 
 #[test]
@@ -239,7 +323,7 @@ fn scratch_memory_is_counted_and_limited() {
         let first = scratch();
         rig.fake.fail(0, 0);
         bench.reduce(ReduceOp::SUM, 1, rig::ops::COUNT as i64, 1).unwrap();
-        let (counted, launches) = (scratch(), rig.calls("cuLaunchKernel"));
+        let (counted, launches) = (scratch(), launches(&rig).len());
         stream.sync().unwrap();
         drop(bench);
         drop(stream);
@@ -330,7 +414,7 @@ fn a_stream_of_another_library_takes_launches_in_order() {
         rig.fake.fail(0, 0);
         fill.launch(&stream, FillCall { count: 100, value: Scalar::F64(1.0), dst: &mut y }).unwrap();
         stream.sync().unwrap();
-        let launch = rig.fake.log().into_iter().find(|l| l.starts_with("cuLaunchKernel(")).unwrap();
+        let launch = rig.fake.log().into_iter().find(|l| l.starts_with("cuLaunchKernel")).unwrap();
         assert!(launch.contains(&format!("{native:#x}")), "{launch}");
         drop((y, stream));
         assert_eq!(rig.calls("cuStreamDestroy"), 0, "it stays its maker's");
@@ -353,7 +437,8 @@ fn every_op_calls_nothing_but_the_launch_once_it_is_warm() {
     rig.fake.fail(0, 0);
     bench.each().unwrap();
     // Partial results ask whether a graph is recorded.
-    let expected = ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuLaunchKernel", "cuStreamIsCapturing"];
+    let expected =
+        ["cuCtxGetCurrent", "cuCtxSetCurrent", "cuLaunchKernel", "cuLaunchKernelEx", "cuStreamIsCapturing"];
     for line in rig.fake.log() {
         let name = line.split('(').next().unwrap();
         assert!(expected.contains(&name), "{line}");
@@ -383,6 +468,7 @@ fn bad_options_are_told() {
     for (name, value, word) in [
         ("softmax", "fast", "cluster"),
         ("memory_limit", "x", "memory_limit"),
+        ("overlap_launches", "maybe", "overlap_launches"),
         ("context", "0x55d0c0ffee00", "neither `primary` nor `current`"),
         ("speed", "1", "unknown option"),
     ] {

@@ -2,6 +2,7 @@
 
 mod rig;
 
+use ep_core::primitive::{Fill, FillCall, FillDesc, Matmul, MatmulCall, MatmulDesc, Transpose};
 use ep_core::{Code, DType, Error, Result, Scalar};
 use ep_registry::{Device, Runtime};
 use half::{bf16, f16};
@@ -183,7 +184,11 @@ fn every_dtype_is_multiplied_as_it_is_stored() {
                         .check(&runtime, device);
                 }
             }
-            assert_eq!(rig.calls("cuLaunchKernel"), 0, "{dtype}: nothing was left to the kernel");
+            assert_eq!(
+                rig.calls("cuLaunchKernel") + rig.calls("cuLaunchKernelEx"),
+                0,
+                "{dtype}: nothing was left to the kernel"
+            );
         }
         let complex = Case {
             alpha: Scalar::Complex(0.5, 2.0),
@@ -240,6 +245,36 @@ fn batches_broadcast_and_sums_apply_beta_once() {
     rig.assert_clean();
 }
 
+/// Kernels of the library may let a launch begin early, and end before what they follow.
+#[test]
+fn a_launch_behind_the_library_waits_for_all_of_it() {
+    let rig = Rig::new(Setup::default());
+    let runtime = rig.runtime(&[]);
+    let device = runtime.device("cuda:0").unwrap();
+    let stream = device.stream().unwrap();
+    let [a, b] = [[1.0f32; 4]; 2].map(|x| device.upload(&x).unwrap());
+    let mut c = device.alloc(DType::F32, 4).unwrap();
+    let none = Transpose::NONE;
+    let matmul = runtime.primitive::<Matmul>(device, MatmulDesc::new(none, none, DType::F32)).unwrap();
+    let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F32)).unwrap();
+    for launches in [["cuLaunchKernelEx", "cuLaunchKernel"], ["cuLaunchKernelEx", "cuLaunchKernelEx"]] {
+        rig.fake.fail(0, 0);
+        let value = Scalar::F64(1.0);
+        fill.launch(&stream, FillCall { count: 4, value, dst: &mut c }).unwrap();
+        if launches[0] != launches[1] {
+            let (alpha, beta) = (Scalar::None, Scalar::None);
+            let call = MatmulCall { m: 2, n: 2, k: 2, alpha, beta, a: &a, b: &b, c: &mut c };
+            matmul.launch(&stream, call).unwrap();
+            assert_eq!(rig.calls("cublasLtMatmul"), 1);
+        }
+        fill.launch(&stream, FillCall { count: 4, value, dst: &mut c }).unwrap();
+        let log = rig.fake.log();
+        let names = log.iter().map(|line| line.split('(').next().unwrap());
+        assert_eq!(names.filter(|name| name.starts_with("cuLaunch")).collect::<Vec<_>>(), launches);
+    }
+    stream.sync().unwrap();
+}
+
 #[test]
 fn the_kernel_does_what_the_library_does_not() {
     let rig = Rig::new(Setup::default());
@@ -249,7 +284,7 @@ fn the_kernel_does_what_the_library_does_not() {
         rig.fake.fail(0, 0);
         case.run(&runtime, device).unwrap();
         assert_eq!(rig.calls("cublasLtMatmul"), 0);
-        rig.calls("cuLaunchKernel")
+        rig.calls("cuLaunchKernel") + rig.calls("cuLaunchKernelEx")
     };
     let whole =
         Case { alpha: Scalar::I64(3), beta: Scalar::I64(-2), ..Case::plain(DType::I64, [true, false]) };

@@ -207,8 +207,8 @@ fn what_is_larger_than_31_bits_is_counted_in_64() {
         let mut kernel = |run: &dyn Fn(&mut Wide<'_>) -> Result<()>| {
             rig.fake.fail(0, 0);
             run(&mut wide).unwrap();
-            let launches = rig.fake.log().into_iter().filter(|l| l.starts_with("cuLaunchKernel("));
-            launches.map(|l| l["cuLaunchKernel(".len()..l.find(',').unwrap()].to_owned()).collect::<Vec<_>>()
+            let launches = rig.fake.log().into_iter().filter(|l| l.starts_with("cuLaunchKernel"));
+            launches.map(|l| l[l.find('(').unwrap() + 1..l.find(',').unwrap()].to_owned()).collect::<Vec<_>>()
         };
         type Run<'a> = &'a dyn Fn(&mut Wide<'_>, i64) -> Result<()>;
         // The kernel, a size with which the largest number is 2^31 - 1 or a little less, and the launch.

@@ -30,7 +30,8 @@ SOFTMAX_OPS = ["softmax", "log_softmax", "softmax_backward", "log_softmax_backwa
 TOOLS = ["memcheck", "racecheck", "initcheck"]
 # Groups whose rows take as long as PyTorch's or nearly so: the provider's are timed again, so many times in turns with
 # them. Odd numbers: there is one median. Large products draw so much power that the clock changes most.
-TURNED = {"elementwise": 3, "matmul": 5}
+# So do hosts from one minute to the next.
+TURNED = {"host": 5, "elementwise": 3, "matmul": 5}
 # What a sanitized suite runs: for each tool all ops would take an hour.
 SANITIZED_DTYPES = {"memcheck": ["f32", "f16", "u8"], "racecheck": ["f32"], "initcheck": ["f32"]}
 
@@ -246,6 +247,7 @@ def kit(place):
         ("abi", conformance(own, "--case", "abi/*", "--allow-empty", *patient)),
         ("objects", conformance(own, "--case", "objects/cuda:0/*", "--allow-empty")),
     ]
+    parts.append(("chains", program(lambda p: bench_program(p, "--chains", "60"))))
     parts += [(op, conformance(own, *device, "--op", op, *quick)) for op in ops(place)]
     for strategy in STRATEGIES:
         forced = lambda p, strategy=strategy: p.forced(strategy)
@@ -308,6 +310,8 @@ def rows_file(place, name, rows):
 
 
 def benchmark(group):
+    if group == "host":
+        return program(lambda p: bench_program(p, "--host"), lines=True)
     command = lambda p: bench_program(p, "--rows", rows_file(p, group, gpu_rows().rows(group)))
     return program(command, lines=True)
 
@@ -362,7 +366,7 @@ def median_line(lines):
 def bench_ours(place):
     first = [sys.executable, str(REPOSITORY / "tests/gpu/first_result.py"), str(place.bin), str(place.config("cuda.toml"))]
     return [
-        ("host", program(lambda p: bench_program(p, "--host"), lines=True)),
+        ("host", benchmark("host")),
         ("first result", program(*first)),
         *((group, benchmark(group)) for group in gpu_rows().groups()),
         *((f"softmax {strategy}", benchmark_of(strategy)) for strategy in STRATEGIES),

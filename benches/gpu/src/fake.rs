@@ -50,7 +50,9 @@ impl Alone {
             match line.split('(').next().unwrap() {
                 "cuMemFreeAsync" if !busy.is_empty() => return true,
                 "cuStreamSynchronize" => busy.retain(|other| *other != stream),
-                "cuMemcpyAsync" | "cuMemsetD8Async" | "cuLaunchKernel" if line.ends_with("= 0") => {
+                "cuMemcpyAsync" | "cuMemsetD8Async" | "cuLaunchKernel" | "cuLaunchKernelEx"
+                    if line.ends_with("= 0") =>
+                {
                     busy.push(stream)
                 }
                 _ => {}

@@ -148,8 +148,9 @@ mod tests {
         };
         check(&runtime, device, &alone.settings(), ("softmax", strategy), &["f32"], keep).unwrap();
         let log = alone.fake.log();
-        let launches = log.iter().filter_map(|l| l.strip_prefix("cuLaunchKernel("));
-        let kernels = launches.map(|l| l.split(',').next().unwrap().to_owned()).collect();
+        let launches = log.iter().filter(|l| l.starts_with("cuLaunchKernel"));
+        let kernels =
+            launches.map(|l| l[l.find('(').unwrap() + 1..l.find(',').unwrap()].to_owned()).collect();
         (found.unwrap(), kernels)
     }
 

@@ -1,6 +1,7 @@
 //! `ep-gpu-bench`: times rows of `benches/peers/gpu_rows.py` through a provider, beside a device copy of as many bytes.
 
 mod bare;
+mod chains;
 #[cfg(test)]
 mod fake;
 mod host;
@@ -30,7 +31,7 @@ use std::process::ExitCode;
 /// Reads rows as benches/peers/gpu_rows.py prints them and writes a line of JSON for each when it is done: {peer, group, op,
 /// dtype, shape, us, copy_us, share, tflops, by}, or with `error` in place of times. Times are medians of the device's
 /// events over operands that rotate beyond the L2 cache. In place of that, what one of --host, --peer-copy, --limits,
-/// --large, --first-result and --kernel asks for.
+/// --large, --chains, --first-result and --kernel asks for.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -41,7 +42,7 @@ struct Cli {
     #[arg(long, value_name = "NAME", default_value = "cuda:0")]
     device: String,
     /// The rows, `-` for standard input
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["host", "peer_copy", "limits", "large", "first_result", "kernel"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["host", "peer_copy", "limits", "large", "chains", "first_result", "kernel"])]
     rows: Option<PathBuf>,
     /// What a launch costs the host, by each way to launch
     #[arg(long)]
@@ -65,6 +66,10 @@ struct Cli {
     #[arg(long, value_name = "N", default_value_t = (1 << 32) + 1_234_567)]
     #[arg(value_parser = clap::value_parser!(u64).range(1 << 20..=1 << 36))]
     large_bytes: u64,
+    /// Compares so many random chains of launches, each on what others have just written, with the same steps on the host;
+    /// prints {chains, recorded, failed, messages}
+    #[arg(long, value_name = "N")]
+    chains: Option<u64>,
     /// Computes one thing and ends
     #[arg(long)]
     first_result: bool,
@@ -138,6 +143,11 @@ fn run(cli: &Cli) -> Result<()> {
     }
     if cli.large {
         return at_large(&runtime, device, cli.large_bytes);
+    }
+    if let Some(number) = cli.chains {
+        let checked = chains::check(&runtime, device, chains::MOST, number)?;
+        print(&checked)?;
+        return chains::judge(&checked);
     }
     let rows = row::read(&text(cli.rows.as_deref())?)?;
     let (stream, copier) = (device.stream()?, Copier::new(&runtime, device)?);

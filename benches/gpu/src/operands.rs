@@ -57,10 +57,16 @@ impl Copier {
 }
 
 /// A generator of numbers for content (Marsaglia's xorshift).
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    /// The same numbers each time.
+    pub fn new() -> Random {
+        Random(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// The next one.
+    pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -76,7 +82,7 @@ impl Random {
 /// Elements of an operand.
 fn content(tensor: &Tensor, count: usize) -> Result<Vec<u8>> {
     let dtype = tensor.dtype()?;
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new();
     let mut number = || match &tensor.content {
         Content::Below(limit) => (random.next() % limit) as f64,
         Content::Named(name) if name == "unit" => random.unit(),

@@ -131,6 +131,7 @@ fn find(name: &str) -> *const c_void {
         "cuModuleGetFunction" => kernels::module_function as *const c_void,
         "cuFuncSetAttribute" => kernels::function_set as *const c_void,
         "cuLaunchKernel" => kernels::launch_kernel as *const c_void,
+        "cuLaunchKernelEx" => kernels::launch_kernel_ex as *const c_void,
         "cuGraphInstantiateWithFlags" => kernels::graph_instantiate as *const c_void,
         "cuGraphExecUpdate" => kernels::graph_update as *const c_void,
         "cuGraphLaunch" => kernels::graph_launch as *const c_void,

@@ -3,6 +3,7 @@
 //! indices of 64 bits are called `name<u64>` in the log.
 
 use crate::cubin::FAKE_MAGIC;
+use crate::world::world;
 use std::ffi::{CStr, c_char, c_void};
 
 struct Program {
@@ -16,12 +17,16 @@ const ARCHS: [i32; 3] = [80, 90, 100];
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcVersion(major: *mut i32, minor: *mut i32) -> i32 {
-    // SAFETY: valid out-pointers, as the function's contract says; so in all functions here.
-    unsafe {
-        major.write(13);
-        minor.write(0);
-    }
-    0
+    // That of the driver.
+    world(|w| {
+        let version = w.config.version;
+        // SAFETY: valid out-pointers, as the function's contract says; so in all functions here.
+        unsafe {
+            major.write(version / 1000);
+            minor.write(version % 1000 / 10);
+        }
+        0
+    })
 }
 
 #[unsafe(no_mangle)]

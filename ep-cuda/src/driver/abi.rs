@@ -143,6 +143,34 @@ pub struct UpdateResult {
     pub from: usize,
 }
 
+/// `CUlaunchAttribute`
+#[repr(C)]
+pub struct LaunchAttribute {
+    /// Which.
+    pub id: i32,
+    /// Zero.
+    pub padding: i32,
+    /// Its value, of at most 64 bytes.
+    pub value: [u64; 8],
+}
+
+/// `CUlaunchConfig`
+#[repr(C)]
+pub struct LaunchConfig {
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// Where it is queued.
+    pub stream: CuStream,
+    /// So many attributes.
+    pub attributes: *const LaunchAttribute,
+    /// How many.
+    pub num_attributes: u32,
+}
+
 /// Constants of the driver, in the spelling of its header without the prefix.
 pub mod constant {
     /// Device attributes.
@@ -173,6 +201,8 @@ pub mod constant {
     pub const STREAM_CAPTURE_MODE_RELAXED: i32 = 2;
     /// Dynamic shared memory of a function above 48 KiB.
     pub const FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
+    /// Blocks may come to the device before the kernel that was queued before is done: the value is 1.
+    pub const LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: i32 = 6;
     /// `extra`: the arguments' address follows.
     pub const LAUNCH_PARAM_BUFFER_POINTER: usize = 1;
     /// `extra`: the address of the arguments' size follows.
@@ -317,6 +347,9 @@ functions! {
         function: CuFunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
         shared_bytes: u32, stream: CuStream, params: *mut *mut c_void, extra: *const usize
     );
+    cuLaunchKernelEx @ 11060 (
+        config: *const LaunchConfig, function: CuFunction, params: *mut *mut c_void, extra: *const usize
+    );
 
     cuGraphInstantiateWithFlags @ 11040 (out: *mut CuGraphExec, graph: CuGraph, flags: u64);
     cuGraphExecUpdate @ 12000 (exec: CuGraphExec, graph: CuGraph, out: *mut UpdateResult);
@@ -329,4 +362,7 @@ const _: () = {
     assert!(size_of::<PoolProps>() == 88);
     assert!(size_of::<AccessDesc>() == 12);
     assert!(size_of::<UpdateResult>() == 24);
+    assert!(size_of::<LaunchAttribute>() == 72);
+    assert!(size_of::<LaunchConfig>() == 56);
+    assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
 };

@@ -57,3 +57,26 @@ pub(super) static TRANSPOSE: Source =
     source("transpose.cu", "ep_transpose", include_str!("../../kernels/transpose.cu"));
 pub(super) static UNARY: Source = source("unary.cu", "ep_unary", include_str!("../../kernels/unary.cu"));
 pub(super) static WHERE: Source = source("where.cu", "ep_where", include_str!("../../kernels/where.cu"));
+
+#[cfg(test)]
+mod tests {
+    /// Launches may overlap because of that, whichever kernel comes after which.
+    #[test]
+    fn every_kernel_begins_by_waiting_for_earlier_work() {
+        let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/kernels")).unwrap();
+        let mut kernels = 0;
+        for file in files.map(|f| f.unwrap().path()).filter(|f| f.extension().is_some_and(|e| e != "md")) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            for body in text.split("__global__").skip(1) {
+                let first = body.split_once(") {\n").map(|(_, body)| body.trim_start());
+                assert!(
+                    first.is_some_and(|s| s.starts_with("await_stream();")),
+                    "{}: {first:?}",
+                    file.display()
+                );
+                kernels += 1;
+            }
+        }
+        assert!(kernels >= 25, "{kernels}");
+    }
+}

@@ -146,6 +146,60 @@ pub(super) extern "C" fn launch_kernel(
     })
 }
 
+/// `CUlaunchAttribute`
+#[repr(C)]
+pub(super) struct LaunchAttribute {
+    id: i32,
+    padding: i32,
+    value: [u64; 8],
+}
+
+/// `CUlaunchConfig`
+#[repr(C)]
+pub(super) struct LaunchConfig {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    stream: u64,
+    attributes: *const LaunchAttribute,
+    num_attributes: u32,
+}
+
+/// The attribute by which a launch may overlap with the kernel before it. The fake does one thing after the other, which
+/// that allows.
+const PROGRAMMATIC_STREAM_SERIALIZATION: i32 = 6;
+
+pub(super) extern "C" fn launch_kernel_ex(
+    config: *const LaunchConfig,
+    function: u64,
+    params: *const *const u8,
+    extra: *const usize,
+) -> i32 {
+    // SAFETY: a config, and as many attributes as it says, as the driver's contract demands.
+    let (config, attributes) = unsafe {
+        let config = &*config;
+        let attributes = match config.num_attributes {
+            0 => &[][..],
+            n => std::slice::from_raw_parts(config.attributes, n as usize),
+        };
+        (config, attributes)
+    };
+    let LaunchConfig { grid, block, shared, stream, .. } = *config;
+    let (shape, name) = ([grid, block], function_name(function));
+    let known = |a: &LaunchAttribute| {
+        a.id == PROGRAMMATIC_STREAM_SERIALIZATION && a.padding == 0 && a.value[0] as u32 <= 1
+    };
+    let overlaps =
+        if attributes.iter().any(|a| known(a) && a.value[0] as u32 == 1) { "overlaps" } else { "waits" };
+    let arguments = format_args!("{name}, {shape:?}, {shared}, {overlaps}, {stream:#x}");
+    call("cuLaunchKernelEx", arguments, Needs::Context, |w| {
+        if !attributes.iter().all(known) {
+            return Err(INVALID_VALUE);
+        }
+        launch(w, function, shape, shared, stream, Given { params, extra })
+    })
+}
+
 fn function_name(function: u64) -> String {
     let mut name = format!("{function:#x}");
     world(|w| {
