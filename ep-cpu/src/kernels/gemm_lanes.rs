@@ -80,6 +80,8 @@ pub(super) trait Lanes: Copy + Send + Sync + 'static {
     const DEPTH: usize;
     /// Bytes of second-level cache that can be expected.
     const CACHE: usize;
+    /// Bytes of rows of `a` up to which they are better read where they are than packed, however many columns there are.
+    const NEAR_ROWS: usize;
 
     /// Runs `body` compiled for the level.
     ///
@@ -227,6 +229,7 @@ macro_rules! portable {
             const PACKED: bool = false;
             const DEPTH: usize = 512;
             const CACHE: usize = 1 << 20;
+            const NEAR_ROWS: usize = 1 << 20;
 
             #[inline(always)]
             unsafe fn run<B: Body>(body: B) -> B::Out {
@@ -350,6 +353,7 @@ mod x86 {
                 const PACKED: bool = true;
                 const DEPTH: usize = 256;
                 const CACHE: usize = 256 << 10;
+                const NEAR_ROWS: usize = 16 << 10;
 
                 #[inline(always)]
                 unsafe fn run<B: Body>(body: B) -> B::Out {
@@ -489,6 +493,7 @@ mod x86 {
                 const PACKED: bool = true;
                 const DEPTH: usize = 512;
                 const CACHE: usize = 1 << 20;
+                const NEAR_ROWS: usize = 1 << 20;
 
                 #[inline(always)]
                 unsafe fn run<B: Body>(body: B) -> B::Out {

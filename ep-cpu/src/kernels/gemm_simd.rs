@@ -248,10 +248,10 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
         // Rows that far apart compete for the same lines of second-level cache.
         let apart = k.saturating_mul(size_of::<T>()).is_multiple_of(8192);
         let most = match (rows_contiguous, apart) {
-            (true, false) => L::CACHE,
-            (true, true) => L::CACHE / 2,
+            (true, false) => L::NEAR_ROWS,
+            (true, true) => L::NEAR_ROWS / 2,
             // Columns, of which a group reads a few rows, take their lines several times.
-            (false, _) => 64 << 10,
+            (false, _) => L::NEAR_ROWS.min(64 << 10),
         };
         let packs = L::PACKED || apart;
         bytes <= most || rows_contiguous && (!packs || n * T::PARTS <= 2 * WIDE * L::LANES)
