@@ -31,7 +31,7 @@ fn more(key: &Key) -> Vec<Case> {
     let case = |name| Case::new(key, name);
     match key.op.as_str() {
         // Several blocks along the depth, of which each level and each engine has its own.
-        "matmul" | "batch_matmul" if [DType::BF16, DType::F32].contains(&key.dtype("data")) => {
+        "matmul" | "batch_matmul" if [DType::BF16, DType::F32, DType::F64].contains(&key.dtype("data")) => {
             let deep = |m, n, k| {
                 let sizes = [("m", m), ("n", n), ("k", k), ("batch", 2)];
                 let batch = usize::from(key.op == "batch_matmul");

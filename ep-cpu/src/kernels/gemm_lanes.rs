@@ -74,6 +74,14 @@ pub(super) trait Lanes: Copy + Send + Sync + 'static {
     const ROWS: usize;
     /// Whether a part of a vector is read as fast as a whole one.
     const MASKS: bool;
+    /// Whether whole groups of rows have an inner loop of their own, see [`Micro`](super::gemm_micro::Micro).
+    const PACKED: bool;
+    /// How deep packed blocks are: first-level cache holds a panel of three vectors that deep, and a group of rows.
+    const DEPTH: usize;
+    /// Bytes of second-level cache that can be expected.
+    const CACHE: usize;
+    /// Bytes of rows of `a` up to which they are better read where they are than packed, however many columns there are.
+    const NEAR_ROWS: usize;
 
     /// Runs `body` compiled for the level.
     ///
@@ -218,6 +226,10 @@ macro_rules! portable {
             const LANES: usize = $lanes;
             const ROWS: usize = 4;
             const MASKS: bool = false;
+            const PACKED: bool = false;
+            const DEPTH: usize = 512;
+            const CACHE: usize = 1 << 20;
+            const NEAR_ROWS: usize = 1 << 20;
 
             #[inline(always)]
             unsafe fn run<B: Body>(body: B) -> B::Out {
@@ -338,6 +350,10 @@ mod x86 {
                 const LANES: usize = $lanes;
                 const ROWS: usize = 4;
                 const MASKS: bool = false;
+                const PACKED: bool = true;
+                const DEPTH: usize = 256;
+                const CACHE: usize = 256 << 10;
+                const NEAR_ROWS: usize = 16 << 10;
 
                 #[inline(always)]
                 unsafe fn run<B: Body>(body: B) -> B::Out {
@@ -440,6 +456,25 @@ mod x86 {
                     // SAFETY: as above.
                     unsafe { _mm_storeu_si128(at.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
                 }
+
+                #[inline(always)]
+                unsafe fn store_bf16(at: *mut bf16, v: __m256) {
+                    // SAFETY: as above.
+                    unsafe {
+                        let bits = _mm256_castps_si256(v);
+                        let upper = _mm256_srli_epi32::<16>(bits);
+                        let odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+                        let up = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+                        let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, up));
+                        let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+                        let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
+                        let words = _mm256_blendv_epi8(rounded, quiet, nan);
+                        // Packing works within halves of a vector, and saturates nothing as the upper bits are zeros.
+                        let packed = _mm256_packus_epi32(words, words);
+                        let halves = _mm256_permute4x64_epi64::<0b1000>(packed);
+                        _mm_storeu_si128(at.cast(), _mm256_castsi256_si128(halves));
+                    }
+                }
             }
         f64, __m256d, 4: _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd, _mm256_mul_pd,
             _mm256_unpacklo_pd, _mm256_unpackhi_pd, _mm256_permute2f128_pd {}
@@ -455,6 +490,10 @@ mod x86 {
                 const LANES: usize = $lanes;
                 const ROWS: usize = 8;
                 const MASKS: bool = true;
+                const PACKED: bool = true;
+                const DEPTH: usize = 512;
+                const CACHE: usize = 1 << 20;
+                const NEAR_ROWS: usize = 1 << 20;
 
                 #[inline(always)]
                 unsafe fn run<B: Body>(body: B) -> B::Out {

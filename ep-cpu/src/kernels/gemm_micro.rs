@@ -11,8 +11,14 @@ pub(super) const FAR: usize = 192;
 /// Steps along the depth between requests for what the next group needs: a line of f32.
 const CHUNK: usize = 16;
 
+/// Depth below which a loop that is quick to begin is the faster one.
+const SHORT: usize = 24;
+
 /// Rows whose offsets are too many for the registers, unless they are known as the loop is compiled.
 pub(super) const MANY: usize = 8;
+
+/// Rows of levels with half as many registers.
+pub(super) const FEW: usize = 4;
 
 /// Groups of a few rows times a panel.
 pub(super) struct Micro<L: Lanes> {
@@ -52,53 +58,67 @@ impl<L: Lanes> Micro<L> {
         // Functions of their own: they are the same for every number that is computed in these vectors.
         // SAFETY: the caller's promise.
         unsafe {
-            if L::ROWS == MANY && self.rows == MANY && VECTORS > 1 && !CUT && packed {
-                L::run(Rows::<L, MANY, VECTORS, false, true>(self));
-            } else if L::ROWS == MANY && self.rows > 4 {
-                L::run(Rows::<L, MANY, VECTORS, CUT, false>(self));
+            let whole = L::PACKED && self.rows == L::ROWS && VECTORS > 1 && !CUT;
+            if whole && L::ROWS == MANY && packed {
+                L::run(Whole::<L, MANY, VECTORS, true>(self));
+            } else if whole && L::ROWS == FEW && packed {
+                L::run(Whole::<L, FEW, VECTORS, true>(self));
+            } else if whole && L::ROWS == FEW && self.parts == 1 && self.depth >= SHORT {
+                L::run(Whole::<L, FEW, VECTORS, false>(self));
+            } else if L::ROWS == MANY && self.rows > FEW {
+                L::run(Rows::<L, MANY, VECTORS, CUT>(self));
             } else if self.rows > 2 {
-                L::run(Rows::<L, 4, VECTORS, CUT, false>(self));
+                L::run(Rows::<L, FEW, VECTORS, CUT>(self));
             } else if self.rows == 2 {
-                L::run(Rows::<L, 2, VECTORS, CUT, false>(self));
+                L::run(Rows::<L, 2, VECTORS, CUT>(self));
             } else {
-                L::run(Rows::<L, 1, VECTORS, CUT, false>(self));
+                L::run(Rows::<L, 1, VECTORS, CUT>(self));
             }
         }
     }
 }
 
 /// The inner loop for at most `M` rows. Made only in [`Micro::by_rows`], under its promise.
-struct Rows<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACKED: bool>(Micro<L>);
+struct Rows<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(Micro<L>);
 
-impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACKED: bool> Body
-    for Rows<L, M, VECTORS, CUT, PACKED>
+impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Body for Rows<L, M, VECTORS, CUT> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        // SAFETY: the promise of `by_rows`.
+        unsafe { self.groups() }
+    }
+}
+
+/// The inner loop for groups of `M` rows. Made only in [`Micro::by_rows`], under its promise.
+struct Whole<L: Lanes, const M: usize, const VECTORS: usize, const PACKED: bool>(Micro<L>);
+
+impl<L: Lanes, const M: usize, const VECTORS: usize, const PACKED: bool> Body
+    for Whole<L, M, VECTORS, PACKED>
 {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
         // SAFETY: the promise of `by_rows`.
-        unsafe {
-            match PACKED {
-                true => self.packed_groups(),
-                false => self.groups(),
-            }
-        }
+        unsafe { self.groups() }
     }
 }
 
-impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACKED: bool>
-    Rows<L, M, VECTORS, CUT, PACKED>
-{
-    /// Groups of `M` rows whose numbers lie behind each other for each place along the depth: as offsets they take no
-    /// registers. With each two steps goes a request for what is needed later, as a core waits for many at once.
+impl<L: Lanes, const M: usize, const VECTORS: usize, const PACKED: bool> Whole<L, M, VECTORS, PACKED> {
+    /// Groups of `M` rows. With `PACKED` their numbers lie behind each other for each place along the depth: as offsets
+    /// they take no registers. With each two steps goes a request for what is needed later, as a core waits for many at
+    /// once. It also keeps compilers from reading so far ahead that sums have to leave their registers, which takes a
+    /// third of the speed where there are 16 of them.
     ///
     /// # Safety
     /// As for [`Micro::by_rows`].
     #[inline(always)]
-    unsafe fn packed_groups(&self) {
-        let Micro { depth, a_group, b_row, groups, ahead_sums, ahead_panel, .. } = self.0;
-        let offsets: [usize; M] = std::array::from_fn(|i| i);
+    unsafe fn groups(&self) {
+        let Micro { depth, a_group, a_row, b_row, groups, ahead_sums, ahead_panel, .. } = self.0;
+        let offsets: [usize; M] = std::array::from_fn(|i| if PACKED { i } else { i * a_row });
+        let a_step = if PACKED { M } else { self.0.a_step };
         let line = 64 / size_of::<L::Real>();
         // Each group asks for its share of the next panel, or for as much of it as it has steps for; whoever has nothing to ask
         // for, or no more, asks for the same line again.
@@ -118,20 +138,22 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACK
                     for j in 0..VECTORS {
                         prefetch(asked.wrapping_add(pair * out.stride + j * L::LANES));
                     }
-                    (a, b) = two_steps::<L, M, VECTORS>(&mut sums, a, &offsets, b, b_row);
+                    (a, b) = two_steps::<L, M, VECTORS>(&mut sums, a, a_step, &offsets, b, b_row);
                 }
                 for pair in M..pairs {
                     prefetch_l2(next.wrapping_add((pair - M).min(share - 1) * line));
-                    (a, b) = two_steps::<L, M, VECTORS>(&mut sums, a, &offsets, b, b_row);
+                    (a, b) = two_steps::<L, M, VECTORS>(&mut sums, a, a_step, &offsets, b, b_row);
                 }
                 if depth % 2 == 1 {
                     step::<L, M, VECTORS, false>(&mut sums, a, &offsets, b, L::LANES);
                 }
-                self.write(&sums, out);
+                self.0.write(&sums, out);
             }
         }
     }
+}
 
+impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Rows<L, M, VECTORS, CUT> {
     /// Groups of any rows.
     ///
     /// # Safety
@@ -197,7 +219,7 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACK
                         (a, b) = (a.wrapping_add(a_step), b.wrapping_add(b_row));
                     }
                 }
-                self.write(&sums, out);
+                self.0.write(&sums, out);
             }
         }
     }
@@ -211,17 +233,18 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACK
 unsafe fn two_steps<L: Lanes, const M: usize, const VECTORS: usize>(
     sums: &mut [[L::V; VECTORS]; M],
     a: *const L::Real,
+    a_step: usize,
     offsets: &[usize; M],
     b: *const L::Real,
     b_row: usize,
 ) -> (*const L::Real, *const L::Real) {
-    let (a_odd, b_odd) = (a.wrapping_add(M), b.wrapping_add(b_row));
+    let (a_odd, b_odd) = (a.wrapping_add(a_step), b.wrapping_add(b_row));
     // SAFETY: the caller's promise.
     unsafe {
         step::<L, M, VECTORS, false>(sums, a, offsets, b, L::LANES);
         step::<L, M, VECTORS, false>(sums, a_odd, offsets, b_odd, L::LANES);
     }
-    (a_odd.wrapping_add(M), b_odd.wrapping_add(b_row))
+    (a_odd.wrapping_add(a_step), b_odd.wrapping_add(b_row))
 }
 
 /// One step along the depth.
@@ -253,9 +276,7 @@ unsafe fn step<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(
     }
 }
 
-impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACKED: bool>
-    Rows<L, M, VECTORS, CUT, PACKED>
-{
+impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Rows<L, M, VECTORS, CUT> {
     /// Asks for a part of what the next group needs, after `done` steps of this one: all of it at once would be more than a
     /// core can wait for.
     #[inline(always)]
@@ -274,12 +295,18 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool, const PACK
             }
         }
     }
+}
 
+impl<L: Lanes> Micro<L> {
     /// # Safety
     /// As for [`Micro::by_rows`].
     #[inline(always)]
-    unsafe fn write(&self, sums: &[[L::V; VECTORS]; M], out: Out<L::Real>) {
-        let Micro { rows, last, .. } = self.0;
+    unsafe fn write<const M: usize, const VECTORS: usize>(
+        &self,
+        sums: &[[L::V; VECTORS]; M],
+        out: Out<L::Real>,
+    ) {
+        let Micro { rows, last, .. } = *self;
         // SAFETY: as promised. What is added to is not read where its factor is zero.
         unsafe {
             let (alpha, beta) = (L::splat(out.alpha), L::splat(out.beta));

@@ -20,7 +20,7 @@ const SHARED_BYTES: usize = 4 << 20;
 const SHARED_TASKS: usize = if cfg!(test) { 2 } else { 64 };
 
 /// Bytes of operands that a core's own cache can be expected to hold.
-pub(super) const NEAR: usize = 1 << 20;
+const NEAR: usize = 1 << 20;
 
 /// How deep, and how wide, a packed block of `b` is at most.
 #[derive(Clone, Copy, Debug)]

@@ -10,8 +10,8 @@ use crate::kernels::elem::{Complex, Storage};
 use crate::kernels::gemm::{Element, Problem};
 use crate::kernels::gemm_block::{self as block, Block, Engine, Out, Part as Finished, Slab, Source};
 use crate::kernels::gemm_lanes::{Lanes, Part, Real};
-use crate::kernels::gemm_micro::{FAR, MANY, Micro};
-use crate::kernels::gemm_plan::{Limits, NEAR};
+use crate::kernels::gemm_micro::{FAR, Micro};
+use crate::kernels::gemm_plan::Limits;
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use half::{bf16, f16};
@@ -187,15 +187,15 @@ impl Panels {
 impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
     /// Complex rows, or plain ones, whose sums are computed at a time.
     pub(super) const MICRO: usize = L::ROWS / T::PARTS;
-    /// Whether packed rows have an inner loop of their own: [`Micro`].
-    const PACKED_FASTER: bool = L::ROWS == MANY;
+    /// Rows of a packed block of `a`, as reals, that take half of second-level cache: the panels of `b` pass through the rest.
+    const HALF: usize = L::CACHE / 2 / (L::DEPTH * size_of::<T::Real>());
 }
 
 impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     type Number = T;
     type Packed = T::Real;
     type Sum = T::Real;
-    const ROWS: usize = 128 / T::PARTS;
+    const ROWS: usize = if Self::HALF < 128 { Self::HALF } else { 128 } / T::PARTS;
     const IN_PLACE: bool = T::IN_PLACE;
     const READS_STORED: bool = T::IN_PLACE || T::PARTS == 2;
     const TASK: usize = 1 << 20;
@@ -211,9 +211,11 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
             (true, _) => (128, 4096 / size_of::<T::Real>()),
             // Fewer and deeper blocks, as `a` is packed again for each in the same columns.
             (_, false) => {
-                (512, if T::IN_PLACE && Self::PACKED_FASTER { 4224 } else { 2112 } / size_of::<T::Real>())
+                // As many bytes, however deep, where `b` is asked for ahead of time.
+                let across = if T::IN_PLACE && L::PACKED { 4224 * (512 / L::DEPTH) } else { 2112 };
+                (L::DEPTH, across / size_of::<T::Real>())
             }
-            (_, true) => (2048 / size_of::<T::Real>(), 480),
+            (_, true) => ((2048 / size_of::<T::Real>()).min(L::DEPTH), 480),
         };
         let (cols, rows, narrow) = (cols / T::PARTS, 1024 / T::PARTS, usize::MAX);
         Limits { depth, blocks: 1, cols, unit, vector: unit / WIDE, narrow, rows }
@@ -246,12 +248,12 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
         // Rows that far apart compete for the same lines of second-level cache.
         let apart = k.saturating_mul(size_of::<T>()).is_multiple_of(8192);
         let most = match (rows_contiguous, apart) {
-            (true, false) => 1 << 20,
-            (true, true) => 512 << 10,
+            (true, false) => L::NEAR_ROWS,
+            (true, true) => L::NEAR_ROWS / 2,
             // Columns, of which a group reads a few rows, take their lines several times.
-            (false, _) => 64 << 10,
+            (false, _) => L::NEAR_ROWS.min(64 << 10),
         };
-        let packs = Self::PACKED_FASTER || apart;
+        let packs = L::PACKED || apart;
         bytes <= most || rows_contiguous && (!packs || n * T::PARTS <= 2 * WIDE * L::LANES)
     }
 
@@ -290,7 +292,7 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
             Source::Packed(at) => (at, L::ROWS * block.depth, T::PARTS, L::ROWS),
         };
         let far = matches!(block.b, Source::Packed(_))
-            && Self::packed_b(block.cols, block.depth) * size_of::<T::Real>() > NEAR;
+            && Self::packed_b(block.cols, block.depth) * size_of::<T::Real>() > L::CACHE;
         // One panel and some groups of rows.
         let pass = |panel: usize, group: usize, groups: usize, rows: usize| {
             let (start, end) = (panels.first(panel), panels.first(panel + 1));

@@ -303,10 +303,17 @@ mod tests {
     fn one_block_and_more() {
         let mut rng = Rng::new();
         for dtype in [DType::F32, DType::F64] {
-            for (i, sizes) in
-                [(64, 64, 64), (65, 64, 64), (64, 80, 64), (64, 64, 65), (33, 48, 64), (64, 61, 7)]
-                    .into_iter()
-                    .enumerate()
+            for (i, sizes) in [
+                (64, 64, 64),
+                (65, 64, 64),
+                (64, 80, 64),
+                (64, 64, 65),
+                (33, 48, 64),
+                (64, 61, 7),
+                (23, 24, 25),
+            ]
+            .into_iter()
+            .enumerate()
             {
                 for trans in 0..4 {
                     let mut case = Case::random(dtype, 1, sizes, trans, &mut rng);
@@ -406,6 +413,12 @@ mod tests {
             (DType::F64, 1, (75, 261, 133), 2),
             // Cut in rows, as nothing is packed.
             (DType::F32, 1, (150, 120, 128), 0),
+            // An `a` that levels with a small cache pack, in several groups of rows, and one with too few columns for that.
+            (DType::F32, 1, (135, 75, 530), 0),
+            (DType::F64, 1, (70, 51, 530), 0),
+            (DType::F32, 1, (70, 40, 1000), 0),
+            (DType::F64, 1, (40, 24, 900), 2),
+            (DType::COMPLEX64, 1, (70, 31, 300), 0),
         ] {
             let mut case = Case::random(dtype, batch, sizes, trans, &mut rng);
             case.check();
@@ -486,9 +499,15 @@ mod tests {
     fn infinities_and_nans_go_where_arithmetic_sends_them() {
         let mut rng = Rng::new();
         for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
-            for (sizes, trans) in
-                [((9, 8, 7), 0), ((9, 8, 7), 3), ((1, 40, 7), 0), ((40, 1, 7), 1), ((45, 60, 511), 1)]
-            {
+            for (sizes, trans) in [
+                ((9, 8, 7), 0),
+                ((9, 8, 7), 3),
+                ((1, 40, 7), 0),
+                ((40, 1, 7), 1),
+                ((45, 60, 511), 1),
+                ((14, 24, 33), 0),
+                ((14, 24, 33), 1),
+            ] {
                 let mut case = Case::random(dtype, 1, sizes, trans, &mut rng);
                 let mut a = decode(dtype, &case.a);
                 (a[3], a[6]) = (f64::INFINITY, f64::NEG_INFINITY);
