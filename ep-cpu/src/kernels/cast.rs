@@ -10,7 +10,7 @@ use super::engine::{Cost, Run};
 use super::narrow;
 use super::num::Number;
 use super::unary::{Op, UnaryKernel};
-use crate::isa::Isa;
+use crate::isa::{Body, Isa};
 use ep_core::DType;
 use half::{bf16, f16};
 use std::marker::PhantomData;
@@ -50,6 +50,8 @@ pub fn rows() -> &'static [(DType, DType, UnaryKernel)] {
                 (DType::F16, DType::F32) => *kernel = UnaryKernel::cheap::<f16, f32>(widen),
                 (DType::F32, DType::F16) => *kernel = UnaryKernel::cheap::<f32, f16>(round_f16),
                 (DType::F32, DType::BF16) => *kernel = UnaryKernel::cheap::<f32, bf16>(round_bf16),
+                (DType::F32, DType::I8) => *kernel = UnaryKernel::cheap::<f32, i8>(to_bytes::<i8, true>),
+                (DType::F32, DType::U8) => *kernel = UnaryKernel::cheap::<f32, u8>(to_bytes::<u8, false>),
                 _ => {}
             }
         }
@@ -80,6 +82,49 @@ unsafe fn round_bf16(isa: Isa, _: [f64; 2], src: *const u8, dst: *mut u8, Run { 
     // SAFETY: the caller's contract.
     let (src, dst) = unsafe { slices(src, dst, n) };
     narrow::round_bf16(isa, src, dst);
+}
+
+/// # Safety
+/// As [`UnaryBlock`](super::engine::UnaryBlock), with aligned elements of f32 and bytes `D`, which are `SIGNED` or not.
+unsafe fn to_bytes<D: FromAny, const SIGNED: bool>(
+    isa: Isa,
+    _: [f64; 2],
+    src: *const u8,
+    dst: *mut u8,
+    Run { n, .. }: Run,
+) {
+    const { assert!(size_of::<D>() == 1) }
+    // SAFETY: the caller's contract.
+    let (src, dst) = unsafe { slices(src, dst, n) };
+    let done = narrow::to_bytes::<SIGNED>(isa, src, dst);
+    // SAFETY: as above; the rest of the same elements.
+    let (src, dst) =
+        unsafe { slices::<f32, D>(src[done..].as_ptr().cast(), dst[done..].as_mut_ptr().cast(), n - done) };
+    isa.dispatch(Truncate { src, dst });
+}
+
+struct Truncate<'a, D> {
+    src: &'a [f32],
+    dst: &'a mut [MaybeUninit<D>],
+}
+
+impl<D: FromAny> Body for Truncate<'_, D> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        truncate(self.src, self.dst);
+    }
+}
+
+// As for `unary`: as parameters of their own, slices are known not to alias.
+#[inline(always)]
+fn truncate<D: FromAny>(src: &[f32], dst: &mut [MaybeUninit<D>]) {
+    let n = dst.len();
+    let src = &src[..n];
+    for i in 0..n {
+        dst[i].write(D::from_f32(src[i]));
+    }
 }
 
 /// # Safety

@@ -2,6 +2,7 @@
 
 use super::elem::Storage;
 use super::engine::Run;
+use super::lines::LINE;
 use super::math::{Double, Math, Single};
 use super::raw::prefetch;
 use super::simd::{self, Kernel, Lanes, MAX_LANES, Vector};
@@ -15,7 +16,7 @@ use std::mem::MaybeUninit;
 pub(super) trait Formula<const N: usize>: 'static {
     /// Whether f32 and narrower elements are computed in f64.
     const WIDE: bool;
-    /// Whether f16 and bf16 have code of their own, which is worth its size for what networks are made of.
+    /// Whether f16 and bf16, and many elements, have code of their own, which is worth its size for what networks are made of.
     const OFTEN: bool = false;
     fn apply<M: Math>(x: [M::V; N], attr: [M::V; 2]) -> M::V;
 }
@@ -70,7 +71,8 @@ trait Step<const N: usize> {
     /// Computes as many elements as there are lanes, and stores them past the cache if they are to `stream`.
     ///
     /// # Safety
-    /// The sources are readable and `dst` is writable for that many; to stream, `dst` is aligned to them.
+    /// The sources are readable and `dst` is writable for that many; to stream, `dst` is aligned to them, or to a line where
+    /// that is less.
     unsafe fn step<L: Lanes>(&self, src: [*const Self::From; N], dst: *mut Self::To, stream: bool);
     /// Copies `n` elements, fewer than lanes, to where there is room for all, and one of them to the others.
     ///
@@ -127,7 +129,9 @@ impl<S: Step<N>, const N: usize> Kernel for Each<S, N> {
         let last = n - lanes;
         // The second vector is the first whose address in the destination is aligned, and the last ends where
         // the elements do: either may compute results of its neighbour again.
-        let next = lanes - dst.addr() / size_of::<S::To>() % lanes;
+        // One of many vectors in step is aligned enough at a line.
+        let aligned = lanes.min(LINE / size_of::<S::To>());
+        let next = lanes - dst.addr() / size_of::<S::To>() % aligned;
         let mut i = 0;
         loop {
             let mut at = src;
@@ -137,7 +141,9 @@ impl<S: Step<N>, const N: usize> Kernel for Each<S, N> {
                 for k in 0..N {
                     at[k] = src[k].add(i);
                     if ahead != 0 {
-                        prefetch(at[k].wrapping_byte_add(ahead));
+                        for line in (0..lanes * size_of::<S::From>()).step_by(LINE) {
+                            prefetch(at[k].wrapping_byte_add(ahead + line));
+                        }
                     }
                 }
                 self.step.step::<L>(at, dst.add(i), ahead != 0);
@@ -173,16 +179,41 @@ unsafe fn each<S: Step<N>, const N: usize>(
     }
 }
 
-/// A formula on f32 elements.
-struct OnF32<F>([f64; 2], PhantomData<F>);
+/// From so many elements on, a formula that is used [`Formula::OFTEN`] computes several vectors in step. Of fewer, too many would
+/// be computed twice.
+const MANY_FROM: usize = 256;
 
-impl<F: Formula<N>, const N: usize> Step<N> for OnF32<F> {
+/// A formula on f32 elements: `MANY`, or some.
+struct OnF32<F, const MANY: bool>([f64; 2], PhantomData<F>);
+
+impl<F, const MANY: bool> OnF32<F, MANY> {
+    /// [`Step::step`] with vectors `V`.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn on<V: simd::Single, const N: usize>(&self, src: [*const f32; N], dst: *mut f32, stream: bool)
+    where
+        F: Formula<N>,
+    {
+        let mut x = [V::splat(0.0); N];
+        for i in 0..N {
+            // SAFETY: the caller's contract.
+            x[i] = unsafe { V::load(src[i]) };
+        }
+        let y = on_lanes::<F, V, N>(x, self.0);
+        // SAFETY: as above.
+        unsafe { if stream { y.stream(dst) } else { y.store(dst) } }
+    }
+}
+
+impl<F: Formula<N>, const N: usize, const MANY: bool> Step<N> for OnF32<F, MANY> {
     type From = f32;
     type To = f32;
 
     #[inline(always)]
     fn lanes<L: Lanes>() -> usize {
-        L::F32::LANES
+        if MANY { L::ManyF32::LANES } else { L::F32::LANES }
     }
 
     #[inline(always)]
@@ -199,14 +230,14 @@ impl<F: Formula<N>, const N: usize> Step<N> for OnF32<F> {
 
     #[inline(always)]
     unsafe fn step<L: Lanes>(&self, src: [*const f32; N], dst: *mut f32, stream: bool) {
-        let mut x = [L::F32::splat(0.0); N];
-        for i in 0..N {
-            // SAFETY: the caller's contract.
-            x[i] = unsafe { L::F32::load(src[i]) };
+        // SAFETY: the caller's contract.
+        unsafe {
+            if MANY {
+                self.on::<L::ManyF32, N>(src, dst, stream);
+            } else {
+                self.on::<L::F32, N>(src, dst, stream);
+            }
         }
-        let y = on_lanes::<F, L::F32, N>(x, self.0);
-        // SAFETY: as above.
-        unsafe { if stream { y.stream(dst) } else { y.store(dst) } }
     }
 }
 
@@ -271,8 +302,15 @@ impl Cell for f32 {
         dst: *mut u8,
         run: Run,
     ) {
+        let (src, dst) = (src.map(<*const u8>::cast), dst.cast());
         // SAFETY: the caller's contract.
-        unsafe { each(isa, OnF32(attr, PhantomData::<F>), src.map(<*const u8>::cast), dst.cast(), run) }
+        unsafe {
+            if F::OFTEN && run.n >= MANY_FROM {
+                each(isa, OnF32::<F, true>(attr, PhantomData), src, dst, run);
+            } else {
+                each(isa, OnF32::<F, false>(attr, PhantomData), src, dst, run);
+            }
+        }
     }
 }
 
@@ -306,27 +344,48 @@ impl Wide {
 /// f16 and bf16 share the code of f32, between two conversions, unless a formula is used often.
 macro_rules! narrow {
     ($($t:ty, $load:ident, $store:ident, $direct:ident, $widen:ident, $narrow:ident;)*) => {$(
-        /// A formula on elements that are converted in registers.
-        struct $direct<F>([f64; 2], PhantomData<F>);
+        /// A formula on elements that are converted in registers: `MANY`, or some.
+        struct $direct<F, const MANY: bool>([f64; 2], PhantomData<F>);
 
-        impl<F: Formula<N>, const N: usize> Step<N> for $direct<F> {
+        impl<F, const MANY: bool> $direct<F, MANY> {
+            /// [`Step::step`] with vectors `V`.
+            ///
+            /// # Safety
+            /// As there.
+            #[inline(always)]
+            unsafe fn on<V: simd::Single, const N: usize>(&self, src: [*const $t; N], dst: *mut $t)
+            where
+                F: Formula<N>,
+            {
+                let mut x = [V::splat(0.0); N];
+                for i in 0..N {
+                    // SAFETY: the caller's contract.
+                    x[i] = unsafe { V::$load(src[i]) };
+                }
+                // SAFETY: as above.
+                unsafe { on_lanes::<F, V, N>(x, self.0).$store(dst) }
+            }
+        }
+
+        impl<F: Formula<N>, const N: usize, const MANY: bool> Step<N> for $direct<F, MANY> {
             type From = $t;
             type To = $t;
 
             #[inline(always)]
             fn lanes<L: Lanes>() -> usize {
-                L::F32::LANES
+                if MANY { L::ManyF32::LANES } else { L::F32::LANES }
             }
 
             #[inline(always)]
             unsafe fn step<L: Lanes>(&self, src: [*const $t; N], dst: *mut $t, _: bool) {
-                let mut x = [L::F32::splat(0.0); N];
-                for i in 0..N {
-                    // SAFETY: the caller's contract.
-                    x[i] = unsafe { L::F32::$load(src[i]) };
+                // SAFETY: the caller's contract.
+                unsafe {
+                    if MANY {
+                        self.on::<L::ManyF32, N>(src, dst);
+                    } else {
+                        self.on::<L::F32, N>(src, dst);
+                    }
                 }
-                // SAFETY: as above.
-                unsafe { on_lanes::<F, L::F32, N>(x, self.0).$store(dst) }
             }
         }
 
@@ -377,9 +436,15 @@ macro_rules! narrow {
                 Run { n, .. }: Run,
             ) {
                 if F::OFTEN {
-                    let step = $direct(attr, PhantomData::<F>);
+                    let (src, dst, run) = (src.map(<*const u8>::cast), dst.cast(), Run::cached(n));
                     // SAFETY: the caller's contract.
-                    return unsafe { each(isa, step, src.map(<*const u8>::cast), dst.cast(), Run::cached(n)) };
+                    return unsafe {
+                        if n >= MANY_FROM {
+                            each(isa, $direct::<F, true>(attr, PhantomData), src, dst, run);
+                        } else {
+                            each(isa, $direct::<F, false>(attr, PhantomData), src, dst, run);
+                        }
+                    };
                 }
                 let mut wide = [const { Wide::NEW }; N];
                 let mut out = const { Wide::NEW };

@@ -1,4 +1,4 @@
-//! f16 and bf16 to and from f32, many at a time.
+//! f16 and bf16 to and from f32, many at a time, and f32 to bytes.
 //!
 //! The conversions of [`elem`](super::elem) are integer code that any CPU runs; f16 costs it ten operations where
 //! the CPU has one. The results are the same but for the payloads of NaNs, which each keeps its own part of.
@@ -54,6 +54,19 @@ pub(crate) fn round_bf16(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = isa;
     round_each(src, dst, |x| bf16::from_bits(f32_to_bf16(x)));
+}
+
+/// Truncates numbers to whole ones, of `i8` with `SIGNED` and else of `u8`, saturated, and NaN to 0, for a level that has
+/// saturating instructions for both halves of that; how many, from the first on. Both sides have the same length.
+pub(crate) fn to_bytes<const SIGNED: bool>(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<u8>]) -> usize {
+    assert_eq!(src.len(), dst.len());
+    #[cfg(target_arch = "x86_64")]
+    if isa.level() == Level::Avx2 {
+        // SAFETY: an `Isa` of a level exists only where the CPU has its features.
+        return unsafe { x86::to_bytes_avx2::<SIGNED>(src, dst) };
+    }
+    let _ = isa;
+    0
 }
 
 #[inline(always)]
@@ -148,6 +161,36 @@ mod x86 {
         }
     }
 
+    /// As [`super::to_bytes`].
+    #[target_feature(enable = "avx2")]
+    pub(super) fn to_bytes_avx2<const SIGNED: bool>(src: &[f32], dst: &mut [MaybeUninit<u8>]) -> usize {
+        let whole = src.len() / 32 * 32;
+        let most = _mm256_set1_ps(if SIGNED { i8::MAX.into() } else { u8::MAX.into() });
+        // Packing works within halves of the registers: these are where four bytes in a row are afterwards.
+        let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        for i in (0..whole).step_by(32) {
+            let part = |k: usize| {
+                // SAFETY: 32 elements from `i` on are there in both, which have one length.
+                let x = unsafe { _mm256_loadu_ps(src.as_ptr().add(i + 8 * k)) };
+                let number = _mm256_and_ps(x, _mm256_cmp_ps::<_CMP_ORD_Q>(x, x));
+                // What is below all integers becomes the least.
+                _mm256_cvttps_epi32(_mm256_min_ps(number, most))
+            };
+            let words = [_mm256_packs_epi32(part(0), part(1)), _mm256_packs_epi32(part(2), part(3))];
+            let bytes = if SIGNED {
+                _mm256_packs_epi16(words[0], words[1])
+            } else {
+                _mm256_packus_epi16(words[0], words[1])
+            };
+            // SAFETY: as above.
+            unsafe {
+                let to = dst.as_mut_ptr().add(i).cast();
+                _mm256_storeu_si256(to, _mm256_permutevar8x32_epi32(bytes, order));
+            }
+        }
+        whole
+    }
+
     #[target_feature(enable = "avx2")]
     pub(super) fn round_bf16_avx2(src: &[f32], dst: &mut [MaybeUninit<bf16>]) {
         round_each(src, dst, |x| bf16::from_bits(f32_to_bf16(x)));
@@ -213,7 +256,7 @@ mod tests {
     use crate::kernels::testing::{Guarded, Rng};
 
     /// Applies `convert` at odd addresses and lengths, and returns what it wrote.
-    fn run<S: Copy, D: Copy>(src: &[S], convert: impl Fn(&[S], &mut [MaybeUninit<D>])) -> Vec<D> {
+    fn run<S: Copy, D: Copy>(src: &[S], mut convert: impl FnMut(&[S], &mut [MaybeUninit<D>])) -> Vec<D> {
         let mut dst = Guarded::<D>::new(src.len());
         // SAFETY: `Guarded` has that many elements, which are plain numbers.
         convert(src, unsafe { std::slice::from_raw_parts_mut(dst.ptr().cast(), src.len()) });
@@ -240,6 +283,45 @@ mod tests {
                         "{isa} {:#x}",
                         s.to_bits()
                     );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_are_truncated_and_saturated() {
+        let mut rng = Rng::new();
+        let mut src: Vec<f32> = (0..10_000).map(|_| f32::from_bits(rng.next() as u32)).collect();
+        let whole = (-300..300).map(|k| k as f32);
+        src.extend(whole.flat_map(|x| [x, x.next_up(), x.next_down(), x + 0.5]));
+        src.extend([
+            0.0,
+            -0.0,
+            3e9,
+            -3e9,
+            f32::MAX,
+            f32::MIN,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::NAN,
+            -f32::NAN,
+        ]);
+        for isa in Isa::available() {
+            for src in [&src[..], &src[1..], &src[src.len() - 33..], &src[..31], &[]] {
+                let mut done = [0; 2];
+                let signed = run(src, |s, d| {
+                    d.fill(MaybeUninit::new(0x5a));
+                    done[0] = to_bytes::<true>(isa, s, d);
+                });
+                let unsigned = run(src, |s, d| {
+                    d.fill(MaybeUninit::new(0x5a));
+                    done[1] = to_bytes::<false>(isa, s, d);
+                });
+                let many = if isa.level() == Level::Avx2 { src.len() / 32 * 32 } else { 0 };
+                assert_eq!(done, [many; 2], "{isa}");
+                for (i, x) in src.iter().enumerate() {
+                    let want = if i < many { [(*x as i8) as u8, *x as u8] } else { [0x5a; 2] };
+                    assert_eq!([signed[i], unsigned[i]], want, "{isa} {x:e}");
                 }
             }
         }

@@ -45,6 +45,9 @@ pub(crate) fn walk() -> Walk {
 pub(crate) const STREAM_BYTES: usize = 32 << 20;
 /// Bytes read and written from which streaming pays, however little of it is written.
 const STREAM_FOOTPRINT: usize = 64 << 20;
+/// The same on CPUs that walk [`Walk::Straight`]: half as much again as the 32 MiB of last-level cache that most cores of AMD's
+/// share.
+const STRAIGHT_FOOTPRINT: usize = 48 << 20;
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
@@ -56,6 +59,8 @@ const PIECE: usize = 256;
 const STEP_BYTES: usize = 512;
 /// The most bytes of one operand computed at a time.
 pub(crate) const MOST_STEP_BYTES: usize = 1024;
+/// As many where they need no stage and pages have no turns, so that a block begins seldom.
+const DIRECT_STEP_BYTES: usize = 16 << 10;
 /// Bytes that [`Walk::Straight`] fetches ahead where it does.
 const STRAIGHT_AHEAD: usize = 1024;
 
@@ -98,7 +103,8 @@ pub(crate) fn reaches(bytes: usize, usual: usize) -> bool {
 
 /// Whether streaming pays for a launch that writes `output` bytes and touches `footprint` in all.
 pub(crate) fn pays(output: usize, footprint: usize) -> bool {
-    reaches(output, STREAM_BYTES) || footprint >= STREAM_FOOTPRINT
+    let most = if walk() == Walk::Straight { STRAIGHT_FOOTPRINT } else { STREAM_FOOTPRINT };
+    reaches(output, STREAM_BYTES) || footprint >= most
 }
 
 /// Bytes from `address` to the next line.
@@ -164,12 +170,59 @@ impl Store for Parts {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::Whole;
+pub(crate) use x86::{Halves, Whole};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Store, copy_by, fill_by, lines_by};
-    use std::arch::x86_64::{_mm512_loadu_si512, _mm512_stream_si512};
+    use super::{LINE, Store, copy_by, fill_by, lines_by};
+    use std::arch::x86_64::{
+        _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
+    };
+
+    /// By two vectors of AVX.
+    pub(crate) struct Halves;
+
+    impl Store for Halves {
+        #[inline(always)]
+        unsafe fn line(to: *mut u8, from: *const u8) {
+            const HALF: usize = LINE / 2;
+            // SAFETY: the caller's promise.
+            unsafe {
+                let halves = [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(HALF).cast())];
+                _mm256_stream_si256(to.cast(), halves[0]);
+                _mm256_stream_si256(to.add(HALF).cast(), halves[1]);
+            }
+        }
+
+        unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
+            // SAFETY: the caller's promise.
+            unsafe { copy_halves(dst, src, bytes) }
+        }
+    }
+
+    /// # Safety
+    /// As for [`super::copy`].
+    #[target_feature(enable = "avx")]
+    pub(super) unsafe fn copy_halves(dst: *mut u8, src: *const u8, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { copy_by::<Halves>(dst, src, bytes) }
+    }
+
+    /// # Safety
+    /// As for [`super::fill`].
+    #[target_feature(enable = "avx")]
+    pub(super) unsafe fn fill_halves(dst: *mut u8, pattern: [u8; 16], bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { fill_by::<Halves>(dst, pattern, bytes) }
+    }
+
+    /// # Safety
+    /// As for [`super::copy_lines`].
+    #[target_feature(enable = "avx")]
+    pub(super) unsafe fn lines_halves(to: *mut u8, from: *const u8, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { lines_by::<Halves>(to, from, bytes) }
+    }
 
     /// By one vector of AVX-512, which leaves the core sooner than its parts would.
     pub(crate) struct Whole;
@@ -222,6 +275,8 @@ pub(crate) unsafe fn copy(isa: Isa, dst: *mut u8, src: *const u8, bytes: usize) 
         match isa.level() {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 | Level::Amx => x86::copy(dst, src, bytes),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => x86::copy_halves(dst, src, bytes),
             _ => copy_by::<Parts>(dst, src, bytes),
         }
     }
@@ -273,6 +328,8 @@ pub(crate) unsafe fn fill(isa: Isa, dst: *mut u8, pattern: [u8; 16], bytes: usiz
         match isa.level() {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 | Level::Amx => x86::fill(dst, pattern, bytes),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => x86::fill_halves(dst, pattern, bytes),
             _ => fill_by::<Parts>(dst, pattern, bytes),
         }
     }
@@ -399,6 +456,7 @@ pub(crate) unsafe fn blocks<B: Blocks>(
     let walk = walk();
     let (bytes, far) = match walk {
         Walk::Pages => (STEP_BYTES, LANES * PAGE),
+        Walk::Straight if work.streams() => (DIRECT_STEP_BYTES, STRAIGHT_AHEAD),
         Walk::Straight => (MOST_STEP_BYTES, STRAIGHT_AHEAD),
     };
     let step = (bytes / widest).max(LINE / size);
@@ -409,7 +467,7 @@ pub(crate) unsafe fn blocks<B: Blocks>(
     let direct = Run { n: step, ahead: far };
     let block = |cursor: &mut B::Cursor, at: usize| {
         // SAFETY: the callers below have `step` elements left at `at`, which is at a line; they are whole lines
-        // and fit the stage.
+        // and fit the stage where it is used.
         unsafe {
             if work.streams() {
                 // Each line is fetched and stored between the computations of others, which hides both.
@@ -468,6 +526,8 @@ unsafe fn copy_lines(isa: Isa, to: *mut u8, from: *const u8, bytes: usize) {
         match isa.level() {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 | Level::Amx => x86::lines(to, from, bytes),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => x86::lines_halves(to, from, bytes),
             _ => lines_by::<Parts>(to, from, bytes),
         }
     }

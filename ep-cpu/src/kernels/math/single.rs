@@ -7,12 +7,15 @@ use super::{
     Double, HalfPi, Math, Single, fast_gelu_argument, gated, ln_limits, nearest, pieces, polynomial, sigmoid,
     tanh,
 };
-use crate::kernels::simd::{self, Mask, Vector};
+use crate::kernels::simd::{self, EightPieces, Mask, Vector};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI};
 
 /// 9 bits of ln 2: its products with the exponents of f32 are exact.
 const LN_2_HIGH: f64 = 355.0 / 512.0;
 const LN_2_LOW: f64 = LN_2 - LN_2_HIGH;
+
+/// Where an argument's magnitude is less, its exponential and the reciprocal of that are normal numbers.
+const PLAIN: f64 = 87.0;
 
 /// `(e^r - 1 - r) / r^2` for |r| up to ln(2) / 2.
 const EXP: [f64; 5] = [0.49999994, 0.16666521, 0.04166817, 0.008368769, 0.0013831202];
@@ -112,6 +115,13 @@ impl<V: simd::Single> Single<V> {
         (n, rounded, n.neg_mul_add(V::splat(LN_2_LOW), r))
     }
 
+    /// The sum of an integer `n` with the rounder, and `r` such that `-x = n ln(2) - r`.
+    #[inline(always)]
+    fn reduce_exp_negative(x: V) -> (V, V) {
+        let (n, rounded) = nearest(x, -LOG2_E);
+        (rounded, n.mul_add(V::splat(LN_2_LOW), n.mul_add(V::splat(LN_2_HIGH), x)))
+    }
+
     #[inline(always)]
     fn exp_reduced(r: V) -> V {
         let one = V::splat(1.0);
@@ -191,6 +201,49 @@ impl<V: simd::Single> Single<V> {
         gated::<Self>(x, high, low)
     }
 
+    /// `x / (1 + exp(-(high + low)))` for `high` of a magnitude below [`PLAIN`].
+    #[inline(always)]
+    fn share(x: V, high: V, low: V) -> V {
+        let one = V::splat(1.0);
+        let (rounded, r) = Self::reduce_exp_negative(high);
+        let t = Self::exp_m1_reduced(-(r + low));
+        let power = rounded.power_of_two();
+        // Below 2^24 the sum loses nothing, and the product with a power of two is exact: so the denominator is rounded once. What
+        // larger powers have lost is added to the smaller term.
+        let sum = power + 1.0;
+        let lost = one - (sum - power);
+        x / (power.mul_add(t, lost) + sum)
+    }
+
+    /// [`Math::gated`] by [`Self::share`] where that is right, else by what is right anywhere.
+    #[inline(always)]
+    fn gated_plainly(x: V, high: V, low: V) -> V {
+        let near = Self::share(x, high, low);
+        let far = !high.abs().lt(V::splat(PLAIN));
+        if far.any() { V::select(far, Self::gated_anywhere(x, high, low), near) } else { near }
+    }
+
+    /// [`Math::sigmoid_sum`] as [`Self::gated_plainly`].
+    #[inline(always)]
+    fn sigmoid_plainly(high: V, low: V) -> V {
+        let near = Self::share(V::splat(1.0), high, low);
+        let far = !high.abs().lt(V::splat(PLAIN));
+        if far.any() { V::select(far, sigmoid::<Self>(high, low), near) } else { near }
+    }
+
+    /// [`Math::tanh`] by powers that are normal numbers.
+    #[inline(always)]
+    fn tanh_plainly(x: V) -> V {
+        let one = V::splat(1.0);
+        // As in `tanh`, of which this is the other sign.
+        let t = x.abs().at_most(20.0);
+        let (rounded, r) = Self::reduce_exp_negative(t + t);
+        let t = Self::exp_m1_reduced(-r);
+        let power = rounded.power_of_two();
+        let top = power.neg_mul_add(t, one - power);
+        (top / power.mul_add(t, one + power)).copysign(x)
+    }
+
     /// Sine and cosine of `r` in `-pi/4..pi/4`.
     #[inline(always)]
     fn sin_cos(r: V) -> (V, V) {
@@ -251,6 +304,12 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn exp_alone(x: V) -> V {
+        if V::PLAIN_POWERS {
+            let (_, rounded, r) = Self::reduce_exp(x);
+            let near = Self::exp_reduced(r).times_power(rounded);
+            let far = !x.abs().lt(V::splat(PLAIN));
+            return if far.any() { V::select(far, Self::exp(x), near) } else { near };
+        }
         if let Some(exp) = x.exp_by_table() { exp } else { Self::exp(x) }
     }
 
@@ -357,14 +416,24 @@ impl<V: simd::Single> Math for Single<V> {
     #[inline(always)]
     fn gelu(x: V) -> V {
         let t = x.abs();
-        let Some(tail) = t.piecewise(V::splat(-0.0), &pieces::CDF) else { return Self::gelu_anywhere(x) };
+        let (tail, end) = if let Some(tail) = t.piecewise(V::splat(-0.0), &pieces::CDF) {
+            (tail, pieces::CDF.end)
+        } else if let Some(tail) = t.on_eight_pieces(&pieces::CDF_ON_EIGHT) {
+            (tail, EightPieces::<8>::END)
+        } else {
+            return Self::gelu_anywhere(x);
+        };
         let near = beside_tail(x, t, tail);
-        let far = !t.lt(V::splat(pieces::CDF.end.into()));
+        let far = !t.lt(V::splat(end.into()));
         if far.any() { V::select(far, Self::gelu_anywhere(x), near) } else { near }
     }
 
     #[inline(always)]
     fn fast_gelu(x: V) -> V {
+        if V::PLAIN_POWERS {
+            let (high, low) = fast_gelu_argument(x);
+            return Self::gated_plainly(x, high, low);
+        }
         let t = x.abs();
         let Some(tail) = t.piecewise(V::splat(-0.0), &pieces::FAST_CDF) else {
             let (high, low) = fast_gelu_argument(x);
@@ -381,6 +450,9 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn tanh(x: V) -> V {
+        if V::PLAIN_POWERS {
+            return Self::tanh_plainly(x);
+        }
         let t = x.abs();
         let Some(ratio) = t.piecewise(V::splat(-0.0), &pieces::TANH_RATIO) else { return tanh::<Self>(x) };
         let near = x * ratio;
@@ -390,6 +462,9 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn sigmoid_sum(high: V, low: V) -> V {
+        if V::PLAIN_POWERS {
+            return Self::sigmoid_plainly(high, low);
+        }
         let negative = high.lt(V::splat(0.0));
         Self::sigmoid_beside(high, low, negative, V::select(negative, -low, low))
     }
@@ -397,11 +472,17 @@ impl<V: simd::Single> Math for Single<V> {
     #[inline(always)]
     fn sigmoid(x: V) -> V {
         let nothing = V::splat(-0.0);
+        if V::PLAIN_POWERS {
+            return Self::sigmoid_plainly(x, nothing);
+        }
         Self::sigmoid_beside(x, nothing, x.lt(V::splat(0.0)), nothing)
     }
 
     #[inline(always)]
     fn gated(x: V, high: V, low: V) -> V {
+        if V::PLAIN_POWERS {
+            return Self::gated_plainly(x, high, low);
+        }
         let (t, negative) = (high.abs(), high.lt(V::splat(0.0)));
         let Some(tail) = t.piecewise(V::select(negative, -low, low), &pieces::LOGISTIC) else {
             return Self::gated_anywhere(x, high, low);

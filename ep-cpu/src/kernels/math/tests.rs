@@ -1,6 +1,6 @@
-use super::{Double, Math};
+use super::{Double, Math, Single};
 use crate::isa::Isa;
-use crate::kernels::simd::{Kernel, Lanes, Vector, dispatch};
+use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, Vector, dispatch};
 
 /// `(x, y, x^y)` at the ends of the range, where a power shows most of its logarithm's error: the powers of 400 bits,
 /// rounded. The first 26 are where logarithms of 57 bits are furthest off, the next 12 where the present ones are; then come
@@ -104,6 +104,110 @@ fn powers_are_right_to_the_ends_of_the_range() {
                 assert!(off <= 6, "{x:e}^{y:e} = {want:e}, not {:e}: {off} ulps at {isa}", power[3]);
                 assert!(!unusual || power[5] == 1.0, "1 to the largest power is {} at {isa}", power[5]);
                 assert_eq!(power[0], if others.0 > 0.0 { 8.0 } else { f64::INFINITY }, "{isa}");
+            }
+        }
+    }
+}
+
+/// The functions that have several ways, each for a part of the arguments: one after the other for each of `x`.
+const WAYS: usize = 6;
+
+struct Ways<'a> {
+    x: &'a [f32],
+    y: &'a mut [[f32; MAX_LANES]; WAYS],
+}
+
+impl Ways<'_> {
+    #[inline(always)]
+    fn on<V: crate::kernels::simd::Single>(self) {
+        for at in (0..self.x.len()).step_by(V::LANES) {
+            // SAFETY: both have `MAX_LANES` elements, a multiple of the lanes.
+            unsafe {
+                let x = V::load(self.x.as_ptr().add(at));
+                let y = [
+                    Single::exp_alone(x),
+                    Single::sigmoid(x),
+                    Single::tanh(x),
+                    Single::gelu(x),
+                    Single::fast_gelu(x),
+                    Single::gated(x, x, V::splat(0.0)),
+                ];
+                for (y, out) in y.into_iter().zip(&mut *self.y) {
+                    y.store(out.as_mut_ptr().add(at));
+                }
+            }
+        }
+    }
+}
+
+/// [`Ways`] by several vectors in step, or by one.
+struct InStep<'a, const MANY: bool>(Ways<'a>);
+
+impl<const MANY: bool> Kernel for InStep<'_, MANY> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        if MANY { self.0.on::<L::ManyF32>() } else { self.0.on::<L::F32>() }
+    }
+}
+
+/// [`Ways`] in f64.
+fn ways(x: f64) -> [f64; WAYS] {
+    let gate = |y: f64| 1.0 / (1.0 + (-y).exp());
+    let cdf = libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2) / 2.0;
+    let fast = 2.0 * 0.7978845608028654 * (x + 0.044714998453855515 * x.powi(3));
+    // A product with a zero that stands for less than any number is one.
+    let times = |y: f64| if x == f64::INFINITY { x } else { x * y };
+    [x.exp(), gate(x), x.tanh(), times(cdf), times(gate(fast)), times(gate(x))]
+}
+
+/// Where one way ends and the next begins, about pieces' ends, and all over: within 2 ulps, and the same by one vector as by
+/// several, and beside whatever else.
+#[test]
+fn every_way_of_a_function_is_right_to_its_end() {
+    let ends =
+        [0.0, 1.0, 4.0, 8.0, 10.0, 13.0, 14.5, 16.6, 17.3, 18.0, 20.0, 87.0, 88.72, 90.0, 103.9, 1e10, 3e38];
+    let pieces = (0..8).map(|k| 2.0 * ((1.0 + k as f32).sqrt() - 1.0));
+    let mut all = vec![f32::INFINITY, 1e-40, 1e-10, f32::MIN_POSITIVE];
+    for end in ends.into_iter().chain(pieces) {
+        all.extend([end, end.next_up(), end.next_down().abs(), end * 0.999, end * 1.001]);
+    }
+    all.extend((0..4000).map(|k| k as f32 * (0.0271 + 1e-6 * k as f32 / 7.0)));
+    all.extend(all.clone().into_iter().map(|x| -x));
+    all.resize(all.len().next_multiple_of(MAX_LANES), 0.5);
+    for isa in Isa::available() {
+        for chunk in all.chunks(MAX_LANES) {
+            let (mut y, mut one) = ([[0.0f32; MAX_LANES]; WAYS], [[0.0f32; MAX_LANES]; WAYS]);
+            dispatch(isa, InStep::<true>(Ways { x: chunk, y: &mut y }));
+            dispatch(isa, InStep::<false>(Ways { x: chunk, y: &mut one }));
+            for (i, &x) in chunk.iter().enumerate() {
+                // Alone among numbers that are not far.
+                let (mut near, mut alone) = ([0.25; MAX_LANES], [[0.0f32; MAX_LANES]; WAYS]);
+                near[i] = x;
+                dispatch(isa, InStep::<true>(Ways { x: &near, y: &mut alone }));
+                for (way, want) in ways(x.into()).into_iter().enumerate() {
+                    let got = y[way][i];
+                    for other in [one[way][i], alone[way][i]] {
+                        assert!(
+                            other.to_bits() == got.to_bits() || other.is_nan() && got.is_nan(),
+                            "{way} {x:e} {isa}"
+                        );
+                    }
+                    if want.is_nan() || x == f32::NEG_INFINITY {
+                        continue;
+                    }
+                    let exponent = (want.abs().to_bits() >> 52) as i32 - 1023;
+                    let ulp = 2f64.powi(exponent.clamp(-126, 127) - 23);
+                    let infinite = want.abs() > f32::MAX.into() && got == want as f32;
+                    let off = (f64::from(got) - want).abs() / ulp;
+                    assert!(
+                        infinite || off <= 2.0,
+                        "{way} of {x:e} at {isa}: {got:e}, not {want:e}: {off} ulps"
+                    );
+                    assert!(
+                        want != 0.0 || got.is_sign_negative() == want.is_sign_negative(),
+                        "{way} of {x:e} at {isa}"
+                    );
+                }
             }
         }
     }

@@ -235,7 +235,10 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for Rows<S, D,
                     match cols.div_ceil(V::LANES) {
                         1 if V::FAST_PARTS => group::<V, S, D, LOG, 1>(&g, rows, cols),
                         2 if V::FAST_PARTS => group::<V, S, D, LOG, 2>(&g, rows, cols),
-                        5.. if V::FAST_PARTS => each::<V, S, D, LOG>(&g, rows, cols, owned),
+                        4 if !V::FAST_PARTS => group::<V, S, D, LOG, 4>(&g, rows, cols),
+                        5.. if V::FAST_PARTS || V::NEAR.is_some() => {
+                            each::<V, S, D, LOG>(&g, rows, cols, owned);
+                        }
                         _ => group::<V, S, D, LOG, 0>(&g, rows, cols),
                     }
                     if stream {
@@ -400,7 +403,12 @@ where
                 formula.of(V::load(g.y.add(at)), V::load(g.dy.add(at))).store(g.dx.add(at));
             }
             let (y, dy) = load_last::<V, S, D, false>(&g.from(last), cols - last);
-            formula.of(y, dy).store_part(g.dx.add(last), cols - last);
+            let dx = formula.of(y, dy);
+            if cols - last == V::LANES && !V::FAST_PARTS {
+                dx.store(g.dx.add(last));
+            } else {
+                dx.store_part(g.dx.add(last), cols - last);
+            }
         }
     }
 }

@@ -10,12 +10,19 @@ use crate::kernels::real::{Cell, Real};
 const SHORT_BYTES: usize = 1024;
 /// The same where there are exponentials of [near](Vector::NEAR) elements, with which registers hold a row.
 const NEAR_SHORT_BYTES: usize = 512;
+/// The same where more than a few vectors of a row are many registers, and of what is longer only [`medium`](super::medium)
+/// rows are taken to be near.
+const NEAR_FEW_BYTES: usize = 256;
 const GROUP_BYTES: usize = MAX_LANES * SHORT_BYTES;
 
 /// Bytes of the longest short row, in the type computed in.
 #[inline(always)]
 pub(super) fn most<V: Vector>() -> usize {
-    if V::NEAR.is_some() { NEAR_SHORT_BYTES } else { SHORT_BYTES }
+    match (V::NEAR.is_some(), V::FAST_PARTS) {
+        (true, true) => NEAR_SHORT_BYTES,
+        (true, false) => NEAR_FEW_BYTES,
+        (false, _) => SHORT_BYTES,
+    }
 }
 
 /// Softmax or log-softmax of a matrix of short rows.

@@ -101,8 +101,15 @@ impl<A> Body<A> for HasNear {
 
     #[inline(always)]
     fn run<V: Vector<Lane = A>>(self) -> bool {
-        V::NEAR.is_some()
+        near_bound::<V>().is_some()
     }
+}
+
+/// [`Vector::NEAR`] where columns may be near. The state is finished by as many columns as the longest vector has: a shorter
+/// one's neighbour would be finished twice.
+#[inline(always)]
+fn near_bound<V: Vector>() -> Option<V::Lane> {
+    if V::LANES == MAX_LANES { V::NEAR } else { None }
 }
 
 #[repr(C, align(64))]
@@ -153,7 +160,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Body<A> for Strips<S, D, A> {
     #[inline(always)]
     fn run<V: Vector<Lane = A>>(self) {
         // The sizes are known when this is compiled, and most never come here.
-        if V::NEAR.is_some() && size_of::<D>() == size_of::<A>() && self.behind {
+        if near_bound::<V>().is_some() && size_of::<D>() == size_of::<A>() && self.behind {
             // SAFETY: each strip is inside the matrix, and there is room for two.
             unsafe { self.run_behind::<V>() };
             return stream::fence();
@@ -165,7 +172,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Body<A> for Strips<S, D, A> {
             unsafe {
                 let (src, dst) = (self.src.add(start), self.dst.add(start));
                 match self.buffer {
-                    Some(buffer) if V::NEAR.is_some() => {
+                    Some(buffer) if near_bound::<V>().is_some() => {
                         self.near_sums::<V>(src, buffer, width, self.src.wrapping_add(next), None);
                         self.near_lasts(width);
                         self.far_columns::<V>(src, buffer, width);
@@ -320,7 +327,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
         next: *const S,
         before: Option<&Behind<S, D, A>>,
     ) {
-        let Some(bound) = V::NEAR else { return };
+        let Some(bound) = near_bound::<V>() else { return };
         let distance = if self.behind { AHEAD.min(self.cols) } else { self.cols };
         // SAFETY: the strip and its room are as `run` says.
         unsafe {
@@ -389,9 +396,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
     /// ones together, as lines that lie apart take longer to read.
     #[inline(always)]
     unsafe fn far_columns<V: Vector<Lane = A>>(&self, src: *const S, buffer: *mut A, width: usize) {
-        // The state is finished by as many columns as the longest vector has: a shorter one's neighbour would be finished twice.
-        const { assert!(V::NEAR.is_none() || V::LANES == MAX_LANES) }
-        let Some(bound) = V::NEAR else { return };
+        let Some(bound) = near_bound::<V>() else { return };
         let mut end = 0;
         while end < width {
             let start = end;

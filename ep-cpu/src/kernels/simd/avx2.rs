@@ -1,7 +1,7 @@
 //! AVX2 with FMA and F16C: 8 lanes of f32, 4 of f64.
 
 use super::pair::Pair;
-use super::{Kernel, Lanes, Mask, Single, Vector};
+use super::{Eight, EightPieces, Kernel, Lanes, Mask, Single, Vector};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 use std::ops::{BitAnd, BitOr, Not};
@@ -10,6 +10,7 @@ pub(super) struct Avx2;
 
 impl Lanes for Avx2 {
     type F32 = F32x8;
+    type ManyF32 = Pair<Pair<F32x8>>;
     type F64 = F64x4;
 }
 
@@ -200,6 +201,12 @@ macro_rules! vector {
             }
 
             #[inline(always)]
+            fn times_power(self, rounded: Self) -> Self {
+                // The integer is added to the exponent, which leaves the multipliers to others.
+                x!($v($from_int($add_int($to_int(self.0), $up::<$digits>($to_int(rounded.0))))))
+            }
+
+            #[inline(always)]
             fn split(self) -> (Self, Self) {
                 const DIGITS: f64 = $digits as f64;
                 let small = self.lt(Self::splat($elem::MIN_POSITIVE as f64));
@@ -318,8 +325,30 @@ pub(super) fn total(four: __m256d) -> f64 {
     })
 }
 
+impl Eight {
+    /// The numbers of the pieces whose numbers are in the low bits of each lane.
+    #[inline(always)]
+    fn at(&self, piece: __m256i) -> F32x8 {
+        // SAFETY: the table is a vector in size and alignment; the level as in `x`.
+        F32x8(unsafe { _mm256_permutevar8x32_ps(_mm256_load_ps(self.0.as_ptr()), piece) })
+    }
+}
+
 impl Single for F32x8 {
+    const PLAIN_POWERS: bool = true;
     type Wide = Pair<F64x4>;
+
+    #[inline(always)]
+    fn on_eight_pieces<const N: usize>(self, pieces: &'static EightPieces<N>) -> Option<Self> {
+        let place = self * self.mul_add(Self::splat(0.25), Self::splat(1.0));
+        let piece = x!(_mm256_cvttps_epi32(place.0));
+        let x = self - pieces.centers.at(piece);
+        let mut sum = pieces.coefficients[N - 1].at(piece);
+        for k in (0..N - 1).rev() {
+            sum = sum.mul_add(x, pieces.coefficients[k].at(piece));
+        }
+        Some(sum)
+    }
 
     #[inline(always)]
     fn widen(self) -> Self::Wide {

@@ -8,6 +8,7 @@ pub(super) struct Avx512;
 
 impl Lanes for Avx512 {
     type F32 = F32x16;
+    type ManyF32 = F32x16;
     type F64 = F64x8;
 }
 

@@ -159,6 +159,11 @@ pub(crate) trait Vector:
     fn scale(self, n: Self) -> Self;
     /// For a sum with [`Self::ROUNDER`]: 2 to the integer in its low bits, within the range of normal numbers.
     fn power_of_two(self) -> Self;
+    /// `self` times [`Self::power_of_two`] of `rounded`, where all three are normal numbers.
+    #[inline(always)]
+    fn times_power(self, rounded: Self) -> Self {
+        self * rounded.power_of_two()
+    }
     /// `(k, m)` with `self = 2^k m` and m in 0.75..1.5, for positive finite numbers; else unspecified.
     fn split(self) -> (Self, Self);
     /// For a sum with [`Self::ROUNDER`]: whether bit `bit` of the integer in its low bits is set.
@@ -286,13 +291,40 @@ pub(crate) struct Pieces<const N: usize> {
     pub(crate) coefficients: [Table; N],
 }
 
+/// An f32 for each of 8 pieces.
+#[repr(align(32))]
+pub(crate) struct Eight(pub(crate) [f32; 8]);
+
+/// A function from 0 to [`EightPieces::END`] as 8 polynomials of `N` coefficients. Farther out the pieces are shorter: that
+/// of `t` is the integer below `t (1 + t / 4)`.
+pub(crate) struct EightPieces<const N: usize> {
+    /// As in [`Pieces`].
+    pub(crate) centers: Eight,
+    /// As in [`Pieces`].
+    pub(crate) coefficients: [Eight; N],
+}
+
+impl<const N: usize> EightPieces<N> {
+    pub(crate) const END: f32 = 4.0;
+}
+
 /// Lanes of f32.
 pub(crate) trait Single: Vector<Elem = f32> {
+    /// Whether arguments whose exponentials and their reciprocals are normal numbers are worth a way of their own, because
+    /// [`Vector::scale`] takes many instructions, of which [`Vector::times_power`] saves most.
+    const PLAIN_POWERS: bool = false;
     /// The function at `self + low`, for `self` from 0 to before its end and `low` at most an ulp of it; unspecified
     /// for other arguments. `None` at levels where that would not be fast.
     #[inline(always)]
     fn piecewise<const N: usize>(self, low: Self, pieces: &'static Pieces<N>) -> Option<Self> {
         let _ = (low, pieces);
+        None
+    }
+    /// The function at `self`, from 0 to before [`EightPieces::END`]; unspecified for other arguments. `None` at levels where
+    /// that would not be fast, or [`Self::piecewise`] is faster.
+    #[inline(always)]
+    fn on_eight_pieces<const N: usize>(self, pieces: &'static EightPieces<N>) -> Option<Self> {
+        let _ = pieces;
         None
     }
     /// `exp(self)` within 1.75 ulps. `None` at levels where looking up part of it would not be fast.
@@ -324,6 +356,9 @@ pub(crate) trait Single: Vector<Elem = f32> {
 /// The vectors of one level.
 pub(crate) trait Lanes: 'static {
     type F32: Single;
+    /// For functions that are used often, on many elements: as many vectors in step as keep the CPU busy while each
+    /// instruction waits for the one before.
+    type ManyF32: Single;
     type F64: Vector<Elem = f64>;
 }
 

@@ -1,6 +1,6 @@
-//! Two vectors as one: the f64 lanes of one vector of f32.
+//! Two vectors as one: the f64 lanes of one vector of f32, or what is computed in step.
 
-use super::{Mask, Single, Vector};
+use super::{EightPieces, Mask, Single, Vector};
 use half::{bf16, f16};
 use std::ops::{BitAnd, BitOr, Not};
 
@@ -154,6 +154,11 @@ impl<V: Vector> Vector for Pair<V> {
     }
 
     #[inline(always)]
+    fn times_power(self, rounded: Self) -> Self {
+        Pair(self.0.times_power(rounded.0), self.1.times_power(rounded.1))
+    }
+
+    #[inline(always)]
     fn split(self) -> (Self, Self) {
         let ((k0, m0), (k1, m1)) = (self.0.split(), self.1.split());
         (Pair(k0, k1), Pair(m0, m1))
@@ -225,7 +230,16 @@ impl<V: Vector> Vector for Pair<V> {
 }
 
 impl<V: Single> Single for Pair<V> {
+    const PLAIN_POWERS: bool = V::PLAIN_POWERS;
     type Wide = Pair<V::Wide>;
+
+    #[inline(always)]
+    fn on_eight_pieces<const N: usize>(self, pieces: &'static EightPieces<N>) -> Option<Self> {
+        let (Some(low), Some(high)) = (self.0.on_eight_pieces(pieces), self.1.on_eight_pieces(pieces)) else {
+            return None;
+        };
+        Some(Pair(low, high))
+    }
 
     #[inline(always)]
     fn widen(self) -> Self::Wide {

@@ -8,6 +8,7 @@ pub(super) struct Scalar;
 
 impl Lanes for Scalar {
     type F32 = One<f32>;
+    type ManyF32 = One<f32>;
     type F64 = One<f64>;
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::isa::Level;
-use crate::kernels::stream::{Parts, Store, Whole, fence};
+use crate::kernels::stream::{Halves, Parts, Store, Whole, fence};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
@@ -20,7 +20,7 @@ pub(super) unsafe fn write<P: Producer>(isa: Isa, dst: *mut u8, producer: P) {
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
 unsafe fn run_avx2<P: Producer>(dst: *mut u8, producer: P) {
     // SAFETY: the caller's promises.
-    unsafe { run::<P, Parts>(dst, producer) }
+    unsafe { run::<P, Halves>(dst, producer) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]

@@ -87,7 +87,7 @@ fn results_do_not_depend_on_the_length() {
         let src = samples(row.src, 300, &mut rng);
         for isa in Isa::available() {
             let all = run(row, isa, &Serial, &src, ATTR);
-            for n in [1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 100] {
+            for n in [1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 100, 255, 256, 271] {
                 let start = rng.next() as usize % (300 - n) * size(row.src);
                 let range = start..start + n * size(row.src);
                 let got = decode(row.dst, &run(row, isa, &Serial, &src[range.clone()], ATTR));

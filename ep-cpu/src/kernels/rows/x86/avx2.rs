@@ -2,7 +2,7 @@
 
 use super::super::vector::{Arithmetic, MAX_LANES, Vector};
 use super::{F32x8, F64x4};
-use crate::kernels::real::Cell;
+use crate::kernels::real::{Cell, Real};
 use ep_core::DType;
 use std::arch::x86_64::*;
 
@@ -58,6 +58,68 @@ impl F32x8 {
 }
 
 impl Vector for F32x8 {
+    const NEAR: Option<f32> = Some(10.0);
+
+    #[inline(always)]
+    fn exp_near(self) -> Self {
+        // The exponents are so small that their products with the rest of ln(2) do not show.
+        let rounder = Self::splat(f32::TO_INTEGER + f32::BIAS);
+        let stored = self.mul_add(Self::splat(f32::LOG2_E), rounder);
+        let n = stored.sub(rounder);
+        let r = n.neg_mul_add(Self::splat(std::f32::consts::LN_2), self);
+        let terms = f32::EXP;
+        let mut exp_r = Self::splat(terms[terms.len() - 1]);
+        for &term in terms[..terms.len() - 1].iter().rev() {
+            exp_r = exp_r.mul_add(r, Self::splat(term));
+        }
+        // A product and not a sum of exponents, so that a NaN stays one.
+        exp_r.mul(stored.exponent())
+    }
+
+    #[inline(always)]
+    fn exp_near_short(self) -> Self {
+        // What is larger has an exponential above 2^68 too; a NaN stays one.
+        Self::splat(88.0).min(self).exp_near()
+    }
+
+    #[inline(always)]
+    fn magnitude(self, least: Self) -> Self {
+        // Of a NaN and a number, this gives the second operand.
+        // SAFETY: the level has the instructions.
+        Self(unsafe { _mm256_max_ps(_mm256_andnot_ps(Self::splat(-0.0).0, self.0), least.0) })
+    }
+
+    #[inline(always)]
+    fn larger_words(self, other: Self) -> Self {
+        // SAFETY: the level has the instructions.
+        unsafe {
+            let [a, b] = [self, other].map(|x| _mm256_castps_si256(x.0));
+            Self(_mm256_castsi256_ps(_mm256_max_epu16(a, b)))
+        }
+    }
+
+    #[inline(always)]
+    fn words_within(self, most: u16) -> bool {
+        // SAFETY: the level has the instructions.
+        unsafe {
+            let most = _mm256_set1_epi16(most as i16);
+            let larger = _mm256_max_epu16(_mm256_castps_si256(self.0), most);
+            _mm256_movemask_epi8(_mm256_cmpeq_epi16(larger, most)) == -1
+        }
+    }
+
+    #[inline(always)]
+    fn first_lanes(self, len: usize) -> Self {
+        // SAFETY: the level has the instructions.
+        Self(unsafe { _mm256_and_ps(self.0, _mm256_castsi256_ps(wide_mask::<8>(len))) })
+    }
+
+    #[inline(always)]
+    fn within(self, bound: f32) -> bool {
+        // SAFETY: the level has the instructions.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_NLE_UQ>(self.0, Self::splat(bound).0)) == 0 }
+    }
+
     #[inline(always)]
     fn fold(self, f: impl Fn(Self, Self) -> Self) -> Self {
         // SAFETY: the level has the instructions.
