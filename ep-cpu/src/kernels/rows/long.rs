@@ -17,6 +17,9 @@ use ep_core::{Error, Result};
 /// Elements of a block: two of them and more fit a first-level cache.
 const BLOCK: usize = 2048;
 
+/// Exponentials that a lane adds up one after the other: of equal ones each sum may be rounded the same way.
+const ADDED: usize = 32;
+
 /// The exponentials of some elements: their sum is `sum * exp(base)`.
 #[derive(Clone, Copy)]
 struct Partial<A> {
@@ -135,11 +138,17 @@ impl<S: Cell<A>, A: Compute> Body<A> for Sum<S> {
             let max = maximum::<V, S>(src, len).fold(V::max).first();
             let shift = Shift::of(max);
             let shifted = shift.splat::<V>();
-            for at in (0..whole).step_by(step) {
-                for (i, sum) in sum.iter_mut().enumerate() {
-                    let at = at + i * V::LANES;
-                    prefetch_line(src.wrapping_add(BLOCK + at));
-                    *sum = sum.add(shifted.exp(V::load(src.add(at))));
+            for from in (0..whole).step_by(ADDED * step) {
+                let mut part = [V::splat(A::ZERO); UNROLL];
+                for at in (from..whole.min(from + ADDED * step)).step_by(step) {
+                    for (i, part) in part.iter_mut().enumerate() {
+                        let at = at + i * V::LANES;
+                        prefetch_line(src.wrapping_add(BLOCK + at));
+                        *part = part.add(shifted.exp(V::load(src.add(at))));
+                    }
+                }
+                for (sum, part) in sum.iter_mut().zip(part) {
+                    *sum = sum.add(part);
                 }
             }
             for at in (whole..len).step_by(V::LANES) {
