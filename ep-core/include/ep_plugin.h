@@ -1647,8 +1647,8 @@ struct EpBatchGatherArgs {
  *   gone.
  * - With k 0 the product is 0, whatever alpha is. Nothing is done when batch, m or n is 0.
  * - f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap.
- *   Subnormal
- *   bf16 factors may count as 0.
+ *   Of bf16,
+ *   subnormal factors may count as 0, and so may products and sums that are subnormal in f32.
  * - NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times
  *   0 is NaN.
  * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
@@ -1871,7 +1871,9 @@ struct EpBroadcastElementwiseUnaryArgs {
  * - With k 0, or no batch to sum over, the product is 0, whatever alpha is. Nothing is done when c is empty.
  * - f16 and bf16 accumulate in f32 over k and over summed batches, and round once; a result beyond the dtype
  *   is an
- *   infinity. Integers wrap. Subnormal bf16 factors may count as 0.
+ *   infinity. Integers wrap. Of bf16, subnormal factors may count as 0, and so may products and sums that
+ *   are subnormal
+ *   in f32.
  * - NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times
  *   0 is NaN.
  * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
@@ -2447,8 +2449,8 @@ struct EpLogSoftmaxBackwardArgs {
  *   gone.
  * - With k 0 the product is 0, whatever alpha is. Nothing is done when m or n is 0.
  * - f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap.
- *   Subnormal
- *   bf16 factors may count as 0.
+ *   Of bf16,
+ *   subnormal factors may count as 0, and so may products and sums that are subnormal in f32.
  * - NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times
  *   0 is NaN.
  * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
@@ -4390,8 +4392,8 @@ static inline const EpOpSchema *ep_batch_matmul_schema(void) {
            "- With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities there are\n"
            "  gone.\n"
            "- With k 0 the product is 0, whatever alpha is. Nothing is done when batch, m or n is 0.\n"
-           "- f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap. Subnormal\n"
-           "  bf16 factors may count as 0.\n"
+           "- f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap. Of bf16,\n"
+           "  subnormal factors may count as 0, and so may products and sums that are subnormal in f32.\n"
            "- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n"
            "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n"
            "  factor beyond 2^53 may be Unsupported.\n"
@@ -4604,7 +4606,8 @@ static inline const EpOpSchema *ep_broadcast_matmul_schema(void) {
            "  gone.\n"
            "- With k 0, or no batch to sum over, the product is 0, whatever alpha is. Nothing is done when c is empty.\n"
            "- f16 and bf16 accumulate in f32 over k and over summed batches, and round once; a result beyond the dtype is an\n"
-           "  infinity. Integers wrap. Subnormal bf16 factors may count as 0.\n"
+           "  infinity. Integers wrap. Of bf16, subnormal factors may count as 0, and so may products and sums that are subnormal\n"
+           "  in f32.\n"
            "- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n"
            "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n"
            "  factor beyond 2^53 may be Unsupported.\n"
@@ -5032,8 +5035,8 @@ static inline const EpOpSchema *ep_matmul_schema(void) {
            "- With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities there are\n"
            "  gone.\n"
            "- With k 0 the product is 0, whatever alpha is. Nothing is done when m or n is 0.\n"
-           "- f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap. Subnormal\n"
-           "  bf16 factors may count as 0.\n"
+           "- f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap. Of bf16,\n"
+           "  subnormal factors may count as 0, and so may products and sums that are subnormal in f32.\n"
            "- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n"
            "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n"
            "  factor beyond 2^53 may be Unsupported.\n"

@@ -208,7 +208,8 @@ unsafe impl<'a, R, W, A: Into<R>, B: Into<R>, C: Into<W>> Call<R, W> for Broadca
 ///   gone.
 /// - With k 0, or no batch to sum over, the product is 0, whatever alpha is. Nothing is done when c is empty.
 /// - f16 and bf16 accumulate in f32 over k and over summed batches, and round once; a result beyond the dtype is an
-///   infinity. Integers wrap. Subnormal bf16 factors may count as 0.
+///   infinity. Integers wrap. Of bf16, subnormal factors may count as 0, and so may products and sums that are subnormal
+///   in f32.
 /// - NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.
 /// - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer
 ///   factor beyond 2^53 may be Unsupported.
@@ -475,7 +476,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Matrix products over broadcast batches: c = alpha * op(a) * op(b) + beta * c."),
     contract: text(
-        "- Row-major and contiguous, rank 2 to 8. The last two dimensions are the matrices, as stored: op(a) is [m, k], op(b)\n  [k, n], c [m, n]; transposed operands are stored [k, m] and [n, k]; for complex dtypes transposing also conjugates.\n- The dimensions before are batches. Those of a and b broadcast as NumPy does, to the batch shape. A batch dimension\n  of c is that of the batch shape, or 1 (or missing), and then the products along it are summed: c = alpha *\n  sum(op(a) * op(b)) + beta * c, with beta applied once. Other shapes are InvalidArgument.\n- With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities there are\n  gone.\n- With k 0, or no batch to sum over, the product is 0, whatever alpha is. Nothing is done when c is empty.\n- f16 and bf16 accumulate in f32 over k and over summed batches, and round once; a result beyond the dtype is an\n  infinity. Integers wrap. Subnormal bf16 factors may count as 0.\n- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n  factor beyond 2^53 may be Unsupported.\n- c overlaps neither a nor b.",
+        "- Row-major and contiguous, rank 2 to 8. The last two dimensions are the matrices, as stored: op(a) is [m, k], op(b)\n  [k, n], c [m, n]; transposed operands are stored [k, m] and [n, k]; for complex dtypes transposing also conjugates.\n- The dimensions before are batches. Those of a and b broadcast as NumPy does, to the batch shape. A batch dimension\n  of c is that of the batch shape, or 1 (or missing), and then the products along it are summed: c = alpha *\n  sum(op(a) * op(b)) + beta * c, with beta applied once. Other shapes are InvalidArgument.\n- With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities there are\n  gone.\n- With k 0, or no batch to sum over, the product is 0, whatever alpha is. Nothing is done when c is empty.\n- f16 and bf16 accumulate in f32 over k and over summed batches, and round once; a result beyond the dtype is an\n  infinity. Integers wrap. Of bf16, subnormal factors may count as 0, and so may products and sums that are subnormal\n  in f32.\n- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n  factor beyond 2^53 may be Unsupported.\n- c overlaps neither a nor b.",
     ),
     desc_size: 40,
     desc_fields: &raw const DESC_FIELDS as *const EpField,
