@@ -19,6 +19,8 @@ use rig::ops::Bench;
 use rig::{Rig, Setup, stream};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// Where the compiler is, or a line that says why a test does nothing.
 fn compiler() -> Option<PathBuf> {
@@ -119,6 +121,21 @@ fn compiled(compiler: &Compiler, spec: &Spec, arch: Arch) {
     assert!(found.contains(&Instruction::Access), "{spec} for {arch}: {found:?}");
 }
 
+/// Compiles kernels by as many threads as there are processors.
+fn compile_all(compiler: &Compiler, specs: &[(Spec, Arch)]) {
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((spec, arch)) = specs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    compiled(compiler, spec, *arch);
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn a_kernel_is_compiled_once_and_then_found() {
     let Some(nvrtc) = compiler() else { return };
@@ -172,12 +189,12 @@ fn one_kernel_of_each_source_and_dtype_compiles() {
         }
         assert!(seen.contains(&"fill.cu") && seen.contains(&"softmax.cu"), "{seen:?}");
     }
-    for arch in archs {
-        let specs = one_of_each(arch);
-        println!("{} kernels for {arch}", specs.len());
-        for spec in specs {
-            compiled(&compiler, &spec, arch);
-        }
+    let specs: Vec<_> =
+        archs.iter().flat_map(|arch| one_of_each(*arch).into_iter().map(|spec| (spec, *arch))).collect();
+    let begin = Instant::now();
+    compile_all(&compiler, &specs);
+    if !specs.is_empty() {
+        println!("{} kernels of {} architectures: {} s", specs.len(), archs.len(), begin.elapsed().as_secs());
     }
 }
 
@@ -189,12 +206,14 @@ fn the_kernels_for_more_than_two_to_the_31_elements_compile() {
     let compiler = Compiler::new(Cache::new(Some("off")), Some(nvrtc), None);
     let all = std::env::var_os("EP_TEST_ARCHS").is_some();
     let mut seen = Vec::new();
+    let mut specs = Vec::new();
     for spec in one_of_each(arch).into_iter().filter_map(wide) {
         if all || !seen.contains(&spec.source.name) {
             seen.push(spec.source.name);
-            compiled(&compiler, &spec, arch);
+            specs.push((spec, arch));
         }
     }
+    compile_all(&compiler, &specs);
     println!("{} kernels with indices of 64 bits", seen.len());
     seen.dedup();
     let sources = ["binary", "copy", "copy_runs", "gather", "one_hot", "pad", "unary", "where"];
