@@ -201,7 +201,10 @@ def page(rows, first_result, peers_host, two, machine, day):
     if host:
         text += ["### Cost of a launch on the host", "", host_table(host + peers_host), ""]
     if first_result:
-        text += [f"First result of a process on a warm cache: {first_result['ours_ms']} ms, of the bare program {first_result['bare_ms']} ms.", ""]
+        line = f"First result of a process on a warm cache: {first_result['ours_ms']} ms, of the bare program {first_result['bare_ms']} ms"
+        if "ours_whole_ms" in first_result:
+            line += f"; to the end of the processes {first_result['ours_whole_ms']} and {first_result['bare_whole_ms']} ms"
+        text += [f"{line}.", ""]
     text += ["### In short", "", summary([r for r in rows if r["group"] not in ("host", "strategies")]), ""]
     for sentence in against_records(rows):
         text += [sentence, ""]

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parent))
+import first_result
 import stages
 
 
@@ -255,6 +256,9 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
         self.assertEqual(order, ["ours", "torch", "torch", "ours", "ours", "torch"])
         found = {(l["peer"], l["shape"]): l.get("us", l.get("error")) for l in record["result"]}
         self.assertEqual(found, {("ours", "4"): 5.0, ("torch", "4"): 1.0, ("ours", "8"): 1.0, ("torch", "8"): "no room"})
+        all_us = {(l["peer"], l["shape"]): l.get("all_us") for l in record["result"]}
+        self.assertEqual(all_us[("ours", "4")], [5.0, 9.0, 2.0])
+        self.assertEqual(all_us[("torch", "4")], [1.0, 3.0, 1.0])
 
     def test_side_by_side_all_run_and_a_failure_is_told(self):
         begun = threading.Barrier(3, timeout=10)
@@ -266,6 +270,15 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
 
         self.assertEqual(stages.side_by_side([part] * 3)(None, 20), {"status": "failed"})
         self.assertEqual(stages.side_by_side([lambda *_: {"status": "ok", "result": []}])(None, 20), {"status": "ok"})
+
+    def test_a_first_result_is_timed_to_its_line_and_to_the_end(self):
+        self.write("bare", "echo 1.5; sleep 0.05")
+        first, whole = first_result.milliseconds([self.bin / "bare"])
+        self.assertGreaterEqual(whole - first, 50)
+        for script in ("echo 2", "echo 1.5; exit 3", ":"):
+            self.write("bare", script)
+            with self.assertRaisesRegex(RuntimeError, "bare ended with"):
+                first_result.milliseconds([self.bin / "bare"])
 
     def test_a_turn_that_fails_ends_the_part(self):
         self.write("ep-gpu-bench", "echo broken >&2; exit 1")

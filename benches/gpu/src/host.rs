@@ -149,11 +149,11 @@ pub fn measure(runtime: &Runtime, device: &Device, settings: &Settings) -> Resul
     Ok(rows)
 }
 
-/// The first result of a process: a device, memory, one launch, its result.
+/// The first result of a process: a device, memory, one launch, its result, while the device and all else is still there.
 ///
 /// # Errors
-/// The provider's.
-pub fn first_result(runtime: &Runtime, device: &Device) -> Result<()> {
+/// The provider's; those of `print`.
+pub fn first_result(runtime: &Runtime, device: &Device, print: impl FnOnce(f32) -> Result<()>) -> Result<()> {
     let stream = device.stream()?;
     let mut y = device.alloc(DType::F32, 4)?;
     let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F32))?;
@@ -162,7 +162,7 @@ pub fn first_result(runtime: &Runtime, device: &Device) -> Result<()> {
     if result != [1.5; 4] {
         return Err(Error::internal(format!("a fill with 1.5 gave {result:?}")));
     }
-    Ok(())
+    print(result[0])
 }
 
 /// The code of the kernel that [`first_result`] launches.

@@ -123,7 +123,7 @@ fn run(cli: &Cli) -> Result<()> {
     let runtime = Runtime::builder().config(config.clone()).build()?;
     let device = runtime.device(&cli.device)?;
     if cli.first_result {
-        return host::first_result(&runtime, device);
+        return host::first_result(&runtime, device, |result| print(&result));
     }
     if cli.host {
         let settings = bare::settings(bare::instance(&mut config, device)?);
@@ -249,7 +249,7 @@ fn measure<'a>(
     let mut line = Line { op: &row.op, dtype: &row.dtype, shape: &row.shape, ..Line::of_group(&row.group) };
     let mut lists = Vec::new();
     let timed = Launches::new(runtime, device, stream, copier, row, &mut lists).and_then(|launches| {
-        let us = timing::row(stream, &launches)?;
+        let us = timing::row(stream, &launches, row.flops)?;
         Ok((us, launches.by()))
     });
     let timed = timed.and_then(|(us, by)| Ok((us, by, copies.time(device, stream, copier, row.bytes)?)));

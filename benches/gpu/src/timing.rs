@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 const REPEATS: usize = 30;
 const LEAST_REPEATS: usize = 5;
 const MOST_TIME: Duration = Duration::from_millis(1500);
+/// From so many operations a launch draws more power than the device may for long, and its clock falls within a second: the
+/// first launches would be faster than all later ones, by as much as the device idled before.
+const HEAVY_FLOPS: u64 = 500_000_000_000;
+const SETTLING: Duration = Duration::from_secs(1);
 
 /// The middle one, of at least one.
 pub fn median(mut values: Vec<f64>) -> f64 {
@@ -71,11 +75,15 @@ impl Copies {
     }
 }
 
-/// Microseconds of a row.
+/// Microseconds of a row, of which a launch takes so many operations.
 ///
 /// # Errors
 /// The provider's.
-pub fn row(stream: &Stream, launches: &Launches<'_>) -> Result<f64> {
+pub fn row(stream: &Stream, launches: &Launches<'_>, flops: u64) -> Result<f64> {
+    let begin = Instant::now();
+    while flops >= HEAVY_FLOPS && begin.elapsed() < SETTLING {
+        settled(stream, || launches.queue(stream))?;
+    }
     time(stream, launches.len(), || launches.queue(stream))
 }
 
