@@ -4,6 +4,13 @@ use crate::kernels::elem::{Bool, Complex, Storage};
 use crate::kernels::num::{Float, Number, round_to};
 use std::marker::PhantomData;
 
+/// An end of a range.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum End {
+    Least,
+    Greatest,
+}
+
 /// A reduction of values `V`.
 pub(super) trait Fold<V>: 'static {
     /// What is accumulated.
@@ -21,6 +28,8 @@ pub(super) trait Fold<V>: 'static {
     }
     /// Whether this adds up.
     const SUM: bool = false;
+    /// Which end of the values this is.
+    const END: Option<End> = None;
     /// Whether [`Self::four`] is cheaper than four of [`Self::take`].
     const FOUR: bool = false;
     /// Four values combined, which are then taken as one. It may lose what [`Self::is_lost`] then tells.
@@ -317,6 +326,7 @@ integer_results!(i8, u8, i16, u16, i32, u32, i64, u64);
 impl<V: Ends> Fold<V> for Max {
     type Acc = V;
     const START: V = V::LOWEST;
+    const END: Option<End> = Some(End::Greatest);
     const FOUR: bool = V::NAN.is_some();
 
     #[inline(always)]
@@ -345,6 +355,7 @@ impl<V: Ends> Fold<V> for Max {
 impl<V: Ends> Fold<V> for Min {
     type Acc = V;
     const START: V = V::HIGHEST;
+    const END: Option<End> = Some(End::Least);
     const FOUR: bool = V::NAN.is_some();
 
     #[inline(always)]

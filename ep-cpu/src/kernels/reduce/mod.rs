@@ -6,6 +6,7 @@
 //! costs nothing where memory is the limit.
 
 mod columns;
+mod extremes;
 mod fold;
 mod rows;
 mod sums;

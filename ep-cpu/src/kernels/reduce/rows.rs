@@ -1,7 +1,7 @@
 //! Reductions over the last axis.
 
 use super::fold::{Finish, Fold};
-use super::{CHUNK, room, sums};
+use super::{CHUNK, extremes, room, sums};
 use crate::isa::{Body, Isa};
 use crate::kernels::elem::Storage;
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
@@ -161,7 +161,12 @@ where
                 return;
             }
         }
-        isa.dispatch(Loops(&Chunks { src, reduced, first, of, count, out }, PhantomData::<F>));
+        let chunks = Chunks { src, reduced, first, of, count, out };
+        // SAFETY: what the chunks are made with.
+        if F::END.is_some_and(|end| unsafe { extremes::run(isa, end, &chunks) }) {
+            return;
+        }
+        isa.dispatch(Loops(&chunks, PhantomData::<F>));
     };
     let store = |row: usize, acc: F::Acc| {
         // SAFETY: `row < outer`, written by one task.

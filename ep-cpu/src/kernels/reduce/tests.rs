@@ -188,7 +188,60 @@ fn sums_of_rows_of_all_lengths() {
     }
 }
 
-/// The same beside other columns, where the rows added first depend on how many there are.
+/// The least and the greatest of rows of every length up to some vectors, and of such a rest behind a whole chunk, the last row
+/// at the end of its memory and the first at the beginning: wherever they are, and NaN wherever one is.
+#[test]
+fn extremes_of_rows_of_all_lengths() {
+    let mut rng = Rng::new();
+    let lengths = (rows::SHORT..200).chain((1..70).step_by(3).map(|rest| CHUNK + rest));
+    for (cols, end) in lengths.flat_map(|cols| [(cols, false), (cols, true)]) {
+        let specials = [None, Some(f64::NAN), Some(f64::NEG_INFINITY), Some(f64::INFINITY)];
+        let outer = if cols < CHUNK { 2 * specials.len() } else { 1 };
+        // Small integers are exact in every dtype, and so are their ends.
+        let values = |rng: &mut Rng, special: Option<f64>| -> Vec<f64> {
+            let mut values: Vec<f64> = (0..cols).map(|_| (rng.next() % 201) as f64 - 100.0).collect();
+            let at = |rng: &mut Rng| rng.next() as usize % cols;
+            (values[at(rng)], values[at(rng)]) = (120.0, -120.0);
+            if let Some(special) = special {
+                let at = if cols > CHUNK { cols - 1 } else { at(rng) };
+                values[at] = special;
+            }
+            values
+        };
+        let table: Vec<Vec<f64>> =
+            (0..outer).map(|row| values(&mut rng, specials[(row + cols) % specials.len()])).collect();
+        for row in rows().filter(|r| [MAX, MIN].contains(&r.op) && DType::FLOAT.contains(&r.src)) {
+            let data = Data::new(row.src, table.iter().flatten().map(|&x| Number::Real(x)));
+            let src = between_pages(data.bytes.len(), end);
+            // SAFETY: there is room for them.
+            unsafe { src.copy_from_nonoverlapping(data.bytes.as_ptr(), data.bytes.len()) };
+            let bytes = outer * row.dst.size().unwrap();
+            for isa in Isa::available() {
+                let mut out = Guarded::<u64>::new(bytes.div_ceil(8));
+                let args = ReduceArgs {
+                    outer,
+                    reduced: cols,
+                    inner: 1,
+                    src: src.cast_const(),
+                    dst: out.ptr().cast(),
+                };
+                // SAFETY: both sides have these sizes.
+                unsafe { (row.kernel)(isa, &Threads(1), &args) }.unwrap();
+                let got = Data { dtype: row.dst, bytes: bytes_of(out.written(), bytes) };
+                for (i, values) in table.iter().enumerate() {
+                    let better = |a: f64, b: f64| if row.op == MAX { a.max(b) } else { a.min(b) };
+                    let nan = values.iter().any(|x| x.is_nan());
+                    let want = if nan { f64::NAN } else { values.iter().copied().reduce(better).unwrap() };
+                    let got = got.get(i).re();
+                    let what = format!("{} {} of {cols}, {isa}", OPS[row.op], row.src);
+                    assert!(got == want || (nan && got.is_nan()), "{what}: {got}, not {want}");
+                }
+            }
+        }
+    }
+}
+
+/// Sums of four beside other columns, where the rows added first depend on how many there are.
 #[test]
 fn sums_of_four_rows_lose_nothing() {
     let sum = rows().find(|r| OPS[r.op] == "sum" && r.src == DType::F32 && r.dst == DType::F32).unwrap();

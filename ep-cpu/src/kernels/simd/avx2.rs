@@ -186,6 +186,16 @@ macro_rules! vector {
             }
 
             #[inline(always)]
+            fn lesser(self, other: Self) -> Self {
+                x!($v($min(self.0, other.0)))
+            }
+
+            #[inline(always)]
+            fn greater(self, other: Self) -> Self {
+                x!($v($max(self.0, other.0)))
+            }
+
+            #[inline(always)]
             fn scale(self, n: Self) -> Self {
                 // In two steps, since 2^n alone may be out of range.
                 let rounder = Self::splat(Self::ROUNDER);

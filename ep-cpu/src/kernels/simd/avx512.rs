@@ -164,6 +164,16 @@ macro_rules! vector {
             }
 
             #[inline(always)]
+            fn lesser(self, other: Self) -> Self {
+                x!($v($min(self.0, other.0)))
+            }
+
+            #[inline(always)]
+            fn greater(self, other: Self) -> Self {
+                x!($v($max(self.0, other.0)))
+            }
+
+            #[inline(always)]
             fn scale(self, n: Self) -> Self {
                 x!($v($scalef(self.0, n.0)))
             }

@@ -155,6 +155,10 @@ pub(crate) trait Vector:
     fn at_most(self, bound: f64) -> Self;
     /// The greater; `self` if either is NaN.
     fn at_least(self, bound: f64) -> Self;
+    /// The smaller; `other` if either is NaN.
+    fn lesser(self, other: Self) -> Self;
+    /// The greater; `other` if either is NaN.
+    fn greater(self, other: Self) -> Self;
     /// `self * 2^n` rounded once, for an integral `n` within twice the exponent range.
     fn scale(self, n: Self) -> Self;
     /// For a sum with [`Self::ROUNDER`]: 2 to the integer in its low bits, within the range of normal numbers.

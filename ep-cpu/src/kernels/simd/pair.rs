@@ -144,6 +144,16 @@ impl<V: Vector> Vector for Pair<V> {
     }
 
     #[inline(always)]
+    fn lesser(self, other: Self) -> Self {
+        Pair(self.0.lesser(other.0), self.1.lesser(other.1))
+    }
+
+    #[inline(always)]
+    fn greater(self, other: Self) -> Self {
+        Pair(self.0.greater(other.0), self.1.greater(other.1))
+    }
+
+    #[inline(always)]
     fn scale(self, n: Self) -> Self {
         Pair(self.0.scale(n.0), self.1.scale(n.1))
     }

@@ -128,6 +128,16 @@ macro_rules! one {
             }
 
             #[inline(always)]
+            fn lesser(self, other: Self) -> Self {
+                if self.0 < other.0 { self } else { other }
+            }
+
+            #[inline(always)]
+            fn greater(self, other: Self) -> Self {
+                if self.0 > other.0 { self } else { other }
+            }
+
+            #[inline(always)]
             fn scale(self, n: Self) -> Self {
                 const ROUNDER: $t = <One<$t> as Vector>::ROUNDER as $t;
                 // In two steps, since 2^n alone may be out of range.

@@ -1,0 +1,221 @@
+//! The least and greatest of floating-point numbers over the last axis, by vectors: what the compiler makes of the loops in
+//! `rows` is no longer bound by memory, for the sake of NaN, which has to come through, and converts halves one by one.
+
+use super::CHUNK;
+use super::fold::{End, Ends};
+use super::rows::{AHEAD, Chunks};
+use crate::isa::{Isa, Level};
+use crate::kernels::num::{Float, Number};
+use crate::kernels::simd::{self, Kernel, Lanes, MAX_LANES, Mask, Single, Vector};
+use crate::kernels::sink::prefetch;
+use crate::kernels::stream::{Walk, walk};
+use half::{bf16, f16};
+use std::any::TypeId;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+/// Combines what `chunks` says, where that is faster than loops: whether it did.
+///
+/// # Safety
+/// What is said of [`Chunks`].
+pub(super) unsafe fn run<S: 'static, A: 'static>(isa: Isa, end: End, chunks: &Chunks<S, A>) -> bool {
+    if isa.level() == Level::Baseline {
+        return false;
+    }
+    let &Chunks { src, reduced, first, of, count, out } = chunks;
+    let types = (TypeId::of::<S>(), TypeId::of::<A>());
+    macro_rules! of_types {
+        ($($s:ty, $a:ty;)*) => {
+            $(if types == (TypeId::of::<$s>(), TypeId::of::<$a>()) {
+                let chunks = &Chunks::<$s, $a> { src: src.cast(), reduced, first, of, count, out: out.cast() };
+                match end {
+                    End::Least => simd::dispatch(isa, Extremes::<$s, $a, Least>(chunks, PhantomData)),
+                    End::Greatest => simd::dispatch(isa, Extremes::<$s, $a, Greatest>(chunks, PhantomData)),
+                }
+                return true;
+            })*
+        };
+    }
+    of_types! { f32, f32; f16, f32; bf16, f32; f64, f64; }
+    false
+}
+
+/// Which of two numbers counts.
+trait Choice: 'static {
+    /// What loses to every number.
+    const WORST: f64;
+    /// The one that counts; `b` if either is NaN.
+    fn better<V: Vector>(a: V, b: V) -> V;
+    /// The one that counts of many.
+    fn over<A: Ends>(all: &[A]) -> A;
+}
+
+struct Least;
+struct Greatest;
+
+impl Choice for Least {
+    const WORST: f64 = f64::INFINITY;
+
+    #[inline(always)]
+    fn better<V: Vector>(a: V, b: V) -> V {
+        a.lesser(b)
+    }
+
+    #[inline(always)]
+    fn over<A: Ends>(all: &[A]) -> A {
+        let mut best = A::HIGHEST;
+        for &x in all {
+            best = Number::min(best, x);
+        }
+        best
+    }
+}
+
+impl Choice for Greatest {
+    const WORST: f64 = f64::NEG_INFINITY;
+
+    #[inline(always)]
+    fn better<V: Vector>(a: V, b: V) -> V {
+        a.greater(b)
+    }
+
+    #[inline(always)]
+    fn over<A: Ends>(all: &[A]) -> A {
+        let mut best = A::LOWEST;
+        for &x in all {
+            best = Number::max(best, x);
+        }
+        best
+    }
+}
+
+/// Elements in memory that become lanes of `V`.
+trait Source<V: Vector>: Copy {
+    /// # Safety
+    /// `p` is readable for a vector of elements.
+    unsafe fn vector(p: *const Self) -> V;
+}
+
+impl<V: Single> Source<V> for f32 {
+    #[inline(always)]
+    unsafe fn vector(p: *const f32) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(p) }
+    }
+}
+
+impl<V: Single> Source<V> for f16 {
+    #[inline(always)]
+    unsafe fn vector(p: *const f16) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_f16(p) }
+    }
+}
+
+impl<V: Single> Source<V> for bf16 {
+    #[inline(always)]
+    unsafe fn vector(p: *const bf16) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_bf16(p) }
+    }
+}
+
+impl<V: Vector<Elem = f64>> Source<V> for f64 {
+    #[inline(always)]
+    unsafe fn vector(p: *const f64) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(p) }
+    }
+}
+
+struct Extremes<'a, S, A, C>(&'a Chunks<S, A>, PhantomData<C>);
+
+macro_rules! kernels {
+    ($($s:ty, $a:ty, $lanes:ident;)*) => {
+        $(impl<C: Choice> Kernel for Extremes<'_, $s, $a, C> {
+            #[inline(always)]
+            fn run<L: Lanes>(self) {
+                // SAFETY: what a `Chunks` is made with.
+                unsafe { each::<L::$lanes, $s, $a, C>(self.0) }
+            }
+        })*
+    };
+}
+kernels! { f32, f32, F32; f16, f32, F32; bf16, f32, F32; f64, f64, F64; }
+
+/// # Safety
+/// What is said of [`Chunks`]; called inside of [`simd::dispatch`].
+#[inline(always)]
+unsafe fn each<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>(chunks: &Chunks<S, A>) {
+    let (mut row, mut chunk) = (chunks.src, chunks.first);
+    for i in 0..chunks.count {
+        let start = chunk * CHUNK;
+        let count = CHUNK.min(chunks.reduced - start);
+        // SAFETY: the caller's promise.
+        unsafe {
+            chunks.out.add(i).write(extreme::<V, S, A, C>(row.add(start), count));
+            chunk += 1;
+            if chunk == chunks.of {
+                (row, chunk) = (row.add(chunks.reduced), 0);
+            }
+        }
+    }
+}
+
+/// The extreme of `count` elements, of which there is at least one; NaN if one of them is.
+///
+/// # Safety
+/// `src` is readable for them.
+#[inline(always)]
+unsafe fn extreme<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>(
+    src: *const S,
+    count: usize,
+) -> A {
+    let lanes = V::LANES;
+    let worst = V::splat(C::WORST);
+    let (mut a, mut b, mut c, mut d) = (worst, worst, worst, worst);
+    // NaN is looked for apart: the extreme of a number and NaN is the number here, or NaN, by their order.
+    let (mut nan, mut other) = (worst.is_nan(), worst.is_nan());
+    let ahead = walk() == Walk::Pages;
+    let mut at = 0;
+    // SAFETY: all indices are less than `count`; an array has room for a vector.
+    unsafe {
+        while at + 4 * lanes <= count {
+            let from = src.add(at);
+            if ahead {
+                prefetch(from.cast::<u8>().wrapping_add(AHEAD), 4 * lanes * size_of::<S>());
+            }
+            let (p, q) = (S::vector(from), S::vector(from.add(lanes)));
+            let (r, s) = (S::vector(from.add(2 * lanes)), S::vector(from.add(3 * lanes)));
+            nan = nan | p.is_nan() | q.is_nan();
+            other = other | r.is_nan() | s.is_nan();
+            (a, b) = (C::better(p, a), C::better(q, b));
+            (c, d) = (C::better(r, c), C::better(s, d));
+            at += 4 * lanes;
+        }
+        while at + lanes <= count {
+            let p = S::vector(src.add(at));
+            nan = nan | p.is_nan();
+            a = C::better(p, a);
+            at += lanes;
+        }
+        if at < count {
+            // The last ones again, where there are as many as a vector has; else the first one in place of what is missing.
+            let p = if count >= lanes {
+                S::vector(src.add(count - lanes))
+            } else {
+                let mut elements = [src.read(); MAX_LANES];
+                std::ptr::copy_nonoverlapping(src, elements.as_mut_ptr(), count);
+                S::vector(elements.as_ptr())
+            };
+            nan = nan | p.is_nan();
+            a = C::better(p, a);
+        }
+        if (nan | other).any() {
+            return A::of(f64::NAN);
+        }
+        let mut each = [const { MaybeUninit::<A>::uninit() }; MAX_LANES];
+        C::better(C::better(a, b), C::better(c, d)).store(each.as_mut_ptr().cast());
+        C::over(std::slice::from_raw_parts(each.as_ptr().cast(), lanes))
+    }
+}
