@@ -1,5 +1,5 @@
 //! The least and greatest of floating-point numbers over the last axis, by vectors: what the compiler makes of the loops in
-//! `rows` is no longer bound by memory, for the sake of NaN, which has to come through, and converts halves one by one.
+//! `rows`, where NaN has to come through, takes longer than memory does, and it converts halves without the instructions for that.
 
 use super::CHUNK;
 use super::fold::{End, Ends};
@@ -42,7 +42,7 @@ pub(super) unsafe fn run<S: 'static, A: 'static>(isa: Isa, end: End, chunks: &Ch
 
 /// Which of two numbers counts.
 trait Choice: 'static {
-    /// What loses to every number.
+    /// What no number loses to.
     const WORST: f64;
     /// The one that counts; `b` if either is NaN.
     fn better<V: Vector>(a: V, b: V) -> V;
@@ -174,11 +174,11 @@ unsafe fn extreme<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>
     let lanes = V::LANES;
     let worst = V::splat(C::WORST);
     let (mut a, mut b, mut c, mut d) = (worst, worst, worst, worst);
-    // NaN is looked for apart: the extreme of a number and NaN is the number here, or NaN, by their order.
+    // NaN is looked for apart: in this order it loses to what there was.
     let (mut nan, mut other) = (worst.is_nan(), worst.is_nan());
     let ahead = walk() == Walk::Pages;
     let mut at = 0;
-    // SAFETY: all indices are less than `count`; an array has room for a vector.
+    // SAFETY: all indices are less than `count`; an array has room for a vector, and `lanes` elements once one is stored.
     unsafe {
         while at + 4 * lanes <= count {
             let from = src.add(at);
@@ -214,8 +214,8 @@ unsafe fn extreme<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>
         if (nan | other).any() {
             return A::of(f64::NAN);
         }
-        let mut each = [const { MaybeUninit::<A>::uninit() }; MAX_LANES];
-        C::better(C::better(a, b), C::better(c, d)).store(each.as_mut_ptr().cast());
-        C::over(std::slice::from_raw_parts(each.as_ptr().cast(), lanes))
+        let mut found = [const { MaybeUninit::<A>::uninit() }; MAX_LANES];
+        C::better(C::better(a, b), C::better(c, d)).store(found.as_mut_ptr().cast());
+        C::over(std::slice::from_raw_parts(found.as_ptr().cast(), lanes))
     }
 }

@@ -197,14 +197,16 @@ fn extremes_of_rows_of_all_lengths() {
     for (cols, end) in lengths.flat_map(|cols| [(cols, false), (cols, true)]) {
         let specials = [None, Some(f64::NAN), Some(f64::NEG_INFINITY), Some(f64::INFINITY)];
         let outer = if cols < CHUNK { 2 * specials.len() } else { 1 };
-        // Small integers are exact in every dtype, and so are their ends.
+        // Small integers are exact in every dtype, and so are their ends. Where all have one sign, 0 would be seen. What
+        // counts is in the rest behind a chunk, if there is one.
         let values = |rng: &mut Rng, special: Option<f64>| -> Vec<f64> {
-            let mut values: Vec<f64> = (0..cols).map(|_| (rng.next() % 201) as f64 - 100.0).collect();
-            let at = |rng: &mut Rng| rng.next() as usize % cols;
-            (values[at(rng)], values[at(rng)]) = (120.0, -120.0);
+            let shift = [0.0, -130.0, 130.0][rng.next() as usize % 3];
+            let mut values: Vec<f64> = (0..cols).map(|_| shift + (rng.next() % 201) as f64 - 100.0).collect();
+            let first = cols / CHUNK * CHUNK;
+            let at = |rng: &mut Rng| first + rng.next() as usize % (cols - first);
+            values[at(rng)] = shift + [101.0, -101.0][rng.next() as usize % 2];
             if let Some(special) = special {
-                let at = if cols > CHUNK { cols - 1 } else { at(rng) };
-                values[at] = special;
+                values[at(rng)] = special;
             }
             values
         };
