@@ -154,16 +154,6 @@ macro_rules! vector {
             }
 
             #[inline(always)]
-            fn at_most(self, bound: f64) -> Self {
-                x!($v($min(Self::splat(bound).0, self.0)))
-            }
-
-            #[inline(always)]
-            fn at_least(self, bound: f64) -> Self {
-                x!($v($max(Self::splat(bound).0, self.0)))
-            }
-
-            #[inline(always)]
             fn lesser(self, other: Self) -> Self {
                 x!($v($min(self.0, other.0)))
             }

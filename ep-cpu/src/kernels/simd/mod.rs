@@ -152,9 +152,15 @@ pub(crate) trait Vector:
     /// `a` where the mask is true, `b` elsewhere.
     fn select(mask: Self::Mask, a: Self, b: Self) -> Self;
     /// The smaller; `self` if either is NaN.
-    fn at_most(self, bound: f64) -> Self;
+    #[inline(always)]
+    fn at_most(self, bound: f64) -> Self {
+        Self::splat(bound).lesser(self)
+    }
     /// The greater; `self` if either is NaN.
-    fn at_least(self, bound: f64) -> Self;
+    #[inline(always)]
+    fn at_least(self, bound: f64) -> Self {
+        Self::splat(bound).greater(self)
+    }
     /// The smaller; `other` if either is NaN.
     fn lesser(self, other: Self) -> Self;
     /// The greater; `other` if either is NaN.

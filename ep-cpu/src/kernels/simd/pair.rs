@@ -134,16 +134,6 @@ impl<V: Vector> Vector for Pair<V> {
     }
 
     #[inline(always)]
-    fn at_most(self, bound: f64) -> Self {
-        Pair(self.0.at_most(bound), self.1.at_most(bound))
-    }
-
-    #[inline(always)]
-    fn at_least(self, bound: f64) -> Self {
-        Pair(self.0.at_least(bound), self.1.at_least(bound))
-    }
-
-    #[inline(always)]
     fn lesser(self, other: Self) -> Self {
         Pair(self.0.lesser(other.0), self.1.lesser(other.1))
     }

@@ -118,16 +118,6 @@ macro_rules! one {
             }
 
             #[inline(always)]
-            fn at_most(self, bound: f64) -> Self {
-                if (bound as $t) < self.0 { One(bound as $t) } else { self }
-            }
-
-            #[inline(always)]
-            fn at_least(self, bound: f64) -> Self {
-                if (bound as $t) > self.0 { One(bound as $t) } else { self }
-            }
-
-            #[inline(always)]
             fn lesser(self, other: Self) -> Self {
                 if self.0 < other.0 { self } else { other }
             }
