@@ -11,6 +11,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The architecture of a GPU: its compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -237,7 +238,10 @@ fn compile(nvrtc: &Nvrtc, spec: &Spec, arch: Arch) -> Result<Vec<u8>> {
         headers: &digest(spec.source).1,
         options: &options,
     };
-    nvrtc.compile(input, arch).map_err(|e| e.context(spec))
+    let begun = Instant::now();
+    let code = nvrtc.compile(input, arch).map_err(|e| e.context(spec))?;
+    tracing::debug!("{spec} compiled for {arch} in {} ms", begun.elapsed().as_millis());
+    Ok(code)
 }
 
 #[cfg(test)]

@@ -145,6 +145,10 @@ pub fn rows(rows: &mut Vec<Row>) {
         reduce("all", DType::BOOL, DType::BOOL, 1001, 777, 1),
         reduce("sum", DType::I64, DType::I64, 33, 129, 257),
         reduce("max", f16, f16, 33, 129, 257),
+        reduce("sum", f16, f16, 4096, 1024, 1),
+        reduce("sum", f16, f16, 64, 1024, 512),
+        reduce("sum", bf16, bf16, 4096, 1024, 1),
+        reduce("sum", bf16, bf16, 64, 1024, 512),
         reduce("argmax", F32, DType::I64, 1001, 777, 1),
         reduce("argmin", F32, DType::I64, 33, 129, 257),
     ];

@@ -1,10 +1,11 @@
 //! Reductions over an axis that is not the last: columns side by side.
 
 use super::fold::{Finish, Fold};
-use super::{Cut, STRIP, room};
-use crate::isa::{Body, Isa};
-use crate::kernels::elem::Storage;
+use super::{Cut, STRIP, extremes, room};
+use crate::isa::{Isa, Level};
+use crate::kernels::elem::{GROUP, Storage};
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
+use crate::kernels::simd::{self, Kernel, Lanes};
 use crate::kernels::sink::prefetch;
 use crate::kernels::stream::{Walk, walk};
 use ep_core::Result;
@@ -20,22 +21,22 @@ struct Steps<'a, S, A, F> {
     steps: usize,
     stride: usize,
     acc: &'a mut [A],
+    /// Whether [`extremes`] are found by vectors.
+    vectors: bool,
     fold: PhantomData<F>,
 }
 
-impl<S: Storage, F: Fold<S::Value>> Body for Steps<'_, S, F::Acc, F> {
-    type Out = ();
-
+impl<S: Storage, F: Fold<S::Value>> Kernel for Steps<'_, S, F::Acc, F> {
     #[inline(always)]
-    fn run(mut self) {
-        self.combine::<true>();
+    fn run<L: Lanes>(mut self) {
+        self.combine::<L, true>();
         if F::FOUR {
             let mut lost = false;
             for acc in self.acc.iter() {
                 lost |= F::is_lost(*acc);
             }
             if lost {
-                self.combine::<false>();
+                self.combine::<L, false>();
             }
         }
     }
@@ -44,16 +45,18 @@ impl<S: Storage, F: Fold<S::Value>> Body for Steps<'_, S, F::Acc, F> {
 impl<S: Storage, F: Fold<S::Value>> Steps<'_, S, F::Acc, F> {
     /// With `FOUR`, by way of [`Fold::four`] where that is cheaper.
     #[inline(always)]
-    fn combine<const FOUR: bool>(&mut self) {
+    fn combine<L: Lanes, const FOUR: bool>(&mut self) {
         self.acc.fill(F::START);
         let fours = if FOUR && F::FOUR { self.steps - self.steps % 4 } else { 0 };
         for step in (0..fours).step_by(4) {
             // SAFETY: the maker of `self` promises `steps` rows of `acc.len()` elements, `stride` apart.
-            unsafe { take_four::<S, F>(self.acc, self.src.add(step * self.stride), self.stride) };
+            unsafe {
+                take_four::<L, S, F>(self.vectors, self.acc, self.src.add(step * self.stride), self.stride)
+            };
         }
         for step in fours..self.steps {
             // SAFETY: as above.
-            unsafe { take_one::<S, F>(self.acc, self.src.add(step * self.stride)) };
+            unsafe { take_one::<L, S, F>(self.vectors, self.acc, self.src.add(step * self.stride)) };
         }
     }
 }
@@ -63,8 +66,26 @@ impl<S: Storage, F: Fold<S::Value>> Steps<'_, S, F::Acc, F> {
 /// # Safety
 /// `row` is readable for `acc.len()` elements.
 #[inline(always)]
-unsafe fn take_one<S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], row: *const S) {
-    for (i, acc) in acc.iter_mut().enumerate() {
+unsafe fn take_one<L: Lanes, S: Storage, F: Fold<S::Value>>(
+    vectors: bool,
+    acc: &mut [F::Acc],
+    row: *const S,
+) {
+    let mut done = 0;
+    if let (true, Some(end)) = (vectors, F::END) {
+        // SAFETY: the caller's promise.
+        done = unsafe { extremes::columns::<L, S, F::Acc>(end, acc, row, 1, 0) };
+    } else if S::BULK {
+        for acc in acc.chunks_exact_mut(GROUP) {
+            // SAFETY: the caller's promise: a group of the row.
+            let values = unsafe { S::load_group::<L>(row.add(done)) };
+            for (acc, value) in acc.iter_mut().zip(values.0) {
+                *acc = F::take(*acc, value);
+            }
+            done += GROUP;
+        }
+    }
+    for (i, acc) in acc.iter_mut().enumerate().skip(done) {
         // SAFETY: the caller's promise.
         *acc = F::take(*acc, unsafe { row.add(i).read() }.load());
     }
@@ -73,7 +94,12 @@ unsafe fn take_one<S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], row: *cons
 /// # Safety
 /// `row` is readable for `acc.len()` elements, and so are the three rows `stride` apart behind it.
 #[inline(always)]
-unsafe fn take_four<S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], row: *const S, stride: usize) {
+unsafe fn take_four<L: Lanes, S: Storage, F: Fold<S::Value>>(
+    vectors: bool,
+    acc: &mut [F::Acc],
+    row: *const S,
+    stride: usize,
+) {
     let blocks = acc.len().div_ceil(BLOCK);
     let straight = walk() == Walk::Straight;
     let mut ahead = (0, 0);
@@ -86,7 +112,29 @@ unsafe fn take_four<S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], row: *con
             let next = row.wrapping_add((4 + step) * stride + block * BLOCK);
             prefetch(next.cast(), BLOCK * size_of::<S>());
         }
-        for (i, acc) in acc.iter_mut().enumerate() {
+        let mut done = 0;
+        if let (true, Some(end)) = (vectors, F::END) {
+            // SAFETY: the caller's promise, of the columns of this block.
+            done = unsafe { extremes::columns::<L, S, F::Acc>(end, acc, at, 4, stride) };
+        } else if S::BULK {
+            for acc in acc.chunks_exact_mut(GROUP) {
+                let from = at.wrapping_add(done);
+                // SAFETY: the caller's promise: a group of each of the four rows.
+                let (a, b, c, d) = unsafe {
+                    (
+                        S::load_group::<L>(from),
+                        S::load_group::<L>(from.add(stride)),
+                        S::load_group::<L>(from.add(2 * stride)),
+                        S::load_group::<L>(from.add(3 * stride)),
+                    )
+                };
+                for (i, acc) in acc.iter_mut().enumerate() {
+                    *acc = F::take(*acc, F::four([a.0[i], b.0[i], c.0[i], d.0[i]]));
+                }
+                done += GROUP;
+            }
+        }
+        for (i, acc) in acc.iter_mut().enumerate().skip(done) {
             // SAFETY: the caller's promise; `block * BLOCK + i` is below the length.
             let four = unsafe {
                 F::four([
@@ -118,6 +166,7 @@ where
     let strips = cut.width.div_ceil(STRIP);
     let (units, chunks) = (outer * strips, cut.chunks());
     let width_of = |unit: usize| STRIP.min(cut.width - unit % strips * STRIP);
+    let vectors = isa.level() != Level::Baseline;
     // Combines one chunk of a unit into `acc`, whatever that was.
     let chunk = |unit: usize, c: usize, acc: &mut [F::Acc]| {
         let (o, column) = (unit / strips, unit % strips * STRIP);
@@ -125,7 +174,10 @@ where
         let steps = cut.chunk.min(cut.steps - first);
         // SAFETY: rows of outer index `o`, which the caller promises.
         let start = unsafe { src.get().add(o * reduced * inner + first * cut.stride + column) };
-        isa.dispatch(Steps::<S, F::Acc, F> { src: start, steps, stride: cut.stride, acc, fold: PhantomData });
+        simd::dispatch(
+            isa,
+            Steps::<S, F::Acc, F> { src: start, steps, stride: cut.stride, acc, vectors, fold: PhantomData },
+        );
     };
     // Joins what a step has joined, takes the rows behind the last whole step, and stores.
     let store = |unit: usize, acc: &mut [F::Acc]| {

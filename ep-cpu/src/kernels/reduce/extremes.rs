@@ -1,12 +1,13 @@
-//! The least and greatest of floating-point numbers over the last axis, by vectors: what the compiler makes of the loops in
-//! `rows`, where NaN has to come through, takes longer than memory does, and it converts halves without the instructions for that.
+//! The least and greatest of floating-point numbers, by vectors: what the compiler makes of the loops in `rows` and `columns`,
+//! where NaN has to come through, takes longer than memory does, and it converts halves without the instructions for that.
 
 use super::CHUNK;
 use super::fold::{End, Ends};
 use super::rows::{AHEAD, Chunks};
+use super::source::Source;
 use crate::isa::{Isa, Level};
 use crate::kernels::num::{Float, Number};
-use crate::kernels::simd::{self, Kernel, Lanes, MAX_LANES, Mask, Single, Vector};
+use crate::kernels::simd::{self, Kernel, Lanes, MAX_LANES, Mask, Vector};
 use crate::kernels::sink::prefetch;
 use crate::kernels::stream::{Walk, walk};
 use half::{bf16, f16};
@@ -38,6 +39,65 @@ pub(super) unsafe fn run<S: 'static, A: 'static>(isa: Isa, end: End, chunks: &Ch
     }
     of_types! { f32, f32; f16, f32; bf16, f32; f64, f64; }
     false
+}
+
+/// Combines `count` rows `stride` apart with what was found of their columns, as far as there are whole vectors of them: how many
+/// columns that was, none of other types than floating-point numbers.
+///
+/// # Safety
+/// Each of the rows is readable for `acc.len()` elements; called inside of [`simd::dispatch`] at this level.
+#[inline(always)]
+pub(super) unsafe fn columns<L: Lanes, S: 'static, A: 'static>(
+    end: End,
+    acc: &mut [A],
+    row: *const S,
+    count: usize,
+    stride: usize,
+) -> usize {
+    let types = (TypeId::of::<S>(), TypeId::of::<A>());
+    let (n, acc) = (acc.len(), acc.as_mut_ptr());
+    macro_rules! of_types {
+        ($($s:ty, $a:ty, $lanes:ident;)*) => {
+            $(if types == (TypeId::of::<$s>(), TypeId::of::<$a>()) {
+                let (acc, row) = (acc.cast::<$a>(), row.cast::<$s>());
+                // SAFETY: the caller's promise; these are the types.
+                return unsafe {
+                    match end {
+                        End::Least => side_by_side::<L::$lanes, $s, Least>(acc, n, row, count, stride),
+                        End::Greatest => side_by_side::<L::$lanes, $s, Greatest>(acc, n, row, count, stride),
+                    }
+                };
+            })*
+        };
+    }
+    of_types! { f32, f32, F32; f16, f32, F32; bf16, f32, F32; f64, f64, F64; }
+    0
+}
+
+/// # Safety
+/// `acc` is valid for `n` elements, and each of the rows readable for as many; called inside of [`simd::dispatch`].
+#[inline(always)]
+unsafe fn side_by_side<V: Vector, S: Source<V>, C: Choice>(
+    acc: *mut V::Elem,
+    n: usize,
+    row: *const S,
+    count: usize,
+    stride: usize,
+) -> usize {
+    let whole = n - n % V::LANES;
+    for at in (0..whole).step_by(V::LANES) {
+        // SAFETY: the caller's promise: a whole vector of each row, and of what was found.
+        unsafe {
+            let mut best = V::load(acc.add(at));
+            for r in 0..count {
+                let x = S::vector(row.add(r * stride + at));
+                // A NaN that was found stays, in this order.
+                best = V::select(x.is_nan(), x, C::better(x, best));
+            }
+            best.store(acc.add(at));
+        }
+    }
+    whole
 }
 
 /// Which of two numbers counts.
@@ -86,45 +146,6 @@ impl Choice for Greatest {
             best = Number::max(best, x);
         }
         best
-    }
-}
-
-/// Elements in memory that become lanes of `V`.
-trait Source<V: Vector>: Copy {
-    /// # Safety
-    /// `p` is readable for a vector of elements.
-    unsafe fn vector(p: *const Self) -> V;
-}
-
-impl<V: Single> Source<V> for f32 {
-    #[inline(always)]
-    unsafe fn vector(p: *const f32) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::load(p) }
-    }
-}
-
-impl<V: Single> Source<V> for f16 {
-    #[inline(always)]
-    unsafe fn vector(p: *const f16) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::load_f16(p) }
-    }
-}
-
-impl<V: Single> Source<V> for bf16 {
-    #[inline(always)]
-    unsafe fn vector(p: *const bf16) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::load_bf16(p) }
-    }
-}
-
-impl<V: Vector<Elem = f64>> Source<V> for f64 {
-    #[inline(always)]
-    unsafe fn vector(p: *const f64) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::load(p) }
     }
 }
 

@@ -10,6 +10,7 @@ mod columns;
 mod extremes;
 mod fold;
 mod rows;
+mod source;
 mod sums;
 #[cfg(test)]
 mod tests;

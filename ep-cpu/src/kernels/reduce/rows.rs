@@ -3,17 +3,17 @@
 use super::fold::{Finish, Fold};
 use super::{CHUNK, extremes, room, sums};
 use crate::isa::{Body, Isa};
-use crate::kernels::elem::Storage;
+use crate::kernels::elem::{self, Storage};
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
+use crate::kernels::simd::{self, Kernel, Lanes};
 use crate::kernels::sink::prefetch;
 use crate::kernels::stream::{Walk, walk};
 use ep_core::Result;
 use ep_core::parallel::Parallel;
-use std::any::TypeId;
 use std::marker::PhantomData;
 
 /// Values combined side by side: several vectors, which hides the latency of an addition.
-const LANES: usize = 32;
+const LANES: usize = elem::GROUP;
 /// Rows of fewer elements are taken [`GROUP`] at a time.
 pub(super) const SHORT: usize = 64;
 /// Short rows that are combined side by side.
@@ -42,11 +42,9 @@ pub(super) struct Chunks<S, A> {
 /// Combines chunks by loops.
 struct Loops<'a, S, A, F>(&'a Chunks<S, A>, PhantomData<F>);
 
-impl<S: Storage, F: Fold<S::Value>> Body for Loops<'_, S, F::Acc, F> {
-    type Out = ();
-
+impl<S: Storage, F: Fold<S::Value>> Kernel for Loops<'_, S, F::Acc, F> {
     #[inline(always)]
-    fn run(self) {
+    fn run<L: Lanes>(self) {
         let chunks = self.0;
         let (mut row, mut chunk) = (chunks.src, chunks.first);
         for i in 0..chunks.count {
@@ -55,9 +53,9 @@ impl<S: Storage, F: Fold<S::Value>> Body for Loops<'_, S, F::Acc, F> {
             // SAFETY: what a `Chunks` is made with.
             unsafe {
                 let at = row.add(start);
-                let mut acc = combine::<S, F, true>(at, count);
+                let mut acc = combine::<L, S, F, true>(at, count);
                 if F::FOUR && F::is_lost(acc) {
-                    acc = combine::<S, F, false>(at, count);
+                    acc = combine::<L, S, F, false>(at, count);
                 }
                 chunks.out.add(i).write(acc);
                 chunk += 1;
@@ -74,7 +72,10 @@ impl<S: Storage, F: Fold<S::Value>> Body for Loops<'_, S, F::Acc, F> {
 /// # Safety
 /// `src` is readable for them.
 #[inline(always)]
-unsafe fn combine<S: Storage, F: Fold<S::Value>, const FOUR: bool>(src: *const S, count: usize) -> F::Acc {
+unsafe fn combine<L: Lanes, S: Storage, F: Fold<S::Value>, const FOUR: bool>(
+    src: *const S,
+    count: usize,
+) -> F::Acc {
     // Only the loops of fixed length index these, so that they can be registers.
     let mut lanes = [F::START; LANES];
     let mut some = [F::START; PART];
@@ -87,6 +88,17 @@ unsafe fn combine<S: Storage, F: Fold<S::Value>, const FOUR: bool>(src: *const S
         while at < fours {
             if ahead {
                 prefetch(src.add(at).cast::<u8>().wrapping_add(AHEAD), 4 * LANES * size_of::<S>());
+            }
+            if S::BULK {
+                let from = src.add(at);
+                let (a, b) = (S::load_group::<L>(from), S::load_group::<L>(from.add(LANES)));
+                let (c, d) =
+                    (S::load_group::<L>(from.add(2 * LANES)), S::load_group::<L>(from.add(3 * LANES)));
+                for (i, lane) in lanes.iter_mut().enumerate() {
+                    *lane = F::take(*lane, F::four([a.0[i], b.0[i], c.0[i], d.0[i]]));
+                }
+                at += 4 * LANES;
+                continue;
             }
             for (i, lane) in lanes.iter_mut().enumerate() {
                 let first = src.add(at + i);
@@ -103,6 +115,14 @@ unsafe fn combine<S: Storage, F: Fold<S::Value>, const FOUR: bool>(src: *const S
         while at + LANES <= count {
             if ahead {
                 prefetch(src.add(at).cast::<u8>().wrapping_add(AHEAD), LANES * size_of::<S>());
+            }
+            if S::BULK {
+                let group = S::load_group::<L>(src.add(at));
+                for (lane, value) in lanes.iter_mut().zip(group.0) {
+                    *lane = F::take(*lane, value);
+                }
+                at += LANES;
+                continue;
             }
             for (i, lane) in lanes.iter_mut().enumerate() {
                 *lane = F::take(*lane, src.add(at + i).read().load());
@@ -153,20 +173,16 @@ where
         // SAFETY: chunks of the rows that the caller promises.
         let src = unsafe { src.get().add(unit / chunks * reduced) };
         let (first, of) = (unit % chunks, chunks);
-        let types = (TypeId::of::<S>(), TypeId::of::<F::Acc>());
-        if F::SUM && types == (TypeId::of::<f32>(), TypeId::of::<f64>()) {
-            let (src, out) = (src.cast(), out.cast());
-            // SAFETY: as above; these are the types.
-            if unsafe { sums::run(isa, &Chunks { src, reduced, first, of, count, out }) } {
-                return;
-            }
-        }
         let chunks = Chunks { src, reduced, first, of, count, out };
         // SAFETY: what the chunks are made with.
+        if F::SUM && unsafe { sums::run(isa, &chunks) } {
+            return;
+        }
+        // SAFETY: as above.
         if F::END.is_some_and(|end| unsafe { extremes::run(isa, end, &chunks) }) {
             return;
         }
-        isa.dispatch(Loops(&chunks, PhantomData::<F>));
+        simd::dispatch(isa, Loops(&chunks, PhantomData::<F>));
     };
     let store = |row: usize, acc: F::Acc| {
         // SAFETY: `row < outer`, written by one task.

@@ -1,12 +1,16 @@
-//! Sums of f32 over the last axis, by vectors: what the compiler makes of the loops in `rows` takes as long for the end
-//! of a row as for 200 of its elements.
+//! Sums of f32 and of halves over the last axis, by vectors: what the compiler makes of the loops in `rows` takes as long for the
+//! end of a row as for 200 of its elements, and twice as long for halves.
 
 use super::CHUNK;
 use super::rows::{AHEAD, Chunks};
+use super::source::Source;
 use crate::isa::{Isa, Level};
-use crate::kernels::simd::{self, Kernel, Lanes, Single, Vector};
+use crate::kernels::simd::{self, Kernel, Lanes, MAX_LANES, Single, Vector};
 use crate::kernels::sink::prefetch;
 use crate::kernels::stream::{Walk, walk};
+use half::{bf16, f16};
+use std::any::TypeId;
+use std::mem::MaybeUninit;
 
 /// The number of each lane, of the longest vectors.
 static NUMBERS: [f32; 16] = {
@@ -23,37 +27,59 @@ static NUMBERS: [f32; 16] = {
 ///
 /// # Safety
 /// What is said of [`Chunks`].
-pub(super) unsafe fn run(isa: Isa, chunks: &Chunks<f32, f64>) -> bool {
-    if isa.level() == Level::Baseline {
+pub(super) unsafe fn run<S: 'static, A: 'static>(isa: Isa, chunks: &Chunks<S, A>) -> bool {
+    if isa.level() == Level::Baseline || TypeId::of::<A>() != TypeId::of::<f64>() {
         return false;
     }
-    simd::dispatch(isa, Sums(chunks));
-    true
+    let &Chunks { src, reduced, first, of, count, out } = chunks;
+    macro_rules! of_types {
+        ($($s:ty),*) => {
+            $(if TypeId::of::<S>() == TypeId::of::<$s>() {
+                let (src, out) = (src.cast::<$s>(), out.cast());
+                simd::dispatch(isa, Sums(&Chunks { src, reduced, first, of, count, out }));
+                return true;
+            })*
+        };
+    }
+    of_types!(f32, f16, bf16);
+    false
 }
 
-struct Sums<'a>(&'a Chunks<f32, f64>);
+struct Sums<'a, S>(&'a Chunks<S, f64>);
 
-impl Kernel for Sums<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self) {
-        let chunks = self.0;
-        let (mut row, mut chunk) = (chunks.src, chunks.first);
-        for i in 0..chunks.count {
-            let start = chunk * CHUNK;
-            let count = CHUNK.min(chunks.reduced - start);
-            // SAFETY: what a `Chunks` is made with.
-            unsafe {
-                let at = row.add(start);
-                let mut sum = sum_of::<L, true>(at, count);
-                if !sum.is_finite() {
-                    // A sum of four may overflow where the whole does not.
-                    sum = sum_of::<L, false>(at, count);
-                }
-                chunks.out.add(i).write(sum);
-                chunk += 1;
-                if chunk == chunks.of {
-                    (row, chunk) = (row.add(chunks.reduced), 0);
-                }
+macro_rules! kernels {
+    ($($s:ty),*) => {
+        $(impl Kernel for Sums<'_, $s> {
+            #[inline(always)]
+            fn run<L: Lanes>(self) {
+                // SAFETY: what a `Chunks` is made with.
+                unsafe { each::<L, $s>(self.0) }
+            }
+        })*
+    };
+}
+kernels!(f32, f16, bf16);
+
+/// # Safety
+/// What is said of [`Chunks`]; called inside of [`simd::dispatch`].
+#[inline(always)]
+unsafe fn each<L: Lanes, S: Source<L::F32>>(chunks: &Chunks<S, f64>) {
+    let (mut row, mut chunk) = (chunks.src, chunks.first);
+    for i in 0..chunks.count {
+        let start = chunk * CHUNK;
+        let count = CHUNK.min(chunks.reduced - start);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let at = row.add(start);
+            let mut sum = sum_of::<L, S, true>(at, count);
+            if !sum.is_finite() {
+                // A sum of four may overflow where the whole does not.
+                sum = sum_of::<L, S, false>(at, count);
+            }
+            chunks.out.add(i).write(sum);
+            chunk += 1;
+            if chunk == chunks.of {
+                (row, chunk) = (row.add(chunks.reduced), 0);
             }
         }
     }
@@ -64,43 +90,52 @@ impl Kernel for Sums<'_> {
 /// # Safety
 /// `src` is readable for them.
 #[inline(always)]
-unsafe fn sum_of<L: Lanes, const FOUR: bool>(src: *const f32, count: usize) -> f64 {
+unsafe fn sum_of<L: Lanes, S: Source<L::F32>, const FOUR: bool>(src: *const S, count: usize) -> f64 {
     let lanes = L::F32::LANES;
     let zero = <L::F32 as Single>::Wide::splat(0.0);
     let (mut even, mut odd) = (zero, zero);
     let ahead = walk() == Walk::Pages;
     let mut at = 0;
-    // SAFETY: all indices are less than `count`; the numbers are of at least as many elements as a vector.
+    // SAFETY: all indices are less than `count`; the numbers and the array are of at least as many elements as a vector,
+    // and the array holds zeros, which all bits 0 are.
     unsafe {
         if FOUR {
             while at + 8 * lanes <= count {
                 let from = src.add(at);
                 if ahead {
-                    prefetch(from.cast::<u8>().wrapping_add(AHEAD), 8 * lanes * size_of::<f32>());
+                    prefetch(from.cast::<u8>().wrapping_add(AHEAD), 8 * lanes * size_of::<S>());
                 }
-                let first = (L::F32::load(from) + L::F32::load(from.add(2 * lanes)))
-                    + (L::F32::load(from.add(4 * lanes)) + L::F32::load(from.add(6 * lanes)));
-                let second = (L::F32::load(from.add(lanes)) + L::F32::load(from.add(3 * lanes)))
-                    + (L::F32::load(from.add(5 * lanes)) + L::F32::load(from.add(7 * lanes)));
+                let first = (S::vector(from) + S::vector(from.add(2 * lanes)))
+                    + (S::vector(from.add(4 * lanes)) + S::vector(from.add(6 * lanes)));
+                let second = (S::vector(from.add(lanes)) + S::vector(from.add(3 * lanes)))
+                    + (S::vector(from.add(5 * lanes)) + S::vector(from.add(7 * lanes)));
                 even = even + first.widen();
                 odd = odd + second.widen();
                 at += 8 * lanes;
             }
         }
         while at + 2 * lanes <= count {
-            even = even + L::F32::load(src.add(at)).widen();
-            odd = odd + L::F32::load(src.add(at + lanes)).widen();
+            even = even + S::vector(src.add(at)).widen();
+            odd = odd + S::vector(src.add(at + lanes)).widen();
             at += 2 * lanes;
         }
         if at + lanes <= count {
-            even = even + L::F32::load(src.add(at)).widen();
+            even = even + S::vector(src.add(at)).widen();
             at += lanes;
         }
         if at < count {
             let rest = count - at;
-            let inside = L::F32::load(NUMBERS.as_ptr()).lt(L::F32::splat(rest as f64));
-            let part = L::F32::load_part(src.add(at), rest);
-            odd = odd + L::F32::select(inside, part, L::F32::splat(0.0)).widen();
+            let numbers = L::F32::load(NUMBERS.as_ptr());
+            odd = odd
+                + if count >= lanes {
+                    // The last ones again, without those that were.
+                    let fresh = L::F32::splat((lanes - rest) as f64).le(numbers);
+                    L::F32::select(fresh, S::vector(src.add(count - lanes)), L::F32::splat(0.0)).widen()
+                } else {
+                    let mut elements = [const { MaybeUninit::<S>::zeroed() }; MAX_LANES];
+                    src.copy_to_nonoverlapping(elements.as_mut_ptr().cast(), count);
+                    S::vector(elements.as_ptr().cast()).widen()
+                };
         }
         L::F32::total(even + odd)
     }

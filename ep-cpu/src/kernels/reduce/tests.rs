@@ -152,36 +152,85 @@ fn sums_of_four_lose_nothing() {
     }
 }
 
-/// Rows of every length up to some vectors of four, the last one at the end of its memory and the first at the
-/// beginning, beside plain sums in f64.
+/// Launches on elements whose last one is at the end of its memory, or whose first one at the beginning.
+fn launch_between_pages(
+    row: &Row,
+    [outer, reduced, inner]: [usize; 3],
+    data: &Data,
+    end: bool,
+    isa: Isa,
+) -> Data {
+    let src = between_pages(data.bytes.len(), end);
+    // SAFETY: there is room for them.
+    unsafe { src.copy_from_nonoverlapping(data.bytes.as_ptr(), data.bytes.len()) };
+    let bytes = outer * inner * row.dst.size().unwrap();
+    let mut out = Guarded::<u64>::new(bytes.div_ceil(8));
+    let args = ReduceArgs { outer, reduced, inner, src: src.cast_const(), dst: out.ptr().cast() };
+    // SAFETY: both sides have these sizes.
+    unsafe { (row.kernel)(isa, &Threads(1), &args) }.unwrap();
+    Data { dtype: row.dst, bytes: bytes_of(out.written(), bytes) }
+}
+
+/// Rows of every length up to some vectors of four, and of such a rest behind a whole chunk, beside plain sums in f64.
 #[test]
 fn sums_of_rows_of_all_lengths() {
     let mut rng = Rng::new();
-    let row = rows().find(|r| OPS[r.op] == "sum" && r.src == DType::F32 && r.dst == DType::F32).unwrap();
-    for cols in rows::SHORT..300 {
+    let to_f32 = |r: &&Row| r.op == SUM && r.dst == DType::F32;
+    for cols in (rows::SHORT..300).chain((1..35).step_by(3).map(|rest| CHUNK + rest)) {
         // Past the rows that are combined in one go, or a few.
-        let rows = if cols % 60 == 0 { 70 } else { 1 + rng.next() as usize % 5 };
-        let values: Vec<f32> = (0..rows * cols).map(|_| (1000.0 * rng.signed()) as f32).collect();
-        for at_end in [false, true] {
-            let src = between_pages(size_of_val(&values[..]), at_end).cast::<f32>();
-            // SAFETY: there is room for them.
-            unsafe { src.copy_from_nonoverlapping(values.as_ptr(), values.len()) };
-            for isa in Isa::available() {
-                let mut out = Guarded::<f32>::new(rows);
-                let args = ReduceArgs {
-                    outer: rows,
-                    reduced: cols,
-                    inner: 1,
-                    src: src.cast(),
-                    dst: out.ptr().cast(),
-                };
-                // SAFETY: both sides have these sizes.
-                unsafe { (row.kernel)(isa, &Threads(1), &args) }.unwrap();
-                for (got, values) in out.written().iter().zip(values.chunks(cols)) {
-                    let want: f64 = values.iter().map(|&x| f64::from(x)).sum();
-                    let size: f64 = values.iter().map(|&x| f64::from(x.abs())).sum();
-                    let off = (f64::from(*got) - want).abs();
-                    assert!(off <= 2f64.powi(-22) * size, "{cols}: {got}, not {want}, at {isa}");
+        let outer = match cols {
+            CHUNK.. => 1,
+            _ if cols.is_multiple_of(60) => 70,
+            _ => 1 + rng.next() as usize % 5,
+        };
+        for row in rows().filter(to_f32) {
+            let data = Data::new(row.src, (0..outer * cols).map(|_| Number::Real(1000.0 * rng.signed())));
+            for (isa, end) in Isa::available().into_iter().flat_map(|isa| [(isa, false), (isa, true)]) {
+                let got = launch_between_pages(row, [outer, cols, 1], &data, end, isa);
+                for i in 0..outer {
+                    let values = || (i * cols..(i + 1) * cols).map(|at| data.get(at).re());
+                    let (want, size): (f64, f64) = (values().sum(), values().map(f64::abs).sum());
+                    let off = (got.get(i).re() - want).abs();
+                    let what = format!("{} of {cols} at {isa}", row.src);
+                    assert!(off <= 2f64.powi(-22) * size, "{what}: {:?}, not {want}", got.get(i));
+                }
+            }
+        }
+    }
+}
+
+/// The least and the greatest beside other columns, of every width up to some vectors and past a strip: NaN wherever one is, in
+/// that column alone.
+#[test]
+fn extremes_of_columns_of_all_widths() {
+    let mut rng = Rng::new();
+    for inner in (2..150).chain([STRIP - 1, STRIP + 7]) {
+        for reduced in [1, 2, 4, 7, 9] {
+            let special = |rng: &mut Rng| match rng.next() % 24 {
+                0 => f64::NAN,
+                1 => f64::NEG_INFINITY,
+                2 => f64::INFINITY,
+                n => (n as f64 - 40.0) * if rng.next() % 2 == 0 { 1.0 } else { -1.0 },
+            };
+            let values: Vec<f64> = (0..reduced * inner).map(|_| special(&mut rng)).collect();
+            for row in rows().filter(|r| [MAX, MIN].contains(&r.op) && DType::FLOAT.contains(&r.src)) {
+                let data = Data::new(row.src, values.iter().map(|&x| Number::Real(x)));
+                for (isa, end) in Isa::available().into_iter().flat_map(|isa| [(isa, false), (isa, true)]) {
+                    let got = launch_between_pages(row, [1, reduced, inner], &data, end, isa);
+                    for column in 0..inner {
+                        let better = |a: f64, b: f64| match row.op {
+                            _ if a.is_nan() || b.is_nan() => f64::NAN,
+                            MAX => a.max(b),
+                            _ => a.min(b),
+                        };
+                        let want = values.iter().skip(column).step_by(inner).copied().reduce(better).unwrap();
+                        let got = got.get(column).re();
+                        let what = format!("{} {} of {reduced} x {inner}, {isa}", OPS[row.op], row.src);
+                        assert!(
+                            got == want || (want.is_nan() && got.is_nan()),
+                            "{what}: column {column} is {got}, not {want}"
+                        );
+                    }
                 }
             }
         }
@@ -214,22 +263,8 @@ fn extremes_of_rows_of_all_lengths() {
             (0..outer).map(|row| values(&mut rng, specials[(row + cols) % specials.len()])).collect();
         for row in rows().filter(|r| [MAX, MIN].contains(&r.op) && DType::FLOAT.contains(&r.src)) {
             let data = Data::new(row.src, table.iter().flatten().map(|&x| Number::Real(x)));
-            let src = between_pages(data.bytes.len(), end);
-            // SAFETY: there is room for them.
-            unsafe { src.copy_from_nonoverlapping(data.bytes.as_ptr(), data.bytes.len()) };
-            let bytes = outer * row.dst.size().unwrap();
             for isa in Isa::available() {
-                let mut out = Guarded::<u64>::new(bytes.div_ceil(8));
-                let args = ReduceArgs {
-                    outer,
-                    reduced: cols,
-                    inner: 1,
-                    src: src.cast_const(),
-                    dst: out.ptr().cast(),
-                };
-                // SAFETY: both sides have these sizes.
-                unsafe { (row.kernel)(isa, &Threads(1), &args) }.unwrap();
-                let got = Data { dtype: row.dst, bytes: bytes_of(out.written(), bytes) };
+                let got = launch_between_pages(row, [outer, cols, 1], &data, end, isa);
                 for (i, values) in table.iter().enumerate() {
                     let better = |a: f64, b: f64| if row.op == MAX { a.max(b) } else { a.min(b) };
                     let nan = values.iter().any(|x| x.is_nan());
