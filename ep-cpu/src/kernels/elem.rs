@@ -46,7 +46,7 @@ pub(crate) trait Storage: Copy + Send + Sync + 'static {
     /// Loads a group, with the vectors of a level.
     ///
     /// # Safety
-    /// `src` is readable for [`GROUP`] elements.
+    /// `src` is readable for [`GROUP`] elements; called inside of [`dispatch`](super::simd::dispatch) at the level of `L`.
     #[inline(always)]
     unsafe fn load_group<L: Lanes>(src: *const Self) -> Group<Self::Value> {
         let mut group = MaybeUninit::<Group<Self::Value>>::uninit();
@@ -144,6 +144,7 @@ impl Storage for f16 {
         let values = group.as_mut_ptr().cast::<f32>();
         // SAFETY: the caller's promise; whole vectors make the group.
         unsafe {
+            const { assert!(GROUP.is_multiple_of(L::F32::LANES)) };
             for i in (0..GROUP).step_by(L::F32::LANES) {
                 L::F32::load_f16(src.add(i)).store(values.add(i));
             }

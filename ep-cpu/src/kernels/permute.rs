@@ -142,7 +142,8 @@ mod tests {
                 let data = Rng::new().bytes(bytes);
                 let want = reference::permute(&[rows, cols], &[1, 0], size, &data);
                 for at_end in [false, true] {
-                    let (src, dst) = (between_pages(bytes, at_end), between_pages(bytes, at_end));
+                    let pages = [0; 2].map(|_| between_pages(bytes, at_end));
+                    let [src, dst] = pages.each_ref().map(|p| p.ptr());
                     // SAFETY: both have that many bytes, which nobody else uses.
                     unsafe { src.copy_from_nonoverlapping(data.as_ptr(), bytes) };
                     for isa in Isa::available() {

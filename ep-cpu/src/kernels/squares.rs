@@ -437,7 +437,8 @@ mod tests {
             {
                 for at_end in [false, true] {
                     let bytes = rows * cols * SIZE;
-                    let (src, dst) = (between_pages(bytes, at_end), between_pages(bytes, at_end));
+                    let pages = [0; 2].map(|_| between_pages(bytes, at_end));
+                    let [src, dst] = pages.each_ref().map(|p| p.ptr());
                     let (src_stride, dst_stride) = ((cols * SIZE) as isize, (rows * SIZE) as isize);
                     let from = Rng::new().bytes(bytes);
                     // SAFETY: both sides have all elements, and the CPU has AVX-512.

@@ -114,19 +114,41 @@ impl<T: Copy> Guarded<T> {
     }
 }
 
-/// Bytes between two inaccessible pages, at either of them. Never unmapped, as tests are few.
-pub(crate) fn between_pages(bytes: usize, at_end: bool) -> *mut u8 {
+/// Bytes between two inaccessible pages, which are unmapped with it.
+pub(crate) struct BetweenPages {
+    map: *mut libc::c_void,
+    length: usize,
+    start: *mut u8,
+}
+
+impl BetweenPages {
+    /// The first of the bytes.
+    pub(crate) fn ptr(&self) -> *mut u8 {
+        self.start
+    }
+}
+
+impl Drop for BetweenPages {
+    fn drop(&mut self) {
+        // SAFETY: a mapping of its own, of which no test uses a pointer past this.
+        assert_eq!(unsafe { libc::munmap(self.map, self.length) }, 0);
+    }
+}
+
+/// Bytes between two inaccessible pages, at either of them.
+pub(crate) fn between_pages(bytes: usize, at_end: bool) -> BetweenPages {
     // SAFETY: asks for a number.
     let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap();
     let room = bytes.next_multiple_of(page);
     let (flags, access) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, libc::PROT_READ | libc::PROT_WRITE);
+    let length = room + 2 * page;
     // SAFETY: a new mapping, of which only the pages between the first and the last become accessible.
     unsafe {
-        let map = libc::mmap(std::ptr::null_mut(), room + 2 * page, libc::PROT_NONE, flags, -1, 0);
+        let map = libc::mmap(std::ptr::null_mut(), length, libc::PROT_NONE, flags, -1, 0);
         assert_ne!(map, libc::MAP_FAILED);
         let start = map.cast::<u8>().add(page);
         assert_eq!(libc::mprotect(start.cast(), room, access), 0);
-        start.add(if at_end { room - bytes } else { 0 })
+        BetweenPages { map, length, start: start.add(if at_end { room - bytes } else { 0 }) }
     }
 }
 

@@ -49,7 +49,7 @@ impl<S: Storage, F: Fold<S::Value>> Steps<'_, S, F::Acc, F> {
         self.acc.fill(F::START);
         let fours = if FOUR && F::FOUR { self.steps - self.steps % 4 } else { 0 };
         for step in (0..fours).step_by(4) {
-            // SAFETY: the maker of `self` promises `steps` rows of `acc.len()` elements, `stride` apart.
+            // SAFETY: the maker of `self` promises `steps` rows of `acc.len()` elements, `stride` apart; `dispatch` runs this.
             unsafe {
                 take_four::<L, S, F>(self.vectors, self.acc, self.src.add(step * self.stride), self.stride)
             };
@@ -64,7 +64,7 @@ impl<S: Storage, F: Fold<S::Value>> Steps<'_, S, F::Acc, F> {
 // Slices as parameters tell the compiler that they do not alias what is read.
 
 /// # Safety
-/// `row` is readable for `acc.len()` elements.
+/// `row` is readable for `acc.len()` elements; called inside of [`simd::dispatch`] at the level of `L`.
 #[inline(always)]
 unsafe fn take_one<L: Lanes, S: Storage, F: Fold<S::Value>>(
     vectors: bool,
@@ -92,7 +92,8 @@ unsafe fn take_one<L: Lanes, S: Storage, F: Fold<S::Value>>(
 }
 
 /// # Safety
-/// `row` is readable for `acc.len()` elements, and so are the three rows `stride` apart behind it.
+/// `row` is readable for `acc.len()` elements, and so are the three rows `stride` apart behind it; called inside of
+/// [`simd::dispatch`] at the level of `L`.
 #[inline(always)]
 unsafe fn take_four<L: Lanes, S: Storage, F: Fold<S::Value>>(
     vectors: bool,

@@ -91,7 +91,7 @@ unsafe fn side_by_side<V: Vector, S: Source<V>, C: Choice>(
             let mut best = V::load(acc.add(at));
             for r in 0..count {
                 let x = S::vector(row.add(r * stride + at));
-                // A NaN that was found stays, in this order.
+                // NaN once it was found, in this order; which NaN does not matter.
                 best = V::select(x.is_nan(), x, C::better(x, best));
             }
             best.store(acc.add(at));
@@ -156,7 +156,7 @@ macro_rules! kernels {
         $(impl<C: Choice> Kernel for Extremes<'_, $s, $a, C> {
             #[inline(always)]
             fn run<L: Lanes>(self) {
-                // SAFETY: what a `Chunks` is made with.
+                // SAFETY: what a `Chunks` is made with; `dispatch` runs this.
                 unsafe { each::<L::$lanes, $s, $a, C>(self.0) }
             }
         })*
@@ -186,7 +186,7 @@ unsafe fn each<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>(ch
 /// The extreme of `count` elements, of which there is at least one; NaN if one of them is.
 ///
 /// # Safety
-/// `src` is readable for them.
+/// `src` is readable for them; called inside of [`simd::dispatch`].
 #[inline(always)]
 unsafe fn extreme<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>(
     src: *const S,

@@ -1,6 +1,6 @@
 //! Combining the elements along an axis: `[outer, reduced, inner]` to `[outer, inner]`.
 //!
-//! Elements are combined in three steps whose order depends on nothing but the shape, and for sums of f32 and extremes of
+//! Elements are combined in three steps whose order depends on nothing but the shape, and for sums of f32 and of halves and extremes of
 //! floating-point numbers (where zeros of both signs are equal) the level of the CPU, so that the result has the same bits on any
 //! number of threads: in *lanes* (or columns) inside a chunk of fixed size, from lane to lane at
 //! its end, and from chunk to chunk in order. Sums and products of f16, bf16 and f32 are computed in f64, which

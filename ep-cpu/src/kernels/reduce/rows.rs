@@ -50,7 +50,7 @@ impl<S: Storage, F: Fold<S::Value>> Kernel for Loops<'_, S, F::Acc, F> {
         for i in 0..chunks.count {
             let start = chunk * CHUNK;
             let count = CHUNK.min(chunks.reduced - start);
-            // SAFETY: what a `Chunks` is made with.
+            // SAFETY: what a `Chunks` is made with; `dispatch` runs this.
             unsafe {
                 let at = row.add(start);
                 let mut acc = combine::<L, S, F, true>(at, count);
@@ -70,7 +70,7 @@ impl<S: Storage, F: Fold<S::Value>> Kernel for Loops<'_, S, F::Acc, F> {
 /// Combines `count` elements, with `FOUR` by way of [`Fold::four`] where that is cheaper.
 ///
 /// # Safety
-/// `src` is readable for them.
+/// `src` is readable for them; called inside of [`simd::dispatch`] at the level of `L`.
 #[inline(always)]
 unsafe fn combine<L: Lanes, S: Storage, F: Fold<S::Value>, const FOUR: bool>(
     src: *const S,

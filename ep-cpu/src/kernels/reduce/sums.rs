@@ -35,6 +35,7 @@ pub(super) unsafe fn run<S: 'static, A: 'static>(isa: Isa, chunks: &Chunks<S, A>
     macro_rules! of_types {
         ($($s:ty),*) => {
             $(if TypeId::of::<S>() == TypeId::of::<$s>() {
+                // These are the types.
                 let (src, out) = (src.cast::<$s>(), out.cast());
                 simd::dispatch(isa, Sums(&Chunks { src, reduced, first, of, count, out }));
                 return true;
@@ -52,7 +53,7 @@ macro_rules! kernels {
         $(impl Kernel for Sums<'_, $s> {
             #[inline(always)]
             fn run<L: Lanes>(self) {
-                // SAFETY: what a `Chunks` is made with.
+                // SAFETY: what a `Chunks` is made with; `dispatch` runs this.
                 unsafe { each::<L, $s>(self.0) }
             }
         })*
@@ -88,10 +89,11 @@ unsafe fn each<L: Lanes, S: Source<L::F32>>(chunks: &Chunks<S, f64>) {
 /// The sum of `count` elements: with `FOUR`, of four at a time in f32, and of those in f64.
 ///
 /// # Safety
-/// `src` is readable for them.
+/// `src` is readable for them; called inside of [`simd::dispatch`].
 #[inline(always)]
 unsafe fn sum_of<L: Lanes, S: Source<L::F32>, const FOUR: bool>(src: *const S, count: usize) -> f64 {
     let lanes = L::F32::LANES;
+    const { assert!(L::F32::LANES <= NUMBERS.len() && L::F32::LANES <= MAX_LANES) };
     let zero = <L::F32 as Single>::Wide::splat(0.0);
     let (mut even, mut odd) = (zero, zero);
     let ahead = walk() == Walk::Pages;

@@ -162,10 +162,10 @@ fn launch_between_pages(
 ) -> Data {
     let src = between_pages(data.bytes.len(), end);
     // SAFETY: there is room for them.
-    unsafe { src.copy_from_nonoverlapping(data.bytes.as_ptr(), data.bytes.len()) };
+    unsafe { src.ptr().copy_from_nonoverlapping(data.bytes.as_ptr(), data.bytes.len()) };
     let bytes = outer * inner * row.dst.size().unwrap();
     let mut out = Guarded::<u64>::new(bytes.div_ceil(8));
-    let args = ReduceArgs { outer, reduced, inner, src: src.cast_const(), dst: out.ptr().cast() };
+    let args = ReduceArgs { outer, reduced, inner, src: src.ptr().cast_const(), dst: out.ptr().cast() };
     // SAFETY: both sides have these sizes.
     unsafe { (row.kernel)(isa, &Threads(1), &args) }.unwrap();
     Data { dtype: row.dst, bytes: bytes_of(out.written(), bytes) }
@@ -210,7 +210,7 @@ fn extremes_of_columns_of_all_widths() {
                 0 => f64::NAN,
                 1 => f64::NEG_INFINITY,
                 2 => f64::INFINITY,
-                n => (n as f64 - 40.0) * if rng.next() % 2 == 0 { 1.0 } else { -1.0 },
+                n => (n as f64 - 40.0) * if rng.next().is_multiple_of(2) { 1.0 } else { -1.0 },
             };
             let values: Vec<f64> = (0..reduced * inner).map(|_| special(&mut rng)).collect();
             for row in rows().filter(|r| [MAX, MIN].contains(&r.op) && DType::FLOAT.contains(&r.src)) {
@@ -306,6 +306,26 @@ fn sums_of_four_rows_lose_nothing() {
     }
 }
 
+/// The same of bf16, over rows and beside other columns.
+#[test]
+fn sums_of_four_halves_lose_nothing() {
+    let row = rows().find(|r| r.op == SUM && r.src == DType::BF16 && r.dst == DType::F32).unwrap();
+    let large = 0.75 * bf16::MAX.to_f64();
+    for inner in [1, 2, 70, 130] {
+        let values = (0..119).map(|i| if i < 60 { large } else { -large });
+        let data = Data::new(row.src, values.flat_map(|x| std::iter::repeat_n(Number::Real(x), inner)));
+        // What is stored.
+        let want = data.get(0).re();
+        for isa in Isa::available() {
+            let got =
+                Data { dtype: row.dst, bytes: launch(row, [1, 119, inner], &words(&data.bytes), 1, isa) };
+            for column in 0..inner {
+                assert_eq!(got.get(column).re(), want, "column {column} of {inner} at {isa}");
+            }
+        }
+    }
+}
+
 /// Long axes, which are cut into chunks: the same bits for any number of threads, and the right ones.
 #[test]
 fn threads_change_nothing() {
@@ -325,6 +345,43 @@ fn threads_change_nothing() {
             let exact: f64 = (0..shape[1]).map(|i| data.get(i * shape[2]).re()).sum();
             let got = Data { dtype, bytes: one }.get(0).re();
             assert!((got - exact).abs() <= 1e-6 * exact.abs() + 1e-3, "{dtype} {shape:?}: {got} {exact}");
+        }
+    }
+}
+
+/// The same of halves and of extremes.
+#[test]
+fn threads_change_nothing_of_halves_and_extremes() {
+    let mut rng = Rng::new();
+    let chosen = |r: &&Row| {
+        let sums = r.op == SUM && [DType::F16, DType::BF16].contains(&r.src) && r.dst == DType::F32;
+        sums || ([MAX, MIN].contains(&r.op) && [DType::F16, DType::F32].contains(&r.src))
+    };
+    for row in rows().filter(chosen) {
+        for shape in [[1, 3 * CHUNK + 17, 1], [1, 40_000, 5], [2, 1000, 300]] {
+            let [outer, reduced, inner] = shape;
+            let count: usize = shape.iter().product();
+            let data = Data::new(row.src, (0..count).map(|_| Number::Real(100.0 * rng.signed())));
+            let src = words(&data.bytes);
+            for isa in Isa::available() {
+                let one = launch(row, shape, &src, 1, isa);
+                let what = format!("{} {} {shape:?} at {isa}", OPS[row.op], row.src);
+                for threads in [2, 3, 7] {
+                    assert_eq!(launch(row, shape, &src, threads, isa), one, "{what}: {threads}");
+                }
+                let got = Data { dtype: row.dst, bytes: one };
+                for at in 0..outer * inner {
+                    let first = at / inner * reduced * inner + at % inner;
+                    let values = || (0..reduced).map(|i| data.get(first + i * inner).re());
+                    let (got, size) = (got.get(at).re(), values().map(f64::abs).sum::<f64>());
+                    let off = match row.op {
+                        SUM => (got - values().sum::<f64>()).abs() / (2f64.powi(-22) * size),
+                        MAX => (got - values().reduce(f64::max).unwrap()).abs(),
+                        _ => (got - values().reduce(f64::min).unwrap()).abs(),
+                    };
+                    assert!(off <= if row.op == SUM { 1.0 } else { 0.0 }, "{what} [{at}]: {got}");
+                }
+            }
         }
     }
 }

@@ -124,14 +124,15 @@ mod tests {
                 let cases = Isa::available().into_iter().flat_map(|isa| [(false, isa), (true, isa)]);
                 for (log, isa) in cases {
                     let run = |par: &dyn Parallel, at_end: bool, stream: bool| {
-                        let [src, dst] = [0; 2].map(|_| between_pages(4 * count, at_end));
+                        let pages = [0; 2].map(|_| between_pages(4 * count, at_end));
+                        let [src, dst] = pages.each_ref().map(|p| p.ptr());
                         // SAFETY: both hold so many elements.
                         unsafe {
                             src.cast::<f32>().copy_from_nonoverlapping(x.as_ptr(), count);
                             dst.write_bytes(0xa5, 4 * count);
                             let args = RowsArgs { rows, cols, inner, src, dst };
                             forward::<f32, f32, f32>(isa, par, &args, log, count, stream).unwrap();
-                            std::slice::from_raw_parts(dst.cast::<u32>(), count)
+                            std::slice::from_raw_parts(dst.cast::<u32>(), count).to_vec()
                         }
                     };
                     let want = run(&Serial, false, false);
