@@ -49,7 +49,7 @@ impl Warm {
             let name = self.device.as_deref().or(self.arch.as_deref()).unwrap_or_default();
             let there = count - fresh;
             out.line(format!(
-                "{instance}: {count} kernels for {name}: {fresh} compiled, {there} there before"
+                "{instance}: {count} groups of kernels for {name}: {fresh} compiled, {there} there before"
             ))?;
         }
         Ok(())

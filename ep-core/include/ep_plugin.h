@@ -1020,8 +1020,8 @@ struct EpWarmInterface {
   /** Name and fingerprints of the whole interface. */
   const EpTableInfo *info;
   /**
-   * How many kernels there are for `device`, or where it is null for the kind of hardware that `target`
-   * names, such as `sm_90`: of `op`, or of all ops where that is empty.
+   * How many groups of kernels, of one or more, there are for `device`, or where it is null for the kind of
+   * hardware that `target` names, such as `sm_90`: of `op`, or of all ops where that is empty.
    */
   const EpStatus *(*count)(EpProvider *provider, EpDevice *device, EpStr target, EpStr op, uint64_t *out);
   /** Prepares one of them, `index` below the count. `fresh` is 1 where there was something to do. */

@@ -1,9 +1,10 @@
 //! Compiled kernels on disk, for all processes of a user.
 //!
-//! An entry is `ARCH/nvrtc-VERSION/KEY.cubin` in the cache's folder, where KEY is the hash of everything else that
-//! decides about the code: sources, options, the kernel's name. It is written beside its place and renamed, so
-//! nobody sees half of one; it carries its length and a hash, so a damaged one is noticed, removed and built anew.
-//! Entries are never changed, so processes need no lock. With a limit, writing one removes the oldest ones.
+//! An image of code is `ARCH/nvrtc-VERSION/KEY.cubin` in the cache's folder, where KEY is the hash of everything else that
+//! decides about the code: sources, options, the kernel's name. A kernel that was compiled with others has a file
+//! `KEY.member` instead, which says whose image has its code and by which name. Each is written beside its place and renamed,
+//! so nobody sees half of one; it carries its length and a hash, so a damaged one is noticed, removed and built anew. Files are
+//! never changed, so processes need no lock. With a limit, writing an image removes the oldest ones.
 
 use crate::compiler::Arch;
 use crate::env;
@@ -23,6 +24,20 @@ pub type Key = [u8; 32];
 
 const MAGIC: &[u8; 8] = b"EPCUBIN1";
 const HEAD: usize = 8 + 8 + 32;
+
+const IMAGE: &str = "cubin";
+const MEMBER: &str = "member";
+
+/// A kernel's code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The key of the image: the kernel's own, or that of all that were compiled with it.
+    pub key: Key,
+    /// What the driver loads.
+    pub image: Vec<u8>,
+    /// The kernel's name where it is not alone in the image.
+    pub name: Option<String>,
+}
 
 /// The cache; without a folder it finds nothing and keeps nothing.
 #[derive(Debug, Default)]
@@ -58,9 +73,9 @@ impl Cache {
         self.folder.as_deref()
     }
 
-    /// The code for a key, made by the newest compiler whose major version is at most `newest`. Damaged entries are
+    /// The code for a key, made by the newest compiler whose major version is at most `newest`. Damaged files are
     /// removed.
-    pub fn find(&self, arch: Arch, key: &Key, newest: u32) -> Option<Vec<u8>> {
+    pub fn find(&self, arch: Arch, key: &Key, newest: u32) -> Option<Kept> {
         let folder = self.folder.as_ref()?.join(arch.to_string());
         let mut versions: Vec<Version> = fs::read_dir(folder)
             .ok()?
@@ -72,8 +87,20 @@ impl Cache {
     }
 
     /// The code for a key, made by one version of the compiler.
-    pub fn get(&self, arch: Arch, version: Version, key: &Key) -> Option<Vec<u8>> {
-        let path = self.place(arch, version, key)?;
+    pub fn get(&self, arch: Arch, version: Version, key: &Key) -> Option<Kept> {
+        let alone = self.read(arch, version, key, IMAGE);
+        if let Some(image) = alone {
+            return Some(Kept { key: *key, image, name: None });
+        }
+        let member = self.read(arch, version, key, MEMBER)?;
+        let (of, name) = member.split_first_chunk()?;
+        let name = String::from_utf8(name.to_vec()).ok()?;
+        // The image may have been removed before its members.
+        Some(Kept { key: *of, image: self.read(arch, version, of, IMAGE)?, name: Some(name) })
+    }
+
+    fn read(&self, arch: Arch, version: Version, key: &Key, kind: &str) -> Option<Vec<u8>> {
+        let path = self.place(arch, version, key, kind)?;
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
@@ -82,8 +109,8 @@ impl Cache {
                 return None;
             }
         };
-        if let Some(code) = unwrap(&bytes) {
-            return Some(code.to_vec());
+        if let Some(content) = unwrap(&bytes) {
+            return Some(content.to_vec());
         }
         tracing::warn!("{}: damaged; it is removed and compiled anew", path.display());
         if let Err(e) = fs::remove_file(&path) {
@@ -94,7 +121,7 @@ impl Cache {
 
     /// Keeps code. What goes wrong is logged: the code is there all the same.
     pub fn put(&self, arch: Arch, version: Version, key: &Key, code: &[u8]) {
-        let Some(path) = self.place(arch, version, key) else { return };
+        let Some(path) = self.place(arch, version, key, IMAGE) else { return };
         if let Err(e) = self.store(&path, code)
             && !self.complained.swap(true, Ordering::Relaxed)
         {
@@ -106,17 +133,35 @@ impl Cache {
         }
     }
 
-    /// [`Cache::put`] for one who has nothing but the cache in mind.
+    /// [`Cache::put`] for one who has nothing but the cache in mind. The image has the code of each of `members` too, by its
+    /// name.
     ///
     /// # Errors
     /// `Unavailable` where the cache is disabled or the folder cannot be written.
-    pub fn put_or_fail(&self, arch: Arch, version: Version, key: &Key, code: &[u8]) -> Result<()> {
-        let path = self.place(arch, version, key).ok_or_else(|| {
-            Error::unavailable(format!(
-                "the cache is disabled; name a folder with option `cache` or {FOLDER_ENV}"
-            ))
-        })?;
-        self.store(&path, code).map_err(|e| Error::unavailable(format!("{}: {e}", path.display())))
+    pub fn put_or_fail(
+        &self,
+        arch: Arch,
+        version: Version,
+        key: &Key,
+        image: &[u8],
+        members: &[(Key, String)],
+    ) -> Result<()> {
+        let place = |key: &Key, kind| {
+            self.place(arch, version, key, kind).ok_or_else(|| {
+                Error::unavailable(format!(
+                    "the cache is disabled; name a folder with option `cache` or {FOLDER_ENV}"
+                ))
+            })
+        };
+        let failed = |path: &Path, e: io::Error| Error::unavailable(format!("{}: {e}", path.display()));
+        let path = place(key, IMAGE)?;
+        self.store(&path, image).map_err(|e| failed(&path, e))?;
+        // After what they point to.
+        for (member, name) in members {
+            let path = place(member, MEMBER)?;
+            store(&path, &[key, name.as_bytes()].concat()).map_err(|e| failed(&path, e))?;
+        }
+        Ok(())
     }
 
     fn store(&self, path: &Path, code: &[u8]) -> io::Result<()> {
@@ -127,10 +172,10 @@ impl Cache {
         }
     }
 
-    fn place(&self, arch: Arch, version: Version, key: &Key) -> Option<PathBuf> {
+    fn place(&self, arch: Arch, version: Version, key: &Key, kind: &str) -> Option<PathBuf> {
         let name: String = key.iter().map(|b| format!("{b:02x}")).collect();
         let folder = self.folder.as_ref()?.join(arch.to_string()).join(format!("nvrtc-{version}"));
-        Some(folder.join(name).with_extension("cubin"))
+        Some(folder.join(name).with_extension(kind))
     }
 }
 
@@ -141,7 +186,7 @@ fn user_folder() -> Option<PathBuf> {
     Some(base.join("ep").join("cuda"))
 }
 
-/// The code of an entry that is whole.
+/// The content of a file that is whole.
 fn unwrap(bytes: &[u8]) -> Option<&[u8]> {
     let (head, code) = bytes.split_at_checked(HEAD)?;
     let whole = head[..8] == *MAGIC
@@ -185,7 +230,7 @@ fn trim(folder: &Path, limit: u64, last: &Path) -> io::Result<()> {
                 let path = file.path();
                 // Another process may have removed it since.
                 let Ok(data) = file.metadata() else { continue };
-                if path.extension().is_some_and(|e| e == "cubin") {
+                if path.extension().is_some_and(|e| e == IMAGE || e == MEMBER) {
                     entries.push((data.modified()?, data.len(), path));
                 }
             }
@@ -218,6 +263,14 @@ mod tests {
         Cache::new(folder.path().to_str())
     }
 
+    /// The image of a kernel that has it alone.
+    fn alone(kept: Option<Kept>) -> Option<Vec<u8>> {
+        kept.map(|kept| {
+            assert_eq!(kept.name, None);
+            kept.image
+        })
+    }
+
     #[test]
     fn what_is_put_is_found_by_arch_key_and_version() {
         let folder = Folder::new();
@@ -225,11 +278,11 @@ mod tests {
         let key = [7; 32];
         assert_eq!(cache.find(ARCH, &key, 13), None);
         cache.put(ARCH, OLD, &key, b"old code");
-        cache.put_or_fail(ARCH, NEW, &key, b"new code").unwrap();
-        assert_eq!(cache.get(ARCH, OLD, &key).as_deref(), Some(&b"old code"[..]));
-        assert_eq!(cache.find(ARCH, &key, 13).as_deref(), Some(&b"new code"[..]));
+        cache.put_or_fail(ARCH, NEW, &key, b"new code", &[]).unwrap();
+        assert_eq!(alone(cache.get(ARCH, OLD, &key)).as_deref(), Some(&b"old code"[..]));
+        assert_eq!(alone(cache.find(ARCH, &key, 13)).as_deref(), Some(&b"new code"[..]));
         // A driver of version 12 does not take the code of compiler 13.
-        assert_eq!(cache.find(ARCH, &key, 12).as_deref(), Some(&b"old code"[..]));
+        assert_eq!(alone(cache.find(ARCH, &key, 12)).as_deref(), Some(&b"old code"[..]));
         assert_eq!(cache.find(ARCH, &key, 11), None);
         assert_eq!(cache.find(Arch::new(8, 0), &key, 13), None);
         assert_eq!(cache.find(ARCH, &[8; 32], 13), None);
@@ -245,7 +298,7 @@ mod tests {
         for key in 0..5u8 {
             cache.put(ARCH, if key == 1 { OLD } else { NEW }, &[key; 32], &[key; 100]);
             // File systems tell times in steps.
-            let path = cache.place(ARCH, if key == 1 { OLD } else { NEW }, &[key; 32]).unwrap();
+            let path = cache.place(ARCH, if key == 1 { OLD } else { NEW }, &[key; 32], IMAGE).unwrap();
             let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000 + u64::from(key));
             fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
             fs::write(&own, b"mine").unwrap();
@@ -263,7 +316,7 @@ mod tests {
         let cache = cache(&folder);
         let key = [1; 32];
         cache.put(ARCH, NEW, &key, b"some code");
-        let path = cache.place(ARCH, NEW, &key).unwrap();
+        let path = cache.place(ARCH, NEW, &key, IMAGE).unwrap();
         let whole = fs::read(&path).unwrap();
         let mut damaged: Vec<Vec<u8>> = (0..whole.len()).map(|n| whole[..n].to_vec()).collect();
         for at in 0..whole.len() {
@@ -278,7 +331,65 @@ mod tests {
             assert!(!path.exists());
         }
         cache.put(ARCH, NEW, &key, b"some code");
-        assert_eq!(cache.get(ARCH, NEW, &key).as_deref(), Some(&b"some code"[..]));
+        assert_eq!(alone(cache.get(ARCH, NEW, &key)).as_deref(), Some(&b"some code"[..]));
+    }
+
+    #[test]
+    fn members_are_found_in_the_image_that_they_share() {
+        let folder = Folder::new();
+        let cache = cache(&folder);
+        let (image, one, two) = ([1; 32], [2; 32], [3; 32]);
+        let members = [(one, "ep_x_0".to_owned()), (two, "ep_x_1".to_owned())];
+        let put = || cache.put_or_fail(ARCH, NEW, &image, b"some code", &members).unwrap();
+        let kept =
+            |name: &str| Some(Kept { key: image, image: b"some code".to_vec(), name: Some(name.to_owned()) });
+        put();
+        assert_eq!(
+            (cache.get(ARCH, NEW, &one), cache.find(ARCH, &two, 13)),
+            (kept("ep_x_0"), kept("ep_x_1"))
+        );
+        assert_eq!((cache.get(ARCH, OLD, &one), cache.find(ARCH, &two, 12)), (None, None));
+        // What was compiled alone since comes first.
+        cache.put(ARCH, NEW, &two, b"alone");
+        assert_eq!(alone(cache.get(ARCH, NEW, &two)).as_deref(), Some(&b"alone"[..]));
+        assert_eq!(cache.get(ARCH, NEW, &one), kept("ep_x_0"));
+        // Every damage to what says where the code is, and to the code.
+        let place = |key, kind| cache.place(ARCH, NEW, key, kind).unwrap();
+        for path in [place(&one, MEMBER), place(&image, IMAGE)] {
+            let whole = fs::read(&path).unwrap();
+            for at in 0..whole.len() {
+                let mut flipped = whole.clone();
+                flipped[at] ^= 1;
+                for bytes in [&whole[..at], &flipped] {
+                    fs::write(&path, bytes).unwrap();
+                    assert_eq!(cache.get(ARCH, NEW, &one), None, "{at}");
+                    assert!(!path.exists());
+                }
+            }
+            // Gone altogether, it is the same.
+            assert_eq!(cache.get(ARCH, NEW, &one), None);
+            put();
+            assert_eq!(cache.get(ARCH, NEW, &one), kept("ep_x_0"));
+        }
+    }
+
+    #[test]
+    fn a_limit_counts_members_and_may_remove_what_they_point_to() {
+        let folder = Folder::new();
+        let bytes = (HEAD + 100 + HEAD + 32 + 1) as u64;
+        let cache = cache(&folder).with_limit(Some(2 * bytes));
+        let put =
+            |n: u8| cache.put_or_fail(ARCH, NEW, &[n; 32], &[n; 100], &[([n + 100; 32], "f".to_owned())]);
+        for n in 0..4 {
+            put(n).unwrap();
+            for (key, kind) in [([n; 32], IMAGE), ([n + 100; 32], MEMBER)] {
+                let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000 + u64::from(n));
+                let path = cache.place(ARCH, NEW, &key, kind).unwrap();
+                fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+            }
+        }
+        let there: Vec<_> = (0..4).filter(|n| cache.get(ARCH, NEW, &[n + 100; 32]).is_some()).collect();
+        assert_eq!(there, [2, 3]);
     }
 
     #[test]
@@ -293,7 +404,7 @@ mod tests {
                     let cache = cache(&folder);
                     for _ in 0..50 {
                         cache.put(ARCH, NEW, &key, &code);
-                        assert_eq!(cache.get(ARCH, NEW, &key).as_ref(), Some(&code));
+                        assert_eq!(alone(cache.get(ARCH, NEW, &key)).as_ref(), Some(&code));
                     }
                 });
             }
@@ -308,14 +419,14 @@ mod tests {
         assert_eq!(off.folder(), None);
         off.put(ARCH, NEW, &[3; 32], b"code");
         assert_eq!(off.find(ARCH, &[3; 32], 99), None);
-        assert!(off.put_or_fail(ARCH, NEW, &[3; 32], b"").unwrap_err().message().contains("disabled"));
+        assert!(off.put_or_fail(ARCH, NEW, &[3; 32], b"", &[]).unwrap_err().message().contains("disabled"));
         let folder = Folder::new();
         let file = folder.path().join("file");
         fs::write(&file, b"").unwrap();
         let blocked = Cache::new(file.to_str());
         blocked.put(ARCH, NEW, &[3; 32], b"code");
         assert_eq!(blocked.find(ARCH, &[3; 32], 99), None);
-        let error = blocked.put_or_fail(ARCH, NEW, &[3; 32], b"").unwrap_err();
+        let error = blocked.put_or_fail(ARCH, NEW, &[3; 32], b"", &[]).unwrap_err();
         assert_eq!(error.code(), ep_core::Code::Unavailable);
     }
 }

@@ -1,6 +1,7 @@
 //! From a kernel's source and its specialisation to code for a GPU: out of the cache, else compiled.
 
-use crate::cache::{Cache, Key};
+use crate::bundle::Program;
+use crate::cache::{Cache, Kept, Key};
 use crate::nvrtc::{Input, Nvrtc};
 use ep_core::{Error, Result};
 use once_cell::sync::OnceCell;
@@ -85,7 +86,7 @@ impl Spec {
         self
     }
 
-    fn options(&self) -> Vec<String> {
+    pub(crate) fn options(&self) -> Vec<String> {
         let standard = "--std=c++17".to_owned();
         std::iter::once(standard).chain(self.macros.iter().map(|(n, v)| format!("-D{n}={v}"))).collect()
     }
@@ -107,6 +108,11 @@ fn add(hash: &mut Sha256, text: &str) {
 
 /// Name and text of each header that a source includes.
 type Headers = Arc<[(&'static str, &'static str)]>;
+
+/// What a source includes.
+pub(crate) fn headers(source: &'static Source) -> Headers {
+    digest(source).1
+}
 
 /// The hash of a source with all that it includes, and that, found once.
 fn digest(source: &'static Source) -> (Key, Headers) {
@@ -149,6 +155,17 @@ fn included(text: &str) -> Vec<(&'static str, &'static str)> {
     found
 }
 
+/// A kernel's code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Code {
+    /// Which image it is in: other kernels may have the same.
+    pub key: Key,
+    /// The image, which the driver loads.
+    pub image: Vec<u8>,
+    /// The kernel's name in it.
+    pub entry: String,
+}
+
 /// The compiler and the cache of a provider instance.
 #[derive(Debug)]
 pub struct Compiler {
@@ -187,15 +204,17 @@ impl Compiler {
         self.nvrtc.get_or_try_init(|| Nvrtc::open(self.option.as_deref()))
     }
 
-    /// The code of a kernel.
+    /// The code of a kernel, compiled alone where the cache does not have it.
     ///
     /// # Errors
     /// Those of [`Compiler::nvrtc`] and [`Nvrtc::compile`], where the cache does not have it.
-    pub fn code(&self, spec: &Spec, arch: Arch) -> Result<Vec<u8>> {
+    pub fn code(&self, spec: &Spec, arch: Arch) -> Result<Code> {
         let key = spec.key();
+        let own_name = || spec.source.entry.to_owned();
         let _one = self.locks[usize::from(key[0]) % self.locks.len()].lock();
-        if let Some(code) = self.cache.find(arch, &key, self.newest_major.unwrap_or(u32::MAX)) {
-            return Ok(code);
+        if let Some(kept) = self.cache.find(arch, &key, self.newest_major.unwrap_or(u32::MAX)) {
+            let Kept { key, image, name } = kept;
+            return Ok(Code { key, image, entry: name.unwrap_or_else(own_name) });
         }
         let nvrtc = self.nvrtc()?;
         if let Some(newest) = self.newest_major.filter(|n| nvrtc.version().major > *n) {
@@ -205,42 +224,82 @@ impl Compiler {
                  the driver"
             )));
         }
-        let code = compile(nvrtc, spec, arch)?;
-        self.cache.put(arch, nvrtc.version(), &key, &code);
-        Ok(code)
+        let image = compile_alone(nvrtc, spec, arch)?;
+        self.cache.put(arch, nvrtc.version(), &key, &image);
+        Ok(Code { key, image, entry: own_name() })
     }
 
-    /// Sees to it that the cache has a kernel, compiled by the NVRTC that is found. Whether it had to be compiled.
+    /// Sees to it that the cache has these kernels, which are one of [`crate::warm::bundles`] or some of its kernels,
+    /// compiled by the NVRTC that is found. Whether there was something to compile.
     ///
     /// # Errors
     /// As [`Compiler::code`], and those of [`Cache::put_or_fail`].
-    pub fn warm(&self, spec: &Spec, arch: Arch) -> Result<bool> {
+    pub fn warm(&self, bundle: &[Spec], arch: Arch) -> Result<bool> {
         let nvrtc = self.nvrtc()?;
-        let key = spec.key();
-        if self.cache.get(arch, nvrtc.version(), &key).is_some() {
-            return Ok(false);
-        }
-        self.cache.put_or_fail(arch, nvrtc.version(), &key, &compile(nvrtc, spec, arch)?)?;
+        let is_missing = |spec: &&Spec| self.cache.get(arch, nvrtc.version(), &spec.key()).is_none();
+        let missing: Vec<Spec> = bundle.iter().filter(is_missing).cloned().collect();
+        let (key, image, members) = match &missing[..] {
+            [] => return Ok(false),
+            [spec] => (spec.key(), compile_alone(nvrtc, spec, arch)?, Vec::new()),
+            several => {
+                let program = Program::new(several);
+                (program.key, compile_together(nvrtc, several, &program, arch)?, program.members)
+            }
+        };
+        self.cache.put_or_fail(arch, nvrtc.version(), &key, &image, &members)?;
         Ok(true)
+    }
+
+    /// The code of kernels of one bundle, compiled together, and the name of each in it, whatever the cache has.
+    ///
+    /// # Errors
+    /// Those of [`Compiler::nvrtc`] and [`Nvrtc::compile`].
+    pub fn together(&self, bundle: &[Spec], arch: Arch) -> Result<(Vec<u8>, Vec<String>)> {
+        let program = Program::new(bundle);
+        let image = compile_together(self.nvrtc()?, bundle, &program, arch)?;
+        Ok((image, program.members.into_iter().map(|(_, name)| name).collect()))
     }
 }
 
-fn compile(nvrtc: &Nvrtc, spec: &Spec, arch: Arch) -> Result<Vec<u8>> {
-    let mut options = spec.options();
+fn compile_alone(nvrtc: &Nvrtc, spec: &Spec, arch: Arch) -> Result<Vec<u8>> {
+    compile(nvrtc, spec.source, spec.source.text, spec.options(), arch, spec)
+}
+
+fn compile_together(nvrtc: &Nvrtc, bundle: &[Spec], program: &Program, arch: Arch) -> Result<Vec<u8>> {
+    let options = program.options.clone();
+    compile(nvrtc, bundle[0].source, &program.text, options, arch, &List(bundle))
+}
+
+/// Kernels, for messages.
+struct List<'a>(&'a [Spec]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} kernels", self.0.len())?;
+        self.0.iter().enumerate().try_for_each(|(i, spec)| {
+            f.write_str(if i == 0 { ": " } else { ", " })?;
+            spec.fmt(f)
+        })
+    }
+}
+
+fn compile(
+    nvrtc: &Nvrtc,
+    source: &'static Source,
+    text: &str,
+    mut options: Vec<String>,
+    arch: Arch,
+    what: &dyn fmt::Display,
+) -> Result<Vec<u8>> {
     // Without headers that no source here needs: the same code in less time. Not known to all older versions, and not in
     // the key of the cache: the version decides, and the cache keeps those apart.
     if nvrtc.version().major >= 13 {
         options.push("--minimal".to_owned());
     }
-    let input = Input {
-        name: spec.source.name,
-        text: spec.source.text,
-        headers: &digest(spec.source).1,
-        options: &options,
-    };
+    let input = Input { name: source.name, text, headers: &headers(source), options: &options };
     let begun = Instant::now();
-    let code = nvrtc.compile(input, arch).map_err(|e| e.context(spec))?;
-    tracing::debug!("{spec} compiled for {arch} in {} ms", begun.elapsed().as_millis());
+    let code = nvrtc.compile(input, arch).map_err(|e| e.context(what))?;
+    tracing::debug!("{what} compiled for {arch} in {} ms", begun.elapsed().as_millis());
     Ok(code)
 }
 

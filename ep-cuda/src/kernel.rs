@@ -1,7 +1,7 @@
 //! Kernels on a device: the sources, their loaded functions, and launching one.
 
 use crate::cache::Key;
-use crate::compiler::{Arch, Compiler, Spec};
+use crate::compiler::{Arch, Code, Compiler, Spec};
 use crate::context::Context;
 use crate::driver::{CuFunction, CuModule, LaunchAttribute, LaunchConfig, constant};
 use crate::stream::CudaStream;
@@ -13,15 +13,22 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The functions that a context has loaded, by the kernel's key. They stay until the context ends.
+/// What a context has loaded. It stays until the context ends.
 #[derive(Default)]
 pub(crate) struct Modules {
-    loaded: Mutex<HashMap<Key, Loaded>>,
+    loaded: Mutex<All>,
+}
+
+#[derive(Default)]
+struct All {
+    /// By the key of the image.
+    modules: HashMap<Key, CuModule>,
+    /// By the kernel's key.
+    functions: HashMap<Key, Loaded>,
 }
 
 #[derive(Clone)]
 struct Loaded {
-    module: CuModule,
     raw: CuFunction,
     /// The dynamic shared memory that its blocks may have.
     allowed: Arc<AtomicU32>,
@@ -31,7 +38,7 @@ impl Modules {
     /// Unloads everything. The context is current, and nothing in it runs any more.
     pub(crate) fn unload(&self, context: &Context) {
         let loaded = std::mem::take(&mut *self.loaded.lock());
-        for Loaded { module, .. } in loaded.into_values() {
+        for module in loaded.modules.into_values() {
             // SAFETY: loaded below, unloaded once.
             context.log("unloading a module", unsafe { context.driver().cuModuleUnload(module) });
         }
@@ -115,34 +122,21 @@ impl Function {
     pub fn load(loader: &Loader, name: &'static str, spec: &Spec) -> Result<Function> {
         let context = loader.context.clone();
         let key = spec.key();
-        let known = context.modules().loaded.lock().get(&key).cloned();
-        if let Some(Loaded { raw, allowed, .. }) = known {
+        let known = context.modules().loaded.lock().functions.get(&key).cloned();
+        if let Some(Loaded { raw, allowed }) = known {
             return Ok(Function { context, raw, allowed, name });
         }
         let code = loader.compiler.code(spec, loader.arch)?;
-        let entry = CString::new(spec.source.entry).map_err(|e| Error::internal(e.to_string()))?;
-        let Loaded { raw, allowed, .. } = {
+        let entry = CString::new(code.entry.as_str()).map_err(|e| Error::internal(e.to_string()))?;
+        let Loaded { raw, allowed } = {
             let _current = context.enter()?;
-            let driver = context.driver();
-            let (mut module, mut raw) = (CuModule::NULL, CuFunction::NULL);
-            // SAFETY: a whole image, a text that ends, and valid out-pointers.
-            unsafe {
-                driver
-                    .cuModuleLoadData(&mut module, code.as_ptr().cast())
-                    .map_err(|e| context.error(e).context(spec))?;
-                if let Err(e) = driver.cuModuleGetFunction(&mut raw, module, entry.as_ptr()) {
-                    context.log("unloading a module", driver.cuModuleUnload(module));
-                    return Err(context.error(e).context(spec));
-                }
-                let allowed = Arc::new(AtomicU32::new(SHARED_WITHOUT_ASKING));
-                let new = Loaded { module, raw, allowed };
-                let function = context.modules().loaded.lock().entry(key).or_insert(new).clone();
-                if function.module != module {
-                    // Another thread was faster.
-                    context.log("unloading a module", driver.cuModuleUnload(module));
-                }
-                function
-            }
+            let module = load_module(&context, &code).map_err(|e| e.context(spec))?;
+            let mut raw = CuFunction::NULL;
+            // SAFETY: a module of the context, which is current, a text that ends, and a valid out-pointer.
+            unsafe { context.driver().cuModuleGetFunction(&mut raw, module, entry.as_ptr()) }
+                .map_err(|e| context.error(e).context(spec))?;
+            let new = Loaded { raw, allowed: Arc::new(AtomicU32::new(SHARED_WITHOUT_ASKING)) };
+            context.modules().loaded.lock().functions.entry(key).or_insert(new).clone()
         };
         Ok(Function { context, raw, allowed, name })
     }
@@ -246,6 +240,26 @@ impl Function {
             stream.context().device()
         ))
     }
+}
+
+/// The module of an image, loaded once. The context is current.
+fn load_module(context: &Context, code: &Code) -> Result<CuModule> {
+    let known = context.modules().loaded.lock().modules.get(&code.key).copied();
+    if let Some(module) = known {
+        return Ok(module);
+    }
+    let driver = context.driver();
+    let mut module = CuModule::NULL;
+    // SAFETY: a whole image and a valid out-pointer.
+    unsafe { driver.cuModuleLoadData(&mut module, code.image.as_ptr().cast()) }
+        .map_err(|e| context.error(e))?;
+    let first = *context.modules().loaded.lock().modules.entry(code.key).or_insert(module);
+    if first != module {
+        // Another thread was faster.
+        // SAFETY: loaded above, and nobody else has it.
+        context.log("unloading a module", unsafe { driver.cuModuleUnload(module) });
+    }
+    Ok(first)
 }
 
 /// A kernel that is loaded when it is first launched: one of several that a primitive chooses among.

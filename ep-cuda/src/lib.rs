@@ -2,9 +2,10 @@
 //!
 //! Nothing of CUDA is needed to build it, and a machine without a driver can load it: libcuda and NVRTC are
 //! opened when they are first needed. [`provider::CudaProvider`] is the provider and [`device::CudaDevice`] a
-//! GPU; [`driver`] is what is known of libcuda; [`nvrtc`] and [`cache`] turn the sources in `kernels/` into code
-//! for the GPU at hand; `ops` turns what crosses the boundary into their launches.
+//! GPU; [`driver`] is what is known of libcuda; [`nvrtc`], [`compiler`] and [`cache`] turn the sources in `kernels/`
+//! into code for the GPU at hand; `ops` turns what crosses the boundary into their launches.
 
+mod bundle;
 pub mod cache;
 pub mod compiler;
 pub mod context;

@@ -19,6 +19,7 @@ use std::sync::Arc;
 pub struct CudaProvider {
     devices: Result<Devices>,
     compiler: Arc<Compiler>,
+    table: warm::Table,
 }
 
 /// The usable devices.
@@ -35,14 +36,14 @@ impl Provider for CudaProvider {
     const VENDOR: &'static str = "EP project";
 
     const WARM: Option<Warm<Self>> = Some(Warm {
-        count: |_, target, op| Ok(warm::kernels(arch_of(&target)?, op)?.len() as u64),
+        count: |provider, target, op| Ok(provider.table.bundles(arch_of(&target)?, op)?.len() as u64),
         prepare: |provider, target, op, index| {
             let arch = arch_of(&target)?;
-            let kernels = warm::kernels(arch, op)?;
-            let spec = usize::try_from(index).ok().and_then(|i| kernels.get(i));
-            let spec =
-                spec.ok_or_else(|| Error::not_found(format!("kernel {index}: there are {}", kernels.len())))?;
-            provider.compiler.warm(spec, arch)
+            let bundles = provider.table.bundles(arch, op)?;
+            let bundle = usize::try_from(index).ok().and_then(|i| bundles.get(i));
+            let bundle = bundle
+                .ok_or_else(|| Error::not_found(format!("kernels {index}: there are {}", bundles.len())))?;
+            provider.compiler.warm(bundle, arch)
         },
     });
 
@@ -87,7 +88,7 @@ impl CudaProvider {
         let compiler = Arc::new(Compiler::new(cache, settings.nvrtc.clone(), version));
         match driver.and_then(|driver| Devices::find(driver, &compiler, settings)) {
             Err(e) if e.code() == Code::InvalidArgument => Err(e),
-            devices => Ok(CudaProvider { devices, compiler }),
+            devices => Ok(CudaProvider { devices, compiler, table: warm::Table::default() }),
         }
     }
 

@@ -1,9 +1,12 @@
 //! Which kernels there are, for filling the cache ahead of time (`ep warm`).
 
+use crate::bundle;
 use crate::compiler::{Arch, Spec};
 use crate::ops;
 use ep_core::{Error, Result};
+use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// The kernels of the standard tables for an architecture, of one op or of all, each once and in a fixed order.
 ///
@@ -22,6 +25,43 @@ pub fn kernels(arch: Arch, op: Option<&str>) -> Result<Vec<Spec>> {
     let mut seen = HashSet::new();
     let chosen = all.into_iter().filter(|(name, _)| wanted(name)).flat_map(|(_, specs)| specs);
     Ok(chosen.filter(|spec| seen.insert(spec.to_string())).collect())
+}
+
+/// [`kernels`], in groups that are compiled together.
+///
+/// # Errors
+/// As [`kernels`].
+pub fn bundles(arch: Arch, op: Option<&str>) -> Result<Vec<Vec<Spec>>> {
+    Ok(bundled(kernels(arch, op)?))
+}
+
+/// Kernels in groups that are compiled together.
+pub fn bundled(kernels: Vec<Spec>) -> Vec<Vec<Spec>> {
+    bundle::group(kernels)
+}
+
+/// The groups for an architecture and an op, kept for who asks for one after the other.
+#[derive(Default)]
+pub(crate) struct Table {
+    last: Mutex<Option<(Arch, Option<String>, Bundles)>>,
+}
+
+type Bundles = Arc<[Vec<Spec>]>;
+
+impl Table {
+    /// [`bundles`].
+    ///
+    /// # Errors
+    /// As [`bundles`].
+    pub(crate) fn bundles(&self, arch: Arch, op: Option<&str>) -> Result<Bundles> {
+        let mut last = self.last.lock();
+        if let Some((_, _, found)) = last.as_ref().filter(|(a, o, _)| *a == arch && o.as_deref() == op) {
+            return Ok(found.clone());
+        }
+        let found: Bundles = bundles(arch, op)?.into();
+        *last = Some((arch, op.map(str::to_owned), found.clone()));
+        Ok(found)
+    }
 }
 
 #[cfg(test)]

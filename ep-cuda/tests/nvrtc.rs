@@ -87,14 +87,18 @@ enum Instruction {
     Leave,
 }
 
+/// The machine code of a kernel.
+fn machine_code<'a>(image: &'a [u8], entry: &str) -> &'a [u8] {
+    let elf = ElfBytes::<AnyEndian>::minimal_parse(image).unwrap();
+    let section = elf.section_header_by_name(&format!(".text.{entry}")).unwrap();
+    let (code, _) = elf.section_data(&section.expect(entry)).unwrap();
+    assert!(!code.is_empty());
+    code
+}
+
 /// The instructions of a kernel that matter, in order, for sm_90 and sm_100. Their codes are the low twelve bits of each 16
 /// bytes, as `cuobjdump -sass` names them.
-fn instructions(cubin: &[u8]) -> Vec<Instruction> {
-    let elf = ElfBytes::<AnyEndian>::minimal_parse(cubin).unwrap();
-    let (headers, names) = elf.section_headers_with_strtab().unwrap();
-    let (headers, names) = (headers.unwrap(), names.unwrap());
-    let code = headers.iter().find(|h| names.get(h.sh_name as usize).unwrap().starts_with(".text."));
-    let (code, _) = elf.section_data(&code.unwrap()).unwrap();
+fn instructions(code: &[u8]) -> Vec<Instruction> {
     let known = |bytes: &[u8]| match u16::from_le_bytes([bytes[0], bytes[1]]) & 0xfff {
         // ACQBULK
         0x82e => Some(Instruction::Wait),
@@ -108,30 +112,48 @@ fn instructions(cubin: &[u8]) -> Vec<Instruction> {
     code.chunks_exact(16).filter_map(known).collect()
 }
 
-/// Compiles a kernel. Where launches overlap, it has to wait before all else: a compiler that moved a load ahead of that
-/// would be seen here alone.
+/// Where launches overlap, a kernel has to wait before all else: a compiler that moved a load ahead of that would be seen
+/// here alone.
 #[track_caller]
-fn compiled(compiler: &Compiler, spec: &Spec, arch: Arch) {
-    let code = compiler.code(spec, arch).unwrap();
+fn check_waits(code: &[u8], spec: &Spec, arch: Arch) {
     if arch.number() < 90 {
         return;
     }
-    let found = instructions(&code);
+    let found = instructions(code);
     assert_eq!(found.first(), Some(&Instruction::Wait), "{spec} for {arch}: {found:?}");
     assert!(found.contains(&Instruction::Access), "{spec} for {arch}: {found:?}");
 }
 
-/// Compiles kernels by as many threads as there are processors.
-fn compile_all(compiler: &Compiler, specs: &[(Spec, Arch)]) {
+/// Compiles a kernel alone.
+#[track_caller]
+fn compiled(compiler: &Compiler, spec: &Spec, arch: Arch) {
+    let code = compiler.code(spec, arch).unwrap();
+    check_waits(machine_code(&code.image, &code.entry), spec, arch);
+}
+
+/// Calls for each by as many threads as there are processors.
+fn for_all<T: Sync>(items: &[T], f: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some((spec, arch)) = specs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    compiled(compiler, spec, *arch);
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    f(item);
                 }
             });
+        }
+    });
+}
+
+/// Compiles kernels for architectures, together where they can be.
+fn compile_all(compiler: &Compiler, kernels: Vec<(Arch, Vec<Spec>)>) {
+    let bundles = |(arch, specs)| warm::bundled(specs).into_iter().map(move |bundle| (arch, bundle));
+    let jobs: Vec<_> = kernels.into_iter().flat_map(bundles).collect();
+    for_all(&jobs, |(arch, bundle)| {
+        let (image, names) = compiler.together(bundle, *arch).unwrap();
+        for (spec, name) in bundle.iter().zip(&names) {
+            check_waits(machine_code(&image, name), spec, *arch);
         }
     });
 }
@@ -143,9 +165,10 @@ fn a_kernel_is_compiled_once_and_then_found() {
     let arch = Arch::new(9, 0);
     let spec = &warm::kernels(arch, Some("fill")).unwrap()[0];
     let fresh = || Compiler::new(Cache::new(folder.option()), Some(nvrtc.clone()), None);
-    assert_eq!((fresh().warm(spec, arch), fresh().warm(spec, arch)), (Ok(true), Ok(false)));
+    let bundle = std::slice::from_ref(spec);
+    assert_eq!((fresh().warm(bundle, arch), fresh().warm(bundle, arch)), (Ok(true), Ok(false)));
     let code = fresh().code(spec, arch).unwrap();
-    assert_eq!(&code[..4], b"\x7fELF");
+    assert_eq!((&code.image[..4], code.entry.as_str()), (&b"\x7fELF"[..], "ep_fill"));
     // With the cache filled, no compiler is needed.
     let without = Compiler::new(Cache::new(folder.option()), Some("/nowhere/libnvrtc.so".into()), None);
     assert_eq!(without.code(spec, arch), Ok(code));
@@ -154,6 +177,55 @@ fn a_kernel_is_compiled_once_and_then_found() {
     let old = Compiler::new(Cache::new(folder.option()), Some(nvrtc.clone()), Some(11080));
     let error = old.code(spec, arch).unwrap_err();
     assert!(error.code() == Code::Unsupported && error.message().contains("pip install"), "{error}");
+}
+
+/// So that it makes no difference who filled the cache, and what was measured of the one holds of the other.
+#[test]
+fn kernels_have_the_same_code_together_and_alone() {
+    let Some(nvrtc) = compiler() else { return };
+    let arch = Arch::new(9, 0);
+    let compiler = Compiler::new(Cache::new(Some("off")), Some(nvrtc), None);
+    // Of each source two kernels that differ most: the ends of its largest bundle.
+    let mut largest: BTreeMap<&str, Vec<Spec>> = BTreeMap::new();
+    for bundle in warm::bundles(arch, None).unwrap() {
+        let known = largest.entry(bundle[0].source.name).or_default();
+        if bundle.len() > known.len() {
+            *known = bundle;
+        }
+    }
+    let pairs: Vec<Vec<Spec>> =
+        largest.into_values().map(|b| vec![b[0].clone(), b[b.len() - 1].clone()]).collect();
+    assert!(pairs.len() > 20 && pairs.iter().filter(|pair| pair[0].key() != pair[1].key()).count() > 15);
+    for_all(&pairs, |pair| {
+        let (image, names) = compiler.together(pair, arch).unwrap();
+        for (spec, name) in pair.iter().zip(&names) {
+            let alone = compiler.code(spec, arch).unwrap();
+            assert!(machine_code(&alone.image, &alone.entry) == machine_code(&image, name), "{spec}");
+        }
+    });
+}
+
+#[test]
+fn a_bundle_in_the_cache_is_found_by_each_of_its_kernels() {
+    let Some(nvrtc) = compiler() else { return };
+    let folder = Folder::new("bundle");
+    let arch = Arch::new(9, 0);
+    let bundle = &warm::bundles(arch, Some("fill")).unwrap()[0];
+    assert!(bundle.len() > 3);
+    let compiler = Compiler::new(Cache::new(folder.option()), Some(nvrtc), None);
+    // One is there before, alone.
+    assert_eq!(compiler.warm(&bundle[1..2], arch), Ok(true));
+    assert_eq!((compiler.warm(bundle, arch), compiler.warm(bundle, arch)), (Ok(true), Ok(false)));
+    let without = Compiler::new(Cache::new(folder.option()), Some("/nowhere/libnvrtc.so".into()), None);
+    let codes: Vec<_> = bundle.iter().map(|spec| without.code(spec, arch).unwrap()).collect();
+    assert_eq!((codes[1].key, codes[1].entry.as_str()), (bundle[1].key(), "ep_fill"));
+    let mut together = codes.iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, code)| code);
+    let first = together.next().unwrap();
+    for (number, code) in together.enumerate() {
+        assert_eq!((code.key, &code.image), (first.key, &first.image));
+        assert_eq!(code.entry, format!("ep_fill_{}", number + 1));
+        assert!(machine_code(&code.image, &code.entry) != machine_code(&first.image, &first.entry));
+    }
 }
 
 #[test]
@@ -189,12 +261,11 @@ fn one_kernel_of_each_source_and_dtype_compiles() {
         }
         assert!(seen.contains(&"fill.cu") && seen.contains(&"softmax.cu"), "{seen:?}");
     }
-    let specs: Vec<_> =
-        archs.iter().flat_map(|arch| one_of_each(*arch).into_iter().map(|spec| (spec, *arch))).collect();
-    let begin = Instant::now();
-    compile_all(&compiler, &specs);
-    if !specs.is_empty() {
-        println!("{} kernels of {} architectures: {} s", specs.len(), archs.len(), begin.elapsed().as_secs());
+    let kernels: Vec<_> = archs.iter().map(|arch| (*arch, one_of_each(*arch))).collect();
+    let (count, begin) = (kernels.iter().map(|(_, specs)| specs.len()).sum::<usize>(), Instant::now());
+    compile_all(&compiler, kernels);
+    if count > 0 {
+        println!("{count} kernels of {} architectures: {} s", archs.len(), begin.elapsed().as_secs());
     }
 }
 
@@ -210,10 +281,10 @@ fn the_kernels_for_more_than_two_to_the_31_elements_compile() {
     for spec in one_of_each(arch).into_iter().filter_map(wide) {
         if all || !seen.contains(&spec.source.name) {
             seen.push(spec.source.name);
-            specs.push((spec, arch));
+            specs.push(spec);
         }
     }
-    compile_all(&compiler, &specs);
+    compile_all(&compiler, vec![(arch, specs)]);
     println!("{} kernels with indices of 64 bits", seen.len());
     seen.dedup();
     let sources = ["binary", "copy", "copy_runs", "gather", "one_hot", "pad", "unary", "where"];

@@ -57,7 +57,7 @@ fn child() {
             let at = (at + std::process::id() as usize) % specs.len();
             let compiler = compiler(cache(&folder).with_limit(limit));
             if round % 2 == 0 {
-                compiler.warm(&specs[at], ARCH).unwrap();
+                compiler.warm(&specs[at..=at], ARCH).unwrap();
             }
             assert_eq!(compiler.code(&specs[at], ARCH).unwrap(), expected[at]);
         }
@@ -136,7 +136,7 @@ fn processes_share_a_cache_whose_entries_are_damaged_and_removed() {
     check_whole(&folder.0);
     // Undisturbed, all of it is kept.
     for spec in specs() {
-        compiler(cache(&folder.0)).warm(&spec, ARCH).unwrap();
+        compiler(cache(&folder.0)).warm(&[spec], ARCH).unwrap();
     }
     assert_eq!(check_whole(&folder.0), specs().len());
 }
@@ -144,7 +144,8 @@ fn processes_share_a_cache_whose_entries_are_damaged_and_removed() {
 #[test]
 fn processes_keep_a_limit_together() {
     let compiler = compiler(Cache::new(Some("off")));
-    let largest = specs().iter().map(|s| compiler.code(s, ARCH).unwrap().len() as u64 + 48).max().unwrap();
+    let largest =
+        specs().iter().map(|s| compiler.code(s, ARCH).unwrap().image.len() as u64 + 48).max().unwrap();
     let folder = run(Some(3 * largest), |_, _| {});
     check_whole(&folder.0);
     let bytes: u64 = files(&folder.0).iter().map(|path| path.metadata().unwrap().len()).sum();

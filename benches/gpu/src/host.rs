@@ -5,7 +5,8 @@ use crate::timing::median;
 use ep_core::primitive::{Fill, FillArgs, FillDesc};
 use ep_core::provider::{Device as _, StreamOptions};
 use ep_core::{DType, Error, Result, Scalar};
-use ep_cuda::compiler::Spec;
+use ep_cuda::cache::Cache;
+use ep_cuda::compiler::{Compiler, Spec};
 use ep_cuda::device::CudaDevice;
 use ep_cuda::driver::{CuFunction, CuModule};
 use ep_cuda::kernel::{Function, Geometry, Loader};
@@ -40,8 +41,11 @@ impl FillKernel {
         Ok(FillKernel { device, loader, spec })
     }
 
+    /// Compiled alone, as a program without a cache of many kernels would have it.
     fn code(&self) -> Result<Vec<u8>> {
-        self.loader.compiler.code(&self.spec, self.loader.arch)
+        let nvrtc = Some(self.loader.compiler.nvrtc()?.path().to_owned());
+        let compiler = Compiler::new(Cache::new(Some("off")), nvrtc, None);
+        Ok(compiler.code(&self.spec, self.loader.arch)?.image)
     }
 
     fn stream(&self) -> Result<CudaStream> {

@@ -527,7 +527,7 @@ impl ForeignStreamInterface {
 pub struct WarmInterface {
     /// Name and fingerprints of the whole interface.
     pub info: *const EpTableInfo,
-    /// How many kernels there are for `device`, or where it is null for the kind of hardware that `target` names, such as `sm_90`: of `op`, or of all ops where that is empty.
+    /// How many groups of kernels, of one or more, there are for `device`, or where it is null for the kind of hardware that `target` names, such as `sm_90`: of `op`, or of all ops where that is empty.
     pub count: unsafe extern "C" fn(
         provider: *mut EpProvider,
         device: *mut EpDevice,

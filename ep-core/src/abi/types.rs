@@ -1929,7 +1929,7 @@ pub struct EpWarmInterface {
     pub struct_size: u64,
     /// Name and fingerprints of the whole interface.
     pub info: *const EpTableInfo,
-    /// How many kernels there are for `device`, or where it is null for the kind of hardware that `target` names, such as `sm_90`: of `op`, or of all ops where that is empty.
+    /// How many groups of kernels, of one or more, there are for `device`, or where it is null for the kind of hardware that `target` names, such as `sm_90`: of `op`, or of all ops where that is empty.
     pub count: Option<
         unsafe extern "C" fn(
             provider: *mut EpProvider,

@@ -137,7 +137,7 @@ impl ProviderHandle {
         }
     }
 
-    /// How many kernels can be prepared; `op` `None`: of all ops.
+    /// How many groups of kernels, of one or more, can be prepared; `op` `None`: of all ops.
     ///
     /// # Errors
     /// `Unsupported` where none can be; else the provider's.

@@ -59,7 +59,7 @@ pub enum WarmTarget<'a, D> {
     Named(&'a str),
 }
 
-/// How many kernels a provider can prepare for a target; without an op: of all ops.
+/// How many groups of kernels, of one or more, a provider can prepare for a target; without an op: of all ops.
 pub type WarmCount<P> = fn(&P, WarmTarget<'_, <P as Provider>::Device>, Option<&str>) -> Result<u64>;
 
 /// Prepares one of them, by its number below the count; whether there was something to do.
