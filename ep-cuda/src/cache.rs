@@ -2,7 +2,7 @@
 //!
 //! An image of code is `ARCH/nvrtc-VERSION/KEY.cubin` in the cache's folder, where KEY is the hash of everything else that
 //! decides about the code: sources, options, the kernel's name. A kernel that was compiled with others has a file
-//! `KEY.member` instead, which says whose image has its code and by which name. Each is written beside its place and renamed,
+//! `KEY.member` instead, which names the image that has its code, and the kernel in it. Each is written beside its place and renamed,
 //! so nobody sees half of one; it carries its length and a hash, so a damaged one is noticed, removed and built anew. Files are
 //! never changed, so processes need no lock. With a limit, writing an image removes the oldest ones.
 
@@ -33,8 +33,8 @@ const MEMBER: &str = "member";
 pub struct Kept {
     /// The key of the image: the kernel's own, or that of all that were compiled with it.
     pub key: Key,
-    /// What the driver loads.
-    pub image: Vec<u8>,
+    /// What the driver loads; none where the caller has it.
+    pub image: Option<Vec<u8>>,
     /// The kernel's name where it is not alone in the image.
     pub name: Option<String>,
 }
@@ -74,8 +74,8 @@ impl Cache {
     }
 
     /// The code for a key, made by the newest compiler whose major version is at most `newest`. Damaged files are
-    /// removed.
-    pub fn find(&self, arch: Arch, key: &Key, newest: u32) -> Option<Kept> {
+    /// removed. An image that others share is not read where `has` it is true.
+    pub fn find(&self, arch: Arch, key: &Key, newest: u32, has: &dyn Fn(&Key) -> bool) -> Option<Kept> {
         let folder = self.folder.as_ref()?.join(arch.to_string());
         let mut versions: Vec<Version> = fs::read_dir(folder)
             .ok()?
@@ -83,23 +83,33 @@ impl Cache {
             .filter(|version: &Version| version.major <= newest)
             .collect();
         versions.sort_unstable();
-        versions.into_iter().rev().find_map(|version| self.get(arch, version, key))
+        versions.into_iter().rev().find_map(|version| self.get(arch, version, key, has))
     }
 
-    /// The code for a key, made by one version of the compiler.
-    pub fn get(&self, arch: Arch, version: Version, key: &Key) -> Option<Kept> {
-        let alone = self.read(arch, version, key, IMAGE);
-        if let Some(image) = alone {
-            return Some(Kept { key: *key, image, name: None });
+    /// The code for a key, made by one version of the compiler; else as [`Cache::find`].
+    pub fn get(&self, arch: Arch, version: Version, key: &Key, has: &dyn Fn(&Key) -> bool) -> Option<Kept> {
+        let image_of = |key| self.read(arch, version, key, IMAGE, |bytes| Some(bytes.to_vec()));
+        if let Some(image) = image_of(key) {
+            return Some(Kept { key: *key, image: Some(image), name: None });
         }
-        let member = self.read(arch, version, key, MEMBER)?;
-        let (of, name) = member.split_first_chunk()?;
-        let name = String::from_utf8(name.to_vec()).ok()?;
+        let (of, name) = self.read(arch, version, key, MEMBER, |bytes| {
+            let (of, name) = bytes.split_first_chunk()?;
+            Some((*of, std::str::from_utf8(name).ok()?.to_owned()))
+        })?;
         // The image may have been removed before its members.
-        Some(Kept { key: *of, image: self.read(arch, version, of, IMAGE)?, name: Some(name) })
+        let image = if has(&of) { None } else { Some(image_of(&of)?) };
+        Some(Kept { key: of, image, name: Some(name) })
     }
 
-    fn read(&self, arch: Arch, version: Version, key: &Key, kind: &str) -> Option<Vec<u8>> {
+    /// What `take` makes of a file's content; a file that is not whole, or of which it makes nothing, is removed.
+    fn read<T>(
+        &self,
+        arch: Arch,
+        version: Version,
+        key: &Key,
+        kind: &str,
+        take: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Option<T> {
         let path = self.place(arch, version, key, kind)?;
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
@@ -109,8 +119,8 @@ impl Cache {
                 return None;
             }
         };
-        if let Some(content) = unwrap(&bytes) {
-            return Some(content.to_vec());
+        if let Some(found) = unwrap(&bytes).and_then(take) {
+            return Some(found);
         }
         tracing::warn!("{}: damaged; it is removed and compiled anew", path.display());
         if let Err(e) = fs::remove_file(&path) {
@@ -154,20 +164,25 @@ impl Cache {
             })
         };
         let failed = |path: &Path, e: io::Error| Error::unavailable(format!("{}: {e}", path.display()));
-        let path = place(key, IMAGE)?;
-        self.store(&path, image).map_err(|e| failed(&path, e))?;
+        let of_all = place(key, IMAGE)?;
+        store(&of_all, image).map_err(|e| failed(&of_all, e))?;
         // After what they point to.
         for (member, name) in members {
             let path = place(member, MEMBER)?;
             store(&path, &[key, name.as_bytes()].concat()).map_err(|e| failed(&path, e))?;
         }
-        Ok(())
+        self.keep_limit(&of_all).map_err(|e| failed(&of_all, e))
     }
 
     fn store(&self, path: &Path, code: &[u8]) -> io::Result<()> {
         store(path, code)?;
+        self.keep_limit(path)
+    }
+
+    /// Removes the oldest files past the limit, but not this one.
+    fn keep_limit(&self, last: &Path) -> io::Result<()> {
         match (self.limit, &self.folder) {
-            (Some(limit), Some(folder)) => trim(folder, limit, path),
+            (Some(limit), Some(folder)) => trim(folder, limit, last),
             _ => Ok(()),
         }
     }
@@ -267,7 +282,7 @@ mod tests {
     fn alone(kept: Option<Kept>) -> Option<Vec<u8>> {
         kept.map(|kept| {
             assert_eq!(kept.name, None);
-            kept.image
+            kept.image.unwrap()
         })
     }
 
@@ -276,16 +291,16 @@ mod tests {
         let folder = Folder::new();
         let cache = cache(&folder);
         let key = [7; 32];
-        assert_eq!(cache.find(ARCH, &key, 13), None);
+        assert_eq!(cache.find(ARCH, &key, 13, &|_| false), None);
         cache.put(ARCH, OLD, &key, b"old code");
         cache.put_or_fail(ARCH, NEW, &key, b"new code", &[]).unwrap();
-        assert_eq!(alone(cache.get(ARCH, OLD, &key)).as_deref(), Some(&b"old code"[..]));
-        assert_eq!(alone(cache.find(ARCH, &key, 13)).as_deref(), Some(&b"new code"[..]));
+        assert_eq!(alone(cache.get(ARCH, OLD, &key, &|_| false)).as_deref(), Some(&b"old code"[..]));
+        assert_eq!(alone(cache.find(ARCH, &key, 13, &|_| false)).as_deref(), Some(&b"new code"[..]));
         // A driver of version 12 does not take the code of compiler 13.
-        assert_eq!(alone(cache.find(ARCH, &key, 12)).as_deref(), Some(&b"old code"[..]));
-        assert_eq!(cache.find(ARCH, &key, 11), None);
-        assert_eq!(cache.find(Arch::new(8, 0), &key, 13), None);
-        assert_eq!(cache.find(ARCH, &[8; 32], 13), None);
+        assert_eq!(alone(cache.find(ARCH, &key, 12, &|_| false)).as_deref(), Some(&b"old code"[..]));
+        assert_eq!(cache.find(ARCH, &key, 11, &|_| false), None);
+        assert_eq!(cache.find(Arch::new(8, 0), &key, 13, &|_| false), None);
+        assert_eq!(cache.find(ARCH, &[8; 32], 13, &|_| false), None);
     }
 
     #[test]
@@ -294,7 +309,8 @@ mod tests {
         let entry = HEAD as u64 + 100;
         let cache = cache(&folder).with_limit(Some(3 * entry));
         let own = folder.path().join("sm_90/nvrtc-13.0/notes.txt");
-        let there = || (0..6).filter(|k| cache.get(ARCH, NEW, &[*k; 32]).is_some()).collect::<Vec<_>>();
+        let there =
+            || (0..6).filter(|k| cache.get(ARCH, NEW, &[*k; 32], &|_| false).is_some()).collect::<Vec<_>>();
         for key in 0..5u8 {
             cache.put(ARCH, if key == 1 { OLD } else { NEW }, &[key; 32], &[key; 100]);
             // File systems tell times in steps.
@@ -303,7 +319,7 @@ mod tests {
             fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
             fs::write(&own, b"mine").unwrap();
         }
-        assert_eq!((there(), cache.get(ARCH, OLD, &[1; 32])), (vec![2, 3, 4], None));
+        assert_eq!((there(), cache.get(ARCH, OLD, &[1; 32], &|_| false)), (vec![2, 3, 4], None));
         assert!(own.exists());
         // One that is larger than the limit is kept alone.
         cache.put(ARCH, NEW, &[5; 32], &[5; 1000]);
@@ -327,11 +343,11 @@ mod tests {
         damaged.push([&whole[..], b"x"].concat());
         for bytes in damaged {
             fs::write(&path, &bytes).unwrap();
-            assert_eq!(cache.get(ARCH, NEW, &key), None, "{bytes:?}");
+            assert_eq!(cache.get(ARCH, NEW, &key, &|_| false), None, "{bytes:?}");
             assert!(!path.exists());
         }
         cache.put(ARCH, NEW, &key, b"some code");
-        assert_eq!(alone(cache.get(ARCH, NEW, &key)).as_deref(), Some(&b"some code"[..]));
+        assert_eq!(alone(cache.get(ARCH, NEW, &key, &|_| false)).as_deref(), Some(&b"some code"[..]));
     }
 
     #[test]
@@ -341,18 +357,22 @@ mod tests {
         let (image, one, two) = ([1; 32], [2; 32], [3; 32]);
         let members = [(one, "ep_x_0".to_owned()), (two, "ep_x_1".to_owned())];
         let put = || cache.put_or_fail(ARCH, NEW, &image, b"some code", &members).unwrap();
-        let kept =
-            |name: &str| Some(Kept { key: image, image: b"some code".to_vec(), name: Some(name.to_owned()) });
+        let kept = |name: &str| {
+            Some(Kept { key: image, image: Some(b"some code".to_vec()), name: Some(name.to_owned()) })
+        };
         put();
         assert_eq!(
-            (cache.get(ARCH, NEW, &one), cache.find(ARCH, &two, 13)),
+            (cache.get(ARCH, NEW, &one, &|_| false), cache.find(ARCH, &two, 13, &|_| false)),
             (kept("ep_x_0"), kept("ep_x_1"))
         );
-        assert_eq!((cache.get(ARCH, OLD, &one), cache.find(ARCH, &two, 12)), (None, None));
+        assert_eq!(
+            (cache.get(ARCH, OLD, &one, &|_| false), cache.find(ARCH, &two, 12, &|_| false)),
+            (None, None)
+        );
         // What was compiled alone since comes first.
         cache.put(ARCH, NEW, &two, b"alone");
-        assert_eq!(alone(cache.get(ARCH, NEW, &two)).as_deref(), Some(&b"alone"[..]));
-        assert_eq!(cache.get(ARCH, NEW, &one), kept("ep_x_0"));
+        assert_eq!(alone(cache.get(ARCH, NEW, &two, &|_| false)).as_deref(), Some(&b"alone"[..]));
+        assert_eq!(cache.get(ARCH, NEW, &one, &|_| false), kept("ep_x_0"));
         // Every damage to what says where the code is, and to the code.
         let place = |key, kind| cache.place(ARCH, NEW, key, kind).unwrap();
         for path in [place(&one, MEMBER), place(&image, IMAGE)] {
@@ -362,14 +382,14 @@ mod tests {
                 flipped[at] ^= 1;
                 for bytes in [&whole[..at], &flipped] {
                     fs::write(&path, bytes).unwrap();
-                    assert_eq!(cache.get(ARCH, NEW, &one), None, "{at}");
+                    assert_eq!(cache.get(ARCH, NEW, &one, &|_| false), None, "{at}");
                     assert!(!path.exists());
                 }
             }
             // Gone altogether, it is the same.
-            assert_eq!(cache.get(ARCH, NEW, &one), None);
+            assert_eq!(cache.get(ARCH, NEW, &one, &|_| false), None);
             put();
-            assert_eq!(cache.get(ARCH, NEW, &one), kept("ep_x_0"));
+            assert_eq!(cache.get(ARCH, NEW, &one, &|_| false), kept("ep_x_0"));
         }
     }
 
@@ -388,7 +408,8 @@ mod tests {
                 fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
             }
         }
-        let there: Vec<_> = (0..4).filter(|n| cache.get(ARCH, NEW, &[n + 100; 32]).is_some()).collect();
+        let there: Vec<_> =
+            (0..4).filter(|n| cache.get(ARCH, NEW, &[n + 100; 32], &|_| false).is_some()).collect();
         assert_eq!(there, [2, 3]);
     }
 
@@ -404,7 +425,7 @@ mod tests {
                     let cache = cache(&folder);
                     for _ in 0..50 {
                         cache.put(ARCH, NEW, &key, &code);
-                        assert_eq!(alone(cache.get(ARCH, NEW, &key)).as_ref(), Some(&code));
+                        assert_eq!(alone(cache.get(ARCH, NEW, &key, &|_| false)).as_ref(), Some(&code));
                     }
                 });
             }
@@ -418,14 +439,14 @@ mod tests {
         let off = Cache::new(Some("off"));
         assert_eq!(off.folder(), None);
         off.put(ARCH, NEW, &[3; 32], b"code");
-        assert_eq!(off.find(ARCH, &[3; 32], 99), None);
+        assert_eq!(off.find(ARCH, &[3; 32], 99, &|_| false), None);
         assert!(off.put_or_fail(ARCH, NEW, &[3; 32], b"", &[]).unwrap_err().message().contains("disabled"));
         let folder = Folder::new();
         let file = folder.path().join("file");
         fs::write(&file, b"").unwrap();
         let blocked = Cache::new(file.to_str());
         blocked.put(ARCH, NEW, &[3; 32], b"code");
-        assert_eq!(blocked.find(ARCH, &[3; 32], 99), None);
+        assert_eq!(blocked.find(ARCH, &[3; 32], 99, &|_| false), None);
         let error = blocked.put_or_fail(ARCH, NEW, &[3; 32], b"", &[]).unwrap_err();
         assert_eq!(error.code(), ep_core::Code::Unavailable);
     }

@@ -1,13 +1,13 @@
 //! From a kernel's source and its specialisation to code for a GPU: out of the cache, else compiled.
 
-use crate::bundle::Program;
+use crate::bundle::{self, Program};
 use crate::cache::{Cache, Kept, Key};
 use crate::nvrtc::{Input, Nvrtc};
 use ep_core::{Error, Result};
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -94,7 +94,7 @@ impl Spec {
     /// What decides about the code, except for architecture and compiler.
     pub fn key(&self) -> Key {
         let mut hash = Sha256::new();
-        hash.update(digest(self.source).0);
+        hash.update(digest(self.source).key);
         self.options().iter().for_each(|o| add(&mut hash, o));
         hash.finalize().into()
     }
@@ -109,14 +109,28 @@ fn add(hash: &mut Sha256, text: &str) {
 /// Name and text of each header that a source includes.
 type Headers = Arc<[(&'static str, &'static str)]>;
 
-/// What a source includes.
-pub(crate) fn headers(source: &'static Source) -> Headers {
-    digest(source).1
+/// What is found once for a source.
+#[derive(Clone)]
+struct Included {
+    /// The hash of it with all that it includes.
+    key: Key,
+    headers: Headers,
+    /// [`bundle::words_of_headers`].
+    words: Arc<HashSet<&'static str>>,
 }
 
-/// The hash of a source with all that it includes, and that, found once.
-fn digest(source: &'static Source) -> (Key, Headers) {
-    static KNOWN: Mutex<BTreeMap<usize, (Key, Headers)>> = Mutex::new(BTreeMap::new());
+/// What a source includes.
+pub(crate) fn headers(source: &'static Source) -> Headers {
+    digest(source).headers
+}
+
+/// All words of that, and of what stands before it.
+pub(crate) fn words_of_headers(source: &'static Source) -> Arc<HashSet<&'static str>> {
+    digest(source).words
+}
+
+fn digest(source: &'static Source) -> Included {
+    static KNOWN: Mutex<BTreeMap<usize, Included>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock();
     let found = known.entry(std::ptr::from_ref(source).addr()).or_insert_with(|| {
         let headers = included(source.text);
@@ -126,7 +140,8 @@ fn digest(source: &'static Source) -> (Key, Headers) {
             add(&mut hash, name);
             add(&mut hash, text);
         }
-        (hash.finalize().into(), headers.into())
+        let words = bundle::words_of_headers(source.text, &headers).into();
+        Included { key: hash.finalize().into(), headers: headers.into(), words }
     });
     found.clone()
 }
@@ -160,8 +175,8 @@ fn included(text: &str) -> Vec<(&'static str, &'static str)> {
 pub struct Code {
     /// Which image it is in: other kernels may have the same.
     pub key: Key,
-    /// The image, which the driver loads.
-    pub image: Vec<u8>,
+    /// The image, which the driver loads; none where the caller has it.
+    pub image: Option<Vec<u8>>,
     /// The kernel's name in it.
     pub entry: String,
 }
@@ -209,10 +224,18 @@ impl Compiler {
     /// # Errors
     /// Those of [`Compiler::nvrtc`] and [`Nvrtc::compile`], where the cache does not have it.
     pub fn code(&self, spec: &Spec, arch: Arch) -> Result<Code> {
+        self.code_unless(spec, arch, &|_| false)
+    }
+
+    /// The same, without an image that other kernels share where `has` it is true.
+    ///
+    /// # Errors
+    /// As [`Compiler::code`].
+    pub fn code_unless(&self, spec: &Spec, arch: Arch, has: &dyn Fn(&Key) -> bool) -> Result<Code> {
         let key = spec.key();
         let own_name = || spec.source.entry.to_owned();
         let _one = self.locks[usize::from(key[0]) % self.locks.len()].lock();
-        if let Some(kept) = self.cache.find(arch, &key, self.newest_major.unwrap_or(u32::MAX)) {
+        if let Some(kept) = self.cache.find(arch, &key, self.newest_major.unwrap_or(u32::MAX), has) {
             let Kept { key, image, name } = kept;
             return Ok(Code { key, image, entry: name.unwrap_or_else(own_name) });
         }
@@ -226,34 +249,53 @@ impl Compiler {
         }
         let image = compile_alone(nvrtc, spec, arch)?;
         self.cache.put(arch, nvrtc.version(), &key, &image);
-        Ok(Code { key, image, entry: own_name() })
+        Ok(Code { key, image: Some(image), entry: own_name() })
     }
 
-    /// Sees to it that the cache has these kernels, which are one of [`crate::warm::bundles`] or some of its kernels,
-    /// compiled by the NVRTC that is found. Whether there was something to compile.
+    /// Sees to it that the cache has these kernels, compiled by the NVRTC that is found, together where they can be: those of
+    /// [`crate::warm::bundles`]. Whether there was something to compile.
     ///
     /// # Errors
     /// As [`Compiler::code`], and those of [`Cache::put_or_fail`].
-    pub fn warm(&self, bundle: &[Spec], arch: Arch) -> Result<bool> {
+    pub fn warm(&self, kernels: &[Spec], arch: Arch) -> Result<bool> {
         let nvrtc = self.nvrtc()?;
-        let is_missing = |spec: &&Spec| self.cache.get(arch, nvrtc.version(), &spec.key()).is_none();
-        let missing: Vec<Spec> = bundle.iter().filter(is_missing).cloned().collect();
-        let (key, image, members) = match &missing[..] {
-            [] => return Ok(false),
-            [spec] => (spec.key(), compile_alone(nvrtc, spec, arch)?, Vec::new()),
-            several => {
-                let program = Program::new(several);
-                (program.key, compile_together(nvrtc, several, &program, arch)?, program.members)
+        let version = nvrtc.version();
+        // Images that are there, each looked at once.
+        let mut known = BTreeSet::new();
+        let mut missing = Vec::new();
+        for spec in kernels {
+            match self.cache.get(arch, version, &spec.key(), &|image| known.contains(image)) {
+                Some(kept) => drop(known.insert(kept.key)),
+                None => missing.push(spec.clone()),
             }
-        };
-        self.cache.put_or_fail(arch, nvrtc.version(), &key, &image, &members)?;
-        Ok(true)
+        }
+        let fresh = !missing.is_empty();
+        for group in bundle::group(missing) {
+            if let [spec] = &group[..] {
+                self.cache.put_or_fail(
+                    arch,
+                    version,
+                    &spec.key(),
+                    &compile_alone(nvrtc, spec, arch)?,
+                    &[],
+                )?;
+            } else {
+                let program = Program::new(&group);
+                let image = compile_together(nvrtc, &group, &program, arch)?;
+                self.cache.put_or_fail(arch, version, &program.key, &image, &program.members)?;
+            }
+        }
+        Ok(fresh)
     }
 
-    /// The code of kernels of one bundle, compiled together, and the name of each in it, whatever the cache has.
+    /// The code of kernels of one group of [`crate::warm::bundled`], compiled together, and the name of each in it, whatever
+    /// the cache has.
     ///
     /// # Errors
     /// Those of [`Compiler::nvrtc`] and [`Nvrtc::compile`].
+    ///
+    /// # Panics
+    /// For none, and for kernels of different groups.
     pub fn together(&self, bundle: &[Spec], arch: Arch) -> Result<(Vec<u8>, Vec<String>)> {
         let program = Program::new(bundle);
         let image = compile_together(self.nvrtc()?, bundle, &program, arch)?;

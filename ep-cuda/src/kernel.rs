@@ -126,7 +126,8 @@ impl Function {
         if let Some(Loaded { raw, allowed }) = known {
             return Ok(Function { context, raw, allowed, name });
         }
-        let code = loader.compiler.code(spec, loader.arch)?;
+        let is_loaded = |image: &Key| context.modules().loaded.lock().modules.contains_key(image);
+        let code = loader.compiler.code_unless(spec, loader.arch, &is_loaded)?;
         let entry = CString::new(code.entry.as_str()).map_err(|e| Error::internal(e.to_string()))?;
         let Loaded { raw, allowed } = {
             let _current = context.enter()?;
@@ -248,11 +249,11 @@ fn load_module(context: &Context, code: &Code) -> Result<CuModule> {
     if let Some(module) = known {
         return Ok(module);
     }
+    let image = code.image.as_ref().ok_or_else(|| Error::internal("a module that is not loaded"))?;
     let driver = context.driver();
     let mut module = CuModule::NULL;
     // SAFETY: a whole image and a valid out-pointer.
-    unsafe { driver.cuModuleLoadData(&mut module, code.image.as_ptr().cast()) }
-        .map_err(|e| context.error(e))?;
+    unsafe { driver.cuModuleLoadData(&mut module, image.as_ptr().cast()) }.map_err(|e| context.error(e))?;
     let first = *context.modules().loaded.lock().modules.entry(code.key).or_insert(module);
     if first != module {
         // Another thread was faster.

@@ -42,7 +42,7 @@ impl Provider for CudaProvider {
             let bundles = provider.table.bundles(arch, op)?;
             let bundle = usize::try_from(index).ok().and_then(|i| bundles.get(i));
             let bundle = bundle
-                .ok_or_else(|| Error::not_found(format!("kernels {index}: there are {}", bundles.len())))?;
+                .ok_or_else(|| Error::not_found(format!("group {index}: there are {}", bundles.len())))?;
             provider.compiler.warm(bundle, arch)
         },
     });

@@ -16,19 +16,27 @@ use std::time::Duration;
 const FOLDER: &str = "EP_TEST_CACHE_FOLDER";
 /// Bytes of the cache at most; without it there is no limit.
 const LIMIT: &str = "EP_TEST_CACHE_LIMIT";
+/// Where it is set, kernels are compiled together.
+const TOGETHER: &str = "EP_TEST_CACHE_TOGETHER";
 const ROUNDS: usize = 10;
 const ARCH: Arch = Arch::new(9, 0);
 
-/// One kernel of each source, as the fake's code of one source is always the same.
-fn specs() -> Vec<Spec> {
-    let mut specs: Vec<Spec> = Vec::new();
-    for spec in warm::kernels(ARCH, None).unwrap() {
-        if specs.iter().all(|s| s.source.name != spec.source.name) {
-            specs.push(spec);
+/// The first kernels of the first group of some sources. The fake's code of one source is always the same, but for the
+/// names that its kernels have together.
+fn bundles(of_each: usize) -> Vec<Vec<Spec>> {
+    let mut bundles: Vec<Vec<Spec>> = Vec::new();
+    for mut bundle in warm::bundles(ARCH, None).unwrap() {
+        if bundles.iter().all(|known| known[0].source.name != bundle[0].source.name) {
+            bundle.truncate(of_each);
+            bundles.push(bundle);
         }
     }
-    specs.truncate(8);
-    specs
+    bundles.truncate(8);
+    bundles
+}
+
+fn specs() -> Vec<Spec> {
+    bundles(1).concat()
 }
 
 fn compiler(cache: Cache) -> Compiler {
@@ -51,6 +59,9 @@ fn child() {
     while !folder.join("go").exists() {
         std::thread::sleep(Duration::from_millis(1));
     }
+    if std::env::var_os(TOGETHER).is_some() {
+        return use_bundles(&folder);
+    }
     for round in 0..ROUNDS {
         // Each begins elsewhere, and by the one and the other way in turns.
         for at in 0..specs.len() {
@@ -60,6 +71,27 @@ fn child() {
                 compiler.warm(&specs[at..=at], ARCH).unwrap();
             }
             assert_eq!(compiler.code(&specs[at], ARCH).unwrap(), expected[at]);
+        }
+    }
+}
+
+/// Warms and loads kernels of bundles. Each time there is code that has the kernel by the name that is said.
+fn use_bundles(folder: &Path) {
+    let bundles = bundles(3);
+    for round in 0..ROUNDS {
+        for at in 0..bundles.len() {
+            let bundle = &bundles[(at + std::process::id() as usize) % bundles.len()];
+            let compiler = compiler(cache(folder));
+            // Of some the first kernel is there alone, from a launch.
+            if round % 3 == 0 {
+                compiler.code(&bundle[0], ARCH).unwrap();
+            }
+            compiler.warm(bundle, ARCH).unwrap();
+            for spec in bundle {
+                let code = compiler.code(spec, ARCH).unwrap();
+                let text = String::from_utf8(code.image.unwrap()).unwrap();
+                assert!(text.lines().any(|line| line == format!("{} ?", code.entry)), "{spec} {text}");
+            }
         }
     }
 }
@@ -79,14 +111,15 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Runs the children to their end, and does `meanwhile` again and again.
-fn run(limit: Option<u64>, meanwhile: fn(&Path, usize)) -> Folder {
-    let name = format!("ep-cuda-processes-{}-{}", std::process::id(), limit.unwrap_or(0));
+fn run(limit: Option<u64>, together: bool, meanwhile: fn(&Path, usize)) -> Folder {
+    let name = format!("ep-cuda-processes-{}-{}-{together}", std::process::id(), limit.unwrap_or(0));
     let folder = Folder(std::env::temp_dir().join(name));
     fs::create_dir(&folder.0).unwrap();
     let start = |_| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--ignored", "--exact", "child", "--nocapture"]).env(FOLDER, &folder.0);
         command.envs(limit.map(|n| (LIMIT, n.to_string())));
+        command.envs(together.then_some((TOGETHER, "1")));
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let mut children: Vec<Child> = (0..4).map(start).collect();
@@ -113,26 +146,46 @@ fn run(limit: Option<u64>, meanwhile: fn(&Path, usize)) -> Folder {
 /// Every file is an entry that is whole, which one who looks for it finds.
 fn check_whole(folder: &Path) -> usize {
     let files = files(folder);
-    let found = specs().iter().filter(|spec| cache(folder).find(ARCH, &spec.key(), 13).is_some()).count();
+    let found =
+        specs().iter().filter(|spec| cache(folder).find(ARCH, &spec.key(), 13, &|_| false).is_some()).count();
     assert_eq!(found, files.len(), "{files:?}");
     found
 }
 
+/// Removes and damages some of the files.
+fn disturb(folder: &Path, turn: usize) {
+    for (i, path) in files(folder).into_iter().enumerate().filter(|(i, _)| i % 3 == turn % 3) {
+        let entry = path.extension().is_some_and(|e| e == "cubin" || e == "member");
+        // It may be gone meanwhile, as the children remove what is damaged.
+        let _done_or_not = match i % 2 {
+            _ if !entry => Ok(()),
+            0 => fs::remove_file(path),
+            _ => fs::File::options().write(true).open(path).and_then(|file| file.set_len(60)),
+        };
+    }
+}
+
+#[test]
+fn processes_share_kernels_that_are_compiled_together() {
+    let folder = run(None, true, disturb);
+    let all = bundles(3);
+    for bundle in &all {
+        compiler(cache(&folder.0)).warm(bundle, ARCH).unwrap();
+        assert_eq!(compiler(cache(&folder.0)).warm(bundle, ARCH), Ok(false));
+    }
+    assert!(all.concat().len() > all.len());
+    let stray: Vec<_> = files(&folder.0)
+        .into_iter()
+        .filter(|p| p.extension().is_none_or(|e| e != "cubin" && e != "member"))
+        .collect();
+    assert!(stray.is_empty(), "{stray:?}");
+}
+
 #[test]
 fn processes_share_a_cache_whose_entries_are_damaged_and_removed() {
-    let folder = run(None, |folder, turn| {
-        for (i, path) in files(folder).into_iter().enumerate().filter(|(i, _)| i % 3 == turn % 3) {
-            let entry = path.extension().is_some_and(|e| e == "cubin");
-            // It may be gone meanwhile, as the children remove what is damaged.
-            let _done_or_not = match i % 2 {
-                _ if !entry => Ok(()),
-                0 => fs::remove_file(path),
-                _ => fs::File::options().write(true).open(path).and_then(|file| file.set_len(60)),
-            };
-        }
-    });
+    let folder = run(None, false, disturb);
     // What was damaged last is noticed by who looks for it.
-    specs().iter().for_each(|spec| drop(cache(&folder.0).find(ARCH, &spec.key(), 13)));
+    specs().iter().for_each(|spec| drop(cache(&folder.0).find(ARCH, &spec.key(), 13, &|_| false)));
     check_whole(&folder.0);
     // Undisturbed, all of it is kept.
     for spec in specs() {
@@ -144,9 +197,12 @@ fn processes_share_a_cache_whose_entries_are_damaged_and_removed() {
 #[test]
 fn processes_keep_a_limit_together() {
     let compiler = compiler(Cache::new(Some("off")));
-    let largest =
-        specs().iter().map(|s| compiler.code(s, ARCH).unwrap().image.len() as u64 + 48).max().unwrap();
-    let folder = run(Some(3 * largest), |_, _| {});
+    let largest = specs()
+        .iter()
+        .map(|s| compiler.code(s, ARCH).unwrap().image.unwrap().len() as u64 + 48)
+        .max()
+        .unwrap();
+    let folder = run(Some(3 * largest), false, |_, _| {});
     check_whole(&folder.0);
     let bytes: u64 = files(&folder.0).iter().map(|path| path.metadata().unwrap().len()).sum();
     // Each of those who write at the same time may not see what the others are about to add.

@@ -41,11 +41,12 @@ impl FillKernel {
         Ok(FillKernel { device, loader, spec })
     }
 
-    /// Compiled alone, as a program without a cache of many kernels would have it.
+    /// Alone in its image and by its own name, as the bare program expects it, whatever the cache has. Needs NVRTC.
     fn code(&self) -> Result<Vec<u8>> {
         let nvrtc = Some(self.loader.compiler.nvrtc()?.path().to_owned());
         let compiler = Compiler::new(Cache::new(Some("off")), nvrtc, None);
-        Ok(compiler.code(&self.spec, self.loader.arch)?.image)
+        let code = compiler.code(&self.spec, self.loader.arch)?;
+        code.image.ok_or_else(|| Error::internal("code without an image"))
     }
 
     fn stream(&self) -> Result<CudaStream> {
