@@ -86,15 +86,21 @@ EP_DEVICE Place<Operands> place_of(const NdArgs<Operands>& args, Index pack) {
     Index rest = unit, innermost = unit, lines = 0;
 #pragma unroll
     for (int k = 0; k < Operands; ++k) place.at[k] = place.jump[k] = 0;
-#pragma unroll
-    for (int d = 0; d < max_rank; ++d) {
-        if (d >= args.rank) break;
+    auto add = [&](int d) {
         Index index = rest;
         if (d + 1 < args.rank) rest = divide(args.dims[d], rest, index);
         if (d == 0) innermost = index, lines = rest;
 #pragma unroll
         for (int k = 0; k < Operands; ++k) place.at[k] += Offset(index) * Offset(args.strides[k][d]);
-    }
+    };
+    // Few operands have more dimensions that cannot be joined, and copies of this for those would be half of what many kernels
+    // take to compile.
+    constexpr int usual = 3;
+#pragma unroll
+    for (int d = 0; d < usual; ++d)
+        if (d < args.rank) add(d);
+#pragma unroll 1
+    for (int d = usual; d < args.rank; ++d) add(d);
     const bool begins = pack == 0 || !on;
     // Within the row, or below it by what comes before the first element. There is always some of the row left.
     const Index before = begins ? Index(args.before) : 0;

@@ -103,7 +103,7 @@ struct Ends {
 EP_DEVICE i32 past_pack(u64 weights) { return i32(weights / sizeof(Data) % Rows::pack); }
 // The element of the ends that a lane puts there: four packs of 8.
 EP_DEVICE Data element_of_ends(u64 gamma, u64 beta, i32 cols) {
-    const u32 lane = threadIdx.x % warp_size;
+    const u32 lane = thread_of_block() % warp_size;
     const u64 weights = lane < 16 ? gamma : beta;
     const i32 past = past_pack(weights), begin = lane / 8 % 2 ? (cols - 1 + past) / Rows::pack * Rows::pack : 0;
     const i32 at = begin - past + i32(lane % 8);
@@ -177,7 +177,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
     cluster_arrive();
     bool cluster_is_here = false;
     __shared__ Ends ends_of_warps[shifts ? Rows::threads / warp_size : 1][2];
-    Ends* const ends = ends_of_warps[shifts ? threadIdx.x / warp_size : 0];
+    Ends* const ends = ends_of_warps[shifts ? thread_of_block() / warp_size : 0];
     [[maybe_unused]] Data of_ends;
     if constexpr (shifts) of_ends = element_of_ends(args.gamma, EP_RMS ? 0 : args.beta, cols);
 
@@ -231,7 +231,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
             if (Rows::in_warp && row + walk.step < args.rows) begin(row + walk.step);
         }
         if constexpr (shifts) {
-            if (skipped == 0) reinterpret_cast<Data*>(ends)[threadIdx.x % warp_size] = of_ends;
+            if (skipped == 0) reinterpret_cast<Data*>(ends)[thread_of_block() % warp_size] = of_ends;
             __syncwarp();
         }
         if constexpr (fills_ends && !keeps) loads.outside = *src;
@@ -253,7 +253,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
                 mean = j == 0 ? sum : mean + sum;
             }
             if constexpr (!keeps) number = A(held_by_warp(count));
-            mean = over_lanes<Rows::lanes>(mean, sum_of) / (number > 0 ? number : A(1));
+            mean = over_lanes_of_row(mean, sum_of) / (number > 0 ? number : A(1));
         }
         A squares = 0;
         u32 late_zero = zero;
@@ -270,7 +270,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
             }
             squares += sum;
         }
-        squares = over_lanes<Rows::lanes>(squares, sum_of);
+        squares = over_lanes_of_row(squares, sum_of);
         // The next row is on its way while blocks wait for each other.
         if (keeps && !Rows::in_warp && row + walk.step < args.rows) begin(row + walk.step);
         if constexpr (!Rows::in_warp) {

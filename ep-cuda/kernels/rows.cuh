@@ -2,14 +2,15 @@
 //
 // Specialised by
 //   EP_THREADS  threads of a block
-//   EP_LANES    threads that share a row within a warp: a power of two up to 32; 32 where a block or more does
+//   EP_LANES    threads that share a row within a warp: a power of two up to 32; 32 where a block or more does; 0: as many as a
+//               launch has in x, a power of two up to 32, with its groups in y
 //   EP_BLOCKS   blocks that share a row: 0 where a warp or less does, 1 for a block, 2 to 8 for a cluster (sm_90)
 //   EP_ROWS     rows that a group holds at once; 1 unless EP_BLOCKS is 0
 //   EP_PACK     elements that are loaded together
 //   EP_PACKS    packs of a row that a thread holds
 //   EP_ALIGNED  1: every row begins at a multiple of a pack and has whole packs; 0: it may begin and end within one
-// and, before the include, EP_ENDS_APART where the ends of a row do not share a pack. With EP_FEWER (any value; clusters) a launch
-// may have fewer threads in a block, in whole warps: as many as the packs of its rows fill.
+// and, before the include, EP_ENDS_APART where the ends of a row do not share a pack. With EP_FEWER (any value; blocks and
+// clusters) a launch may have fewer threads in a block, in whole warps: as many as the packs of its rows fill.
 #pragma once
 #include "common.cuh"
 
@@ -22,7 +23,7 @@ struct Rows {
     static constexpr int packs = EP_PACKS;
     static constexpr bool is_aligned = EP_ALIGNED;
     static constexpr bool in_warp = blocks == 0;
-    static constexpr u32 sharers = in_warp ? lanes : threads * blocks;
+    static constexpr bool any_lanes = lanes == 0;
 #ifdef EP_ENDS_APART
     static constexpr bool joins_ends = false;
 #else
@@ -33,14 +34,17 @@ struct Rows {
     static_assert(in_warp || (lanes == warp_size && rows == 1), "a block shares one row at a time");
 #ifdef EP_FEWER
     static constexpr bool fewer = true;
-    static_assert(blocks > 1, "a block alone does not need it");
+    static_assert(!in_warp, "a warp is never less than one");
 #else
     static constexpr bool fewer = false;
 #endif
 };
 
 EP_DEVICE u32 threads_of_block() { return Rows::fewer ? blockDim.x : Rows::threads; }
-EP_DEVICE u32 sharers_of_row() { return Rows::fewer ? blockDim.x * Rows::blocks : Rows::sharers; }
+EP_DEVICE u32 thread_of_block() { return Rows::any_lanes ? threadIdx.y * blockDim.x + threadIdx.x : threadIdx.x; }
+// Threads that share a row within a warp.
+EP_DEVICE u32 lanes_of_row() { return Rows::any_lanes ? blockDim.x : Rows::lanes; }
+EP_DEVICE u32 sharers_of_row() { return Rows::in_warp ? lanes_of_row() : threads_of_block() * Rows::blocks; }
 
 #if EP_BLOCKS > 1
 #define EP_CLUSTER_DIMS __cluster_dims__(EP_BLOCKS, 1, 1)
@@ -120,6 +124,17 @@ EP_DEVICE A over_lanes(A x, F combine) {
     return x;
 }
 
+// Combines over the threads of a warp that share a row.
+template <class A, class F>
+EP_DEVICE A over_lanes_of_row(A x, F combine) {
+    if constexpr (Rows::any_lanes) {
+#pragma unroll
+        for (u32 distance = 1; distance < warp_size; distance *= 2)
+            if (distance < lanes_of_row()) x = combine(x, shuffle_xor(x, distance));
+        return x;
+    } else return over_lanes<Rows::lanes>(x, combine);
+}
+
 // Combines what the warps of a block, or of a cluster of blocks, found. Two sets of places make one barrier enough
 // for each use: a warp cannot be two barriers ahead of another.
 template <class A>
@@ -127,8 +142,9 @@ struct Exchange {
     static constexpr u32 warps = Rows::threads / warp_size;
     static constexpr u32 blocks = Rows::in_warp ? 1 : Rows::blocks;
     // Where some stay empty, as many as the lanes of a warp read.
-    static constexpr u32 places =
-        Rows::fewer ? (warps * blocks + warp_size - 1) / warp_size * warp_size : warps * blocks;
+    static constexpr u32 places = Rows::fewer && warps * blocks > warp_size
+        ? (warps * blocks + warp_size - 1) / warp_size * warp_size
+        : warps * blocks;
     static_assert(Rows::in_warp || places % warp_size == 0 || warp_size % places == 0, "lanes read as many each");
 
     struct Shared {
@@ -141,13 +157,14 @@ struct Exchange {
     Shared& shared;
     u32 uses = 0;
 
-    // `zero` is one that the compiler does not know. A cluster meets between this and the first use.
-    __device__ __forceinline__ Exchange(Shared& memory, u32 zero) : shared(memory) {
+    // `zero` is one that the compiler does not know; `nothing` changes no result. A cluster meets between this and the first
+    // use.
+    __device__ __forceinline__ Exchange(Shared& memory, u32 zero, A nothing = A{}) : shared(memory) {
         if constexpr (Rows::fewer) {
             // Places of warps that are not there. The block meets before the first use: a cluster's barrier orders no memory.
             for (u32 i = threadIdx.x + threads_of_block() / warp_size * blocks; i < places; i += threads_of_block())
-                shared.found[0][i] = shared.found[1][i] = A{};
-            __syncthreads();
+                shared.found[0][i] = shared.found[1][i] = nothing;
+            if (blocks > 1) __syncthreads();
         }
         if (Rows::in_warp || threadIdx.x != 0) return;
         shared.zero = zero;
@@ -209,7 +226,7 @@ struct Part {
     u32 first, step;
 };
 EP_DEVICE Part part_of_row() {
-    if constexpr (Rows::in_warp) return {threadIdx.x % Rows::lanes, Rows::lanes};
+    if constexpr (Rows::in_warp) return {threadIdx.x % lanes_of_row(), lanes_of_row()};
     else return {block_rank() * threads_of_block() + threadIdx.x, sharers_of_row()};
 }
 
@@ -419,9 +436,10 @@ struct Walk {
 };
 EP_DEVICE Walk walk_over_rows() {
     if constexpr (Rows::in_warp) {
-        constexpr u32 groups = Rows::threads / Rows::lanes;
+        const u32 groups = Rows::any_lanes ? blockDim.y : Rows::threads / lanes_of_row();
         const u64 before = u64(blockIdx.x) * groups;
-        const u32 group = threadIdx.x / Rows::lanes, leader = threadIdx.x / warp_size * (warp_size / Rows::lanes);
+        const u32 group = Rows::any_lanes ? threadIdx.y : threadIdx.x / lanes_of_row();
+        const u32 leader = thread_of_block() / warp_size * (warp_size / lanes_of_row());
         return {(before + group) * Rows::rows, (before + leader) * Rows::rows, u64(gridDim.x) * groups * Rows::rows};
     }
     constexpr u32 sharing = Rows::in_warp ? 1 : Rows::blocks;

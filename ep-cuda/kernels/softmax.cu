@@ -33,7 +33,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
     const bool log = args.log;
 #endif
     __shared__ typename Exchange<Normalizer<A>>::Shared shared;
-    Exchange<Normalizer<A>> exchange(shared, zero);
+    Exchange<Normalizer<A>> exchange(shared, zero, {lowest, 0});
     cluster_arrive();
     bool cluster_is_here = false;
 
@@ -68,7 +68,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
                 for (int i = 0; i < Rows::pack; ++i) max = greatest(max, convert<A>(x[r][j].at[i]));
-            max = over_lanes<Rows::lanes>(max, [](A a, A b) { return greatest(a, b); });
+            max = over_lanes_of_row(max, [](A a, A b) { return greatest(a, b); });
             const A base = Rows::in_warp ? max : base_of(max);
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j) {
@@ -80,7 +80,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, residen
                     if constexpr (holds_powers) x[r][j].at[i] = convert<Held>(log ? convert<A>(x[r][j].at[i]) : e);
                 }
             }
-            sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
+            sum = over_lanes_of_row(sum, [](A a, A b) { return a + b; });
             Normalizer<A> all{max, sum};
             if constexpr (!Rows::in_warp) {
                 if (!cluster_is_here) {

@@ -61,7 +61,7 @@ extern "C" __global__ void EP_CLUSTER_DIMS __launch_bounds__(EP_THREADS, Rows::r
                     sum += (log ? A(1) : convert<A>(y[r][j].at[i])) * dyi;
                 }
             }
-            sum = over_lanes<Rows::lanes>(sum, [](A a, A b) { return a + b; });
+            sum = over_lanes_of_row(sum, [](A a, A b) { return a + b; });
             if constexpr (!Rows::in_warp) {
                 if (!cluster_is_here) {
                     cluster_wait();

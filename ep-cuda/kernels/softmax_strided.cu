@@ -1,7 +1,7 @@
 // Softmax, log-softmax and their gradients along the middle dimension of [rows, cols, inner]. 32 neighbours in the
 // last dimension share a block; its warps share their columns.
 //
-// EP_SRC, EP_DST  dtypes     EP_LOG  1: log-softmax     EP_BACKWARD  1: the gradient     EP_THREADS  of a block
+// EP_SRC, EP_DST  dtypes     EP_LOG  none: as the launch says, or 1: log-softmax, 0: softmax     EP_BACKWARD  1: the gradient     EP_THREADS  of a block
 #include "common.cuh"
 #include "normalizer.cuh"
 
@@ -12,12 +12,18 @@ using A = Between<Src, Dst>;
 struct Args {
     u64 rows, cols, inner, src, dst;   // forward
     u64 dy;                            // backward: src is y, dst is dx
+    u64 log;                           // 1: log-softmax; not read where EP_LOG is given
 };
 
 constexpr u32 warps = EP_THREADS / warp_size;
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_strided(const __grid_constant__ Args args) {
     await_stream();
+#ifdef EP_LOG
+    constexpr bool log = EP_LOG;
+#else
+    const bool log = args.log;
+#endif
     const u32 lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
     const u64 per_row = (args.inner + warp_size - 1) / warp_size;
     __shared__ Normalizer<A> found[warps][warp_size];
@@ -36,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_strided(cons
                 const u64 at = c * args.inner;
                 if constexpr (EP_BACKWARD) {
                     const A dy = convert<A>(gradient[at]);
-                    own.sum += EP_LOG ? dy : convert<A>(src[at]) * dy;
+                    own.sum += log ? dy : convert<A>(src[at]) * dy;
                 } else {
                     const A x = convert<A>(src[at]), max = greatest(own.max, x), base = base_of(max);
                     own.sum = own.sum * exp_close(own.max - base) + exp_close(x - base);
@@ -51,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_strided(cons
             if constexpr (EP_BACKWARD) all.sum += found[w][lane].sum;
             else all = merge(all, found[w][lane]);
         }
-        const A factor = EP_LOG ? logarithm(all.sum) : A(1) / all.sum;
+        const A factor = log ? logarithm(all.sum) : A(1) / all.sum;
         if (inside) {
 #pragma unroll 4
             for (u64 c = warp; c < args.cols; c += warps) {
@@ -59,10 +65,10 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_strided(cons
                 const A x = convert<A>(src[at]);
                 if constexpr (EP_BACKWARD) {
                     const A dy = convert<A>(gradient[at]);
-                    dst[at] = convert<Dst>(EP_LOG ? dy - exp_fast(x) * all.sum : (dy - all.sum) * x);
+                    dst[at] = convert<Dst>(log ? dy - exp_fast(x) * all.sum : (dy - all.sum) * x);
                 } else {
                     const A d = x - all.max;
-                    dst[at] = convert<Dst>(EP_LOG ? d - factor : exp_close(d) * factor);
+                    dst[at] = convert<Dst>(log ? d - factor : exp_close(d) * factor);
                 }
             }
         }

@@ -1,6 +1,7 @@
 // Softmax, log-softmax and their gradients for rows of any width: a block goes over its row twice.
 //
-// EP_SRC, EP_DST  dtypes          EP_LOG       1: log-softmax          EP_BACKWARD  1: the gradient
+// EP_SRC, EP_DST  dtypes          EP_LOG       none: as the launch says, or 1: log-softmax, 0: softmax
+// EP_BACKWARD     1: the gradient
 // EP_THREADS      of a block      EP_PACK      elements that are loaded together
 // EP_SHARED       1: forward only, the row is kept in dynamic shared memory between the passes:
 //                 (cols + EP_PACK) elements rounded up to whole packs
@@ -20,6 +21,7 @@ using SrcPack = Pack<Src, Rows::pack>;
 struct Args {
     u64 rows, cols, src, dst;   // forward
     u64 dy;                     // backward: src is y, dst is dx
+    u64 log;                    // 1: log-softmax; not read where EP_LOG is given
 };
 
 // The packs of a row, the first and last of which may begin and end outside.
@@ -42,23 +44,22 @@ struct Row {
         for (int i = 0; i < Rows::pack; ++i)
             pack.at[i] = at + i >= 0 && at + i < cols ? from[at + i] : outside;
     }
-    template <class F>
-    __device__ __forceinline__ void put(Dst* to, i64 at, bool alike, F value) const {
-        if (alike && whole(at)) {
-            Pack<Dst, Rows::pack> out;
-#pragma unroll
-            for (int i = 0; i < Rows::pack; ++i) out.at[i] = value(i);
-            return store(to + at, out);
-        }
+    __device__ __forceinline__ void put(Dst* to, i64 at, bool alike, const Pack<Dst, Rows::pack>& pack) const {
+        if (alike && whole(at)) return store(to + at, pack);
 #pragma unroll
         for (int i = 0; i < Rows::pack; ++i)
-            if (at + i >= 0 && at + i < cols) to[at + i] = value(i);
+            if (at + i >= 0 && at + i < cols) to[at + i] = pack.at[i];
     }
 };
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const __grid_constant__ Args args) {
     await_stream();
     const i64 step = i64(Rows::threads) * Rows::packs;
+#ifdef EP_LOG
+    constexpr bool log = EP_LOG;
+#else
+    const bool log = args.log;
+#endif
 
     for (u64 r = blockIdx.x; r < args.rows; r += gridDim.x) {
         const Row row(pointer<const Src>(args.src) + r * args.cols, args.cols);
@@ -76,17 +77,15 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j) {
                 const i64 at = row.element(first + j * Rows::threads);
-                if constexpr (!EP_LOG) row.get(y[j], row.start, at, true, zero);
+                if (!log) row.get(y[j], row.start, at, true, zero);
                 row.get(dy[j], gradient, at, dy_alike, zero);
             }
             A part = 0;
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j)
 #pragma unroll
-                for (int i = 0; i < Rows::pack; ++i) {
-                    if constexpr (EP_LOG) part += convert<A>(dy[j].at[i]);
-                    else part += convert<A>(y[j].at[i]) * convert<A>(dy[j].at[i]);
-                }
+                for (int i = 0; i < Rows::pack; ++i)
+                    part += (log ? A(1) : convert<A>(y[j].at[i])) * convert<A>(dy[j].at[i]);
             sum += part;
         }
         __shared__ typename Exchange<A>::Shared shared;
@@ -97,11 +96,13 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
             SrcPack y, dy;
             row.get(y, row.start, at, true, zero);
             row.get(dy, gradient, at, dy_alike, zero);
-            row.put(dst, at, dst_alike, [&](int i) {
+            Pack<Dst, Rows::pack> out;
+#pragma unroll
+            for (int i = 0; i < Rows::pack; ++i) {
                 const A yi = convert<A>(y.at[i]), dyi = convert<A>(dy.at[i]);
-                if constexpr (EP_LOG) return convert<Dst>(dyi - exp_fast(yi) * total);
-                else return convert<Dst>((dyi - total) * yi);
-            });
+                out.at[i] = convert<Dst>(log ? dyi - exp_fast(yi) * total : (dyi - total) * yi);
+            }
+            row.put(dst, at, dst_alike, out);
         }
 #else
         extern __shared__ uint4 kept[];
@@ -134,18 +135,20 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
         __shared__ typename Exchange<Normalizer<A>>::Shared shared;
         Exchange<Normalizer<A>> exchange(shared, 0);
         const Normalizer<A> all = exchange.all(over_lanes<warp_size>(own, merged), merged);
-        const A factor = EP_LOG ? logarithm(all.sum) : A(1) / all.sum;
+        const A factor = log ? logarithm(all.sum) : A(1) / all.sum;
         // Backwards: what was read last is still in the caches.
         for (i64 pack = row.packs - 1 - threadIdx.x; pack >= 0; pack -= Rows::threads) {
             const i64 at = row.element(pack);
             SrcPack x;
             if constexpr (EP_SHARED) x = row_in_shared[pack];
             else row.get(x, row.start, at, true, convert<Src>(lowest));
-            row.put(dst, at, dst_alike, [&](int i) {
+            Pack<Dst, Rows::pack> out;
+#pragma unroll
+            for (int i = 0; i < Rows::pack; ++i) {
                 const A difference = convert<A>(x.at[i]) - all.max;
-                if constexpr (EP_LOG) return convert<Dst>(difference - factor);
-                else return convert<Dst>(exp_fast(difference) * factor);
-            });
+                out.at[i] = convert<Dst>(log ? difference - factor : exp_fast(difference) * factor);
+            }
+            row.put(dst, at, dst_alike, out);
         }
 #endif
         __syncthreads();

@@ -194,7 +194,9 @@ fn softmax_chooses_by_width_unless_it_is_told() {
     };
     // 16 groups of 8 lanes in a block, with two rows each.
     assert_eq!(kernel(&[], 100, 32, 0), "ep_softmax, [[4, 1, 1], [128, 1, 1");
-    assert_eq!(kernel(&[], 3, 1025, 0), "ep_softmax, [[3, 1, 1], [64, 1, 1");
+    // A block has as many warps as a row fills that is not aligned, where a thread has four packs, or six.
+    assert_eq!(kernel(&[], 3, 1025, 0), "ep_softmax, [[3, 1, 1], [96, 1, 1");
+    assert_eq!(kernel(&[], 3, 513, 0), "ep_softmax, [[3, 1, 1], [32, 1, 1");
     assert_eq!(kernel(&[], 2, 65536, 0), "ep_softmax, [[8, 1, 1], [512, 1, 1", "clusters of four");
     assert_eq!(kernel(&[], 1, 300_000, 0), "ep_softmax_wide, [[1, 1, 1], [1024, 1, 1");
     assert_eq!(kernel(&[], 2, 5, 33), "ep_softmax_strided, [[4, 1, 1], [256, 1, 1");
@@ -210,6 +212,36 @@ fn softmax_chooses_by_width_unless_it_is_told() {
     };
     assert_eq!(request(&[]), "block for rows of 1024");
     assert_eq!(request(&[("softmax", "cluster")]), "cluster for rows of 1024");
+    rig.assert_clean();
+}
+
+#[test]
+fn softmax_of_half_types_has_kernels_for_any_number_of_lanes_and_none_for_dtypes_that_hardly_meet() {
+    let rig = Rig::new(Setup::default());
+    {
+        let runtime = rig.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let x = device.upload(&vec![half::f16::ONE; 4000]).unwrap();
+        let kernel = |dst: DType, rows: i64, cols: i64| {
+            let mut y = device.alloc(dst, 4000).unwrap();
+            let softmax = runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F16, dst)).unwrap();
+            rig.fake.fail(0, 0);
+            softmax.launch(&stream, SoftmaxCall { rows, cols, inner: 0, src: &x, dst: &mut y }).unwrap();
+            stream.sync().unwrap();
+            launches(&rig).join("; ")
+        };
+        // Rows of 5 packs by 8 lanes, two at a time, 32 in a block; of 9 by 8 lanes, of 17 by 16 with two packs each.
+        assert_eq!(kernel(DType::F16, 70, 33), "ep_softmax, [[3, 1, 1], [8, 16, 1");
+        assert_eq!(kernel(DType::F16, 50, 67), "ep_softmax, [[4, 1, 1], [8, 16, 1");
+        assert_eq!(kernel(DType::F16, 20, 131), "ep_softmax, [[3, 1, 1], [16, 8, 1");
+        assert_eq!(kernel(DType::F16, 3, 1), "ep_softmax, [[1, 1, 1], [2, 64, 1", "two lanes at least");
+        assert_eq!(kernel(DType::F16, 70, 32), "ep_softmax, [[2, 1, 1], [128, 1, 1", "aligned");
+        assert_eq!(kernel(DType::F32, 70, 33), "ep_softmax, [[18, 1, 1], [128, 1, 1", "a warp for each row");
+        for dst in [DType::F64, DType::BF16] {
+            assert_eq!(kernel(dst, 2, 33), "ep_softmax_wide, [[2, 1, 1], [256, 1, 1");
+        }
+    }
     rig.assert_clean();
 }
 
@@ -385,14 +417,14 @@ fn clusters_of_wide_rows_ask_once_for_the_memory_of_gamma_and_beta() {
 
 #[test]
 fn rows_that_are_not_aligned_are_taken_by_groups_that_begin_alike() {
-    // A block for each row; then 198 clusters of two blocks at once, of which those take part that are a multiple of
+    // A cluster of two blocks for each row; then 198 of them at once, of which those take part that are a multiple of
     // four, with at least three rows each. Blocks have as many threads as the 2050 packs of a row fill, and the memory that
     // most of them would need is asked for once.
     layer_norms(
         8193,
         &[
-            (296, "[[296, 1, 1], [512, 1, 1", &[]),
-            (297, "[[192, 1, 1], [288, 1, 1", &[65_536]),
+            (293, "[[592, 1, 1], [288, 1, 1", &[65_536]),
+            (297, "[[192, 1, 1], [288, 1, 1", &[]),
             (600, "[[392, 1, 1], [288, 1, 1", &[]),
             (1585, "[[392, 1, 1], [288, 1, 1", &[]),
         ],

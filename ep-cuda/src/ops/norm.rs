@@ -1,6 +1,6 @@
 //! `layer_norm` and `rms_norm`: rows in registers, or read again for each thing that they need.
 
-use super::rows::{Holding, Sharing, block_for_each};
+use super::rows::{Holding, Sharing, block_for_each, tightest};
 use super::source::{NORM, NORM_WIDE};
 use super::{dtype_name, size};
 use crate::compiler::{Arch, Spec};
@@ -14,6 +14,8 @@ use ep_core::provider::{Factory, Kernel, Registrar};
 use ep_core::{DType, Result};
 
 const WIDE_THREADS: u32 = 512;
+/// Packs of the widest rows that a warp takes.
+const WIDEST_OF_WARP: u64 = 128;
 /// Shared memory of a kernel for what warps tell each other, at most.
 const STATIC_BYTES: u32 = 16 << 10;
 
@@ -30,8 +32,6 @@ fn holding(data: DType) -> Holding {
 #[derive(Debug, Clone, Copy)]
 struct Way {
     sharing: Sharing,
-    /// A launch may have fewer threads in a block.
-    fewer: bool,
     /// Packs of a row that it is for, at most.
     most: u64,
 }
@@ -57,13 +57,7 @@ fn shapes(rms: bool, data: DType, aligned: bool) -> &'static [(u32, u32, u32, u3
             (128, 0, 3, 0),
             (128, 0, 4, 0),
             (64, 1, 3, 0),
-            (64, 1, 4, 0),
-            (128, 1, 3, 0),
-            (128, 1, 4, 0),
-            (256, 1, 3, 0),
-            (256, 1, 4, 0),
-            (512, 1, 3, 0),
-            (512, 1, 4, 0),
+            (512, 1, 4, 512),
             (512, 2, 4, 448),
             (512, 2, 4, 0),
             // Up to 320 threads there are three blocks for each multiprocessor.
@@ -83,39 +77,28 @@ fn shapes(rms: bool, data: DType, aligned: bool) -> &'static [(u32, u32, u32, u3
 fn ways(rms: bool, data: DType, arch: Arch, aligned: bool) -> Vec<Way> {
     let shapes = if arch < Arch::new(9, 0) { &[] } else { shapes(rms, data, aligned) };
     let of_shape = |&(threads, blocks, packs, fewer)| {
-        let sharing = Sharing { threads, lanes: 32, blocks, rows: 1, packs, aligned };
+        let sharing = Sharing { threads, lanes: 32, blocks, rows: 1, packs, aligned, fewer: fewer > 0 };
         let most = if fewer > 0 { Sharing { threads: fewer, ..sharing } } else { sharing };
-        Way { sharing, fewer: fewer > 0, most: most.capacity() }
+        Way { sharing, most: most.capacity() }
     };
     shapes.iter().map(of_shape).collect()
 }
 
 impl Way {
     fn spec(&self, rms: bool, data: DType) -> Spec {
-        let spec = spec(rms, data, Some(self.sharing)).with("EP_KEPT", 1);
-        if self.fewer { spec.with("EP_FEWER", 1) } else { spec }
+        spec(rms, data, Some(self.sharing)).with("EP_KEPT", 1)
     }
 
     /// Packs that a row has to exceed.
     fn least(&self, rms: bool, data: DType) -> u64 {
         match (self.sharing.aligned, data) {
-            (true, _) if self.fewer => self.sharing.capacity() / 2,
+            (true, _) if self.sharing.fewer => self.sharing.capacity() / 2,
             // For rows that leave more threads without work one row at a time, among as many as it takes, is faster.
             (true, _) => self.sharing.capacity() / 8 * 7,
             (false, DType::F32) => 2048,
             (false, _) if rms && self.sharing.blocks > 0 => 4096,
             (false, _) => 32,
         }
-    }
-
-    /// How rows of so many packs are shared: by as few whole warps as have room, for one takes its time with few packs, too.
-    fn shared(&self, packs: u64) -> Sharing {
-        if !self.fewer {
-            return self.sharing;
-        }
-        let of_thread = u64::from(self.sharing.blocks * self.sharing.packs);
-        let threads = packs.div_ceil(of_thread).next_multiple_of(32).min(self.sharing.threads.into());
-        Sharing { threads: threads as u32, ..self.sharing }
     }
 
     /// With more threads than a power of two the compiler has more registers for each, and one block fits a multiprocessor, of at most 320
@@ -130,7 +113,8 @@ impl Way {
         (1 << 16) / registers / threads
     }
 
-    /// How many groups of threads take so many rows, several each, that are shared like this; none where there are too few rows.
+    /// How many groups of threads take so many rows that are shared like this, several each where there are as many; none where
+    /// there are too few and they are aligned, or each is a warp's.
     fn groups(&self, shared: &Sharing, rows: u64, sm_count: u32, pack: u64) -> Option<u64> {
         let sm_count = u64::from(sm_count);
         let at_once = match u64::from(shared.blocks) {
@@ -156,13 +140,21 @@ impl Way {
                 (1..=whole).min_by_key(|&turns| turns_take(groups(turns), at_once, rows)).unwrap_or(1),
             )
         } else {
-            let most = if shared.blocks == 0 || (self.fewer && !shared.aligned) { 24 } else { 12 };
+            let most = if shared.blocks == 0 || (shared.blocks > 1 && shared.fewer && !shared.aligned) {
+                24
+            } else {
+                12
+            };
             let least = if shared.aligned { at_once * 18 } else { at_once * 3 / 2 };
             // All that are there at once end at about the same time, so there are whole turns of them.
             (least, rows.div_ceil(at_once).div_ceil(most))
         };
         let groups = groups(turns);
-        (rows >= least && groups > 0).then_some(groups)
+        match rows >= least && groups > 0 {
+            true => Some(groups),
+            // For blocks of rows that are not aligned nothing else is there: each row has a group of its own, some groups none.
+            false => (!shared.aligned && shared.blocks > 0).then_some(rows.next_multiple_of(whole)),
+        }
     }
 }
 
@@ -195,22 +187,38 @@ fn spec(rms: bool, data: DType, sharing: Option<Sharing>) -> Spec {
     }
 }
 
-/// For aligned rows and others. Of f64 there are fewer, for both: such rows are rare.
-fn sharings(data: DType, arch: Arch) -> [Vec<Sharing>; 2] {
-    let few = |s: &Sharing| s.lanes == 32 && s.packs == s.packs.next_power_of_two();
-    [true, false].map(|aligned| {
-        let all = holding(data).sharings(arch, aligned && data != DType::F64);
-        all.into_iter().filter(|s| data != DType::F64 || few(s)).collect()
-    })
+/// How one row at a time is shared: where they are not aligned, rows of widths that none of these ways is for. Of f64 there are
+/// fewer, for both: such rows are rare.
+fn sharings(rms: bool, data: DType, arch: Arch, aligned: bool, ways: &[Way]) -> Vec<Sharing> {
+    let few = |s: &Sharing| s.lanes == 32 && s.packs.is_power_of_two();
+    let all = holding(data).sharings(arch, aligned && data != DType::F64);
+    let mut before = 0;
+    let mut is_used = |s: &Sharing| {
+        let narrower = std::mem::replace(&mut before, s.capacity());
+        // Where a launch may have fewer threads, the next one takes some of the rows that this one has room for.
+        let narrowest = if s.fewer && s.blocks > 0 { WIDEST_OF_WARP } else { narrower } + 1;
+        // A warp that keeps gamma and beta for few rows would be slower.
+        let has_way = |packs| {
+            let way = ways.iter().find(|way| packs <= way.most);
+            let is_for = |way: &Way| packs > way.least(rms, data) && way.sharing.blocks > 0;
+            !aligned && way.is_some_and(is_for)
+        };
+        !(has_way(narrowest) && has_way(s.capacity()))
+    };
+    all.into_iter().filter(|s| (data != DType::F64 || few(s)) && is_used(s)).collect()
 }
 
 pub(super) fn kernels(arch: Arch) -> [(&'static str, Vec<Spec>); 2] {
     [(LayerNorm::NAME, false), (RmsNorm::NAME, true)].map(|(name, rms)| {
         let of_row = |[data, _]: [DType; 2]| {
-            let held = sharings(data, arch).into_iter().flatten().map(Some);
-            let kept = [true, false].into_iter().flat_map(move |aligned| ways(rms, data, arch, aligned));
-            let kept = kept.map(move |way| way.spec(rms, data));
-            held.chain([None]).map(move |sharing| spec(rms, data, sharing)).chain(kept)
+            let of_alignment = |aligned| {
+                let ways = ways(rms, data, arch, aligned);
+                let held = sharings(rms, data, arch, aligned, &ways).into_iter().map(Some);
+                let held = held.map(move |sharing| spec(rms, data, sharing));
+                held.chain(ways.into_iter().map(move |way| way.spec(rms, data))).collect::<Vec<_>>()
+            };
+            let of_widest = spec(rms, data, None);
+            [true, false].into_iter().flat_map(of_alignment).chain([of_widest]).collect::<Vec<_>>()
         };
         (name, ROWS.into_iter().flat_map(of_row).collect())
     })
@@ -258,14 +266,16 @@ impl Norm {
         let loader = device.loader()?;
         let (rms, properties) = (name == RmsNorm::NAME, device.properties());
         let lazy = |sharing| Lazy::new(&loader, name, spec(rms, data, sharing));
-        let held = sharings(data, properties.arch)
-            .map(|list| list.into_iter().map(|sharing| (sharing, lazy(Some(sharing)))).collect());
         let has_room = |way: &Way| kept_bytes(rms, &way.sharing) + STATIC_BYTES <= properties.shared_bytes;
-        let of_way = |way: Way| (way, Lazy::new(&loader, name, way.spec(rms, data)));
-        let kept = [true, false].map(|aligned| {
-            let ways = ways(rms, data, properties.arch, aligned);
-            ways.into_iter().filter(has_room).map(of_way).collect()
+        let ways = [true, false].map(|aligned| {
+            ways(rms, data, properties.arch, aligned).into_iter().filter(has_room).collect::<Vec<_>>()
         });
+        let held = [true, false].map(|aligned| {
+            let of = sharings(rms, data, properties.arch, aligned, &ways[usize::from(!aligned)]);
+            of.into_iter().map(|sharing| (sharing, lazy(Some(sharing)))).collect()
+        });
+        let of_way = |way: Way| (way, Lazy::new(&loader, name, way.spec(rms, data)));
+        let kept = ways.map(|ways| ways.into_iter().map(of_way).collect());
         Ok(Norm { data, epsilon, held, kept, rms, wide: lazy(None), sm_count: properties.sm_count })
     }
 
@@ -273,7 +283,7 @@ impl Norm {
     /// threads take them, where that is faster.
     fn kept(&self, rows: u64, packs: u64, aligned: bool) -> Option<(&Lazy, u32, Sharing, u64)> {
         let (way, lazy) = self.kept[usize::from(!aligned)].iter().find(|(way, _)| packs <= way.most)?;
-        let shared = way.shared(packs);
+        let shared = way.sharing.shared(packs);
         let groups = way.groups(&shared, rows, self.sm_count, holding(self.data).pack)?;
         let found = (lazy, kept_bytes(self.rms, &way.sharing), shared, groups);
         (packs > way.least(self.rms, self.data)).then_some(found)
@@ -291,7 +301,8 @@ impl Norm {
         let packs = holding.packs(cols, aligned && self.data != DType::F64);
         let kept = if cols > 0 { self.kept(rows, packs, aligned) } else { None };
         // Over no columns the statistics are not numbers, which the general kernel finds by itself.
-        let mut held = self.held[usize::from(!aligned)].iter().filter(|_| cols > 0);
+        let held = self.held[usize::from(!aligned)].iter();
+        let with_room = held.filter(|(sharing, _)| cols > 0 && sharing.capacity() >= packs);
         if let Some((lazy, most_bytes, shared, groups)) = kept {
             let function = lazy.get()?;
             function.allow_shared(most_bytes)?;
@@ -302,8 +313,10 @@ impl Norm {
         }
         // SAFETY: the caller's promise, and the argument of both kernels.
         unsafe {
-            match held.find(|(sharing, _)| sharing.capacity() >= packs) {
-                Some((sharing, lazy)) => lazy.get()?.launch(stream, sharing.geometry(rows), &args),
+            match tightest(packs, with_room, |(sharing, _)| Some(*sharing)) {
+                Some((sharing, lazy)) => {
+                    lazy.get()?.launch(stream, sharing.shared(packs).geometry(rows), &args)
+                }
                 None => self.wide.get()?.launch(stream, block_for_each(rows, WIDE_THREADS), &args),
             }
         }
@@ -397,15 +410,15 @@ mod tests {
         for data in [DType::F32, DType::F16] {
             for way in [true, false].into_iter().flat_map(|aligned| ways(false, data, HOPPER, aligned)) {
                 for packs in (1..=way.most).step_by(37).chain([way.most]) {
-                    let shared = way.shared(packs);
+                    let shared = way.sharing.shared(packs);
                     assert!(
                         shared.capacity() >= packs && shared.threads.is_multiple_of(32),
                         "{way:?} {packs}"
                     );
                     assert!(shared.threads <= way.sharing.threads && shared.threads > 0);
                     let less = Sharing { threads: shared.threads - 32, ..shared };
-                    assert!(!way.fewer || less.capacity() < packs, "{way:?} {packs}");
-                    assert!(way.fewer || shared == way.sharing);
+                    assert!(!way.sharing.fewer || less.capacity() < packs, "{way:?} {packs}");
+                    assert!(way.sharing.fewer || shared == way.sharing);
                     // Of blocks that are there at once all have room for gamma and beta.
                     let at_once = if shared.blocks == 0 { 5 } else { way.blocks_at_once(shared.threads) };
                     if packs > 2048 {
@@ -421,7 +434,7 @@ mod tests {
         let which = |rms, data, aligned, packs: u64| {
             let ways = ways(rms, data, HOPPER, aligned);
             let way = ways.iter().find(|way| packs <= way.most)?;
-            let shared = way.shared(packs);
+            let shared = way.sharing.shared(packs);
             (packs > way.least(rms, data)).then_some((shared.threads, shared.blocks, shared.packs))
         };
         // Clusters with room for 8192, 16384 and 32768 packs.
@@ -445,7 +458,10 @@ mod tests {
             let of_warp = |packs| Some((128, 0, packs));
             [None, of_warp(2), of_warp(2), of_warp(3), of_warp(4)]
         });
-        assert_eq!([129, 377].map(apart), [Some((64, 1, 3)), Some((128, 1, 3))]);
+        assert_eq!(
+            [129, 192, 193, 377, 2048].map(apart),
+            [(64, 1, 3), (64, 1, 3), (64, 1, 4), (96, 1, 4), (512, 1, 4)].map(Some)
+        );
         assert_eq!(
             [2049, 2502, 4096, 5002, 6144, 6284].map(apart),
             [(288, 2, 4), (320, 2, 4), (512, 2, 4), (320, 4, 4), (640, 2, 5), (640, 2, 5)].map(Some)
@@ -470,11 +486,49 @@ mod tests {
         assert_eq!([3000, 12_566].map(|p| which(true, DType::F32, false, p)), [None, None]);
     }
 
+    /// Every width has a kernel that holds its rows, as far as clusters do: one row at a time, or several.
+    #[test]
+    fn what_ways_are_for_needs_no_others() {
+        let of = |rms, data, aligned| {
+            let ways = ways(rms, data, HOPPER, aligned);
+            let held = sharings(rms, data, HOPPER, aligned, &ways);
+            (ways, held)
+        };
+        for (rms, data) in [false, true].into_iter().flat_map(|rms| ROWS.map(|[data, _]| (rms, data))) {
+            let (ways, held) = of(rms, data, false);
+            let all = holding(data).sharings(HOPPER, false);
+            let widest = all.last().map_or(0, Sharing::capacity);
+            assert!(widest > 16_384);
+            for packs in (2..5000).chain((5000..=widest).step_by(61)).chain([widest]) {
+                let way = ways.iter().find(|way| packs <= way.most);
+                let has_way = way.is_some_and(|w| w.sharing.blocks > 0 && packs > w.least(rms, data));
+                let best = |list: &[Sharing]| {
+                    tightest(packs, list.iter().filter(|s| s.capacity() >= packs), |s| Some(**s)).copied()
+                };
+                let is_there = data == DType::F64 || best(&held) == best(&all);
+                assert!(has_way || (best(&held).is_some() && is_there), "{rms} {data} {packs}");
+            }
+            let aligned = of(rms, data, true).1;
+            assert!(data == DType::F64 || aligned == holding(data).sharings(HOPPER, true));
+        }
+        let blocks = |rms, data| {
+            let held = of(rms, data, false).1;
+            held.iter().filter(|s| s.blocks > 0).map(|s| (s.threads, s.blocks, s.packs)).collect::<Vec<_>>()
+        };
+        // Ways of layer_norm end within the rows of the first of these.
+        let widest = [(512, 8, 8), (1024, 8, 8)];
+        assert_eq!(blocks(false, DType::F16), widest);
+        let with_blocks = [[(512, 1, 4), (512, 1, 6), (512, 1, 8)].as_slice(), &widest].concat();
+        assert_eq!(blocks(false, DType::F32), with_blocks);
+        assert_eq!(blocks(true, DType::BF16), with_blocks);
+    }
+
     #[test]
     fn groups_are_whole_turns_whose_rows_begin_alike() {
         let of = |[compiled, threads]: [u32; 2], blocks, aligned, rows| {
-            let sharing = Sharing { threads: compiled, lanes: 32, blocks, rows: 1, packs: 4, aligned };
-            let way = Way { sharing, fewer: compiled != threads || !compiled.is_power_of_two(), most: 0 };
+            let fewer = compiled != threads || !compiled.is_power_of_two();
+            let sharing = Sharing { threads: compiled, lanes: 32, blocks, rows: 1, packs: 4, aligned, fewer };
+            let way = Way { sharing, most: 0 };
             way.groups(&Sharing { threads, ..sharing }, rows, 132, 8)
         };
         let count = |threads, blocks, aligned, rows| of([threads; 2], blocks, aligned, rows);
@@ -496,19 +550,20 @@ mod tests {
             [100, 400, 2000, 1 << 40].map(|rows| of([640, 640], 8, false, rows)),
             [24, 40, 88, 120].map(Some)
         );
-        // Few rows, and too few.
+        // Few rows, and too few for several each.
         assert_eq!(count(512, 1, false, 396), Some(132 / 8 * 8));
-        assert_eq!([count(512, 1, false, 395), count(512, 1, true, 264 * 18 - 1)], [None, None]);
+        assert_eq!([395, 9, 1].map(|rows| count(512, 1, false, rows)), [400, 16, 8].map(Some));
+        assert_eq!([count(128, 0, false, 3959), count(512, 1, true, 264 * 18 - 1)], [None, None]);
         let way = ways(false, DType::F32, HOPPER, false)[2];
-        assert_eq!(way.groups(&way.sharing, 7, 1, 4), None, "not one for each place");
+        assert_eq!(way.groups(&way.sharing, 7, 1, 4), Some(8), "not one for each place");
         let way = ways(false, DType::F32, HOPPER, false)[6];
         assert!(way.has_many_registers());
-        assert_eq!([11, 12].map(|rows| way.groups(&way.sharing, rows, 1, 4)), [None, Some(4)]);
+        assert_eq!([11, 12].map(|rows| way.groups(&way.sharing, rows, 1, 4)), [Some(12), Some(4)]);
         for (threads, blocks) in [(64, 1), (128, 0), (512, 2), (512, 8), (640, 4), (544, 8)] {
             for rows in [1, 100, 5000, 1 << 20, 1 << 40, u64::MAX] {
                 let found = count(threads, blocks, false, rows).unwrap_or(8);
                 assert!(
-                    found.is_multiple_of(8) && found <= rows.max(8),
+                    found.is_multiple_of(8) && found > 0 && found - 7 <= rows,
                     "{threads} {blocks} {rows}: {found}"
                 );
             }

@@ -6,12 +6,17 @@ use crate::kernel::Geometry;
 
 /// Packs of a thread that there are kernels for.
 const PACKS: [u32; 6] = [1, 2, 3, 4, 6, 8];
-/// Threads and blocks that share rows which are too wide for a warp.
-const BLOCKS: [(u32, u32); 8] =
-    [(64, 1), (128, 1), (256, 1), (512, 1), (512, 2), (512, 4), (512, 8), (1024, 8)];
+/// Threads of blocks that hold rows alone.
+const BLOCK_THREADS: [u32; 4] = [64, 128, 256, 512];
+/// Packs of a thread in such blocks where rows are not aligned. There a launch has as many warps as its rows fill.
+const PACKS_OF_FEWER: [u32; 3] = [4, 6, 8];
+/// Threads and blocks that share the widest rows.
+const CLUSTERS: [(u32, u32); 4] = [(512, 2), (512, 4), (512, 8), (1024, 8)];
 /// The same for devices without clusters.
-const LONE_BLOCKS: [(u32, u32); 5] = [(64, 1), (128, 1), (256, 1), (512, 1), (1024, 1)];
+const LONE_BLOCK: [(u32, u32); 1] = [(1024, 1)];
 const WARP_THREADS: u32 = 128;
+/// Lanes that share a row at least where it is not aligned.
+const FEWEST_LANES: u32 = 2;
 const MAX_GRID: u64 = 1 << 30;
 
 /// What is held of a row.
@@ -31,7 +36,7 @@ pub(super) struct Holding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sharing {
     pub(super) threads: u32,
-    /// Threads of a warp that share a row.
+    /// Threads of a warp that share a row, at most.
     pub(super) lanes: u32,
     /// Blocks that do; 0 where a warp or less does.
     pub(super) blocks: u32,
@@ -41,45 +46,53 @@ pub(super) struct Sharing {
     pub(super) packs: u32,
     /// Rows begin and end with whole packs.
     pub(super) aligned: bool,
+    /// A launch may have fewer threads in a block or, where a warp or less shares a row, fewer of those.
+    pub(super) fewer: bool,
 }
 
 impl Holding {
-    /// All ways for rows of one kind, each for wider rows than the one before: the first that has room is the best.
+    /// All ways for rows of one kind, each for wider rows than the one before: the first that has room is the best, but see
+    /// [`tightest`].
     pub(super) fn sharings(self, arch: Arch, aligned: bool) -> Vec<Sharing> {
         let mut found: Vec<Sharing> = Vec::new();
-        // What rows cost that are not aligned weighs less with more packs for each thread.
-        let slim = !aligned && self.sources == 1 && self.bytes < 8;
-        let mut add = |threads, lanes, blocks, packs| {
+        let mut add = |threads, lanes, blocks, packs, fewer| {
             let rows = if blocks == 0 && packs == 1 && self.sources == 1 && !self.single { 2 } else { 1 };
-            let sharing = Sharing { threads, lanes, blocks, rows, packs, aligned };
-            // Rows that are not aligned are too seldom for the finest steps.
-            let fine = blocks > 0 && packs == 6 && !(slim && threads < 512);
-            if !aligned && (sharing.capacity() < 2 || fine) {
-                return;
-            }
+            let sharing = Sharing { threads, lanes, blocks, rows, packs, aligned, fewer };
             if found.last().is_none_or(|last| last.capacity() < sharing.capacity()) {
                 found.push(sharing);
             }
         };
-        let most = 128 / self.sources;
-        // Within a warp: a pack for each of few lanes, then two for each as far as they go, then more.
-        (0..).map(|n| 1 << n).take_while(|lanes| *lanes <= 8 * self.sources).for_each(|lanes| {
-            add(WARP_THREADS, lanes, 0, 1);
-        });
-        [8, 16, 32].into_iter().for_each(|lanes| add(WARP_THREADS, lanes, 0, 2));
-        PACKS.iter().filter(|packs| *packs * 32 <= most).for_each(|packs| add(WARP_THREADS, 32, 0, *packs));
-        // Then blocks with about four packs for each thread, up to their largest size; then clusters.
+        let (most, narrow) = (128 / self.sources, 8 * self.sources);
+        // Within a warp: a pack for each of few lanes, then two for each as far as they go, then more. Kernels for rows of half
+        // types that are not aligned take long to compile, so that one is for any number of lanes; of other types it would be up
+        // to a fifth slower.
+        if !aligned && self.bytes == 2 {
+            add(WARP_THREADS, narrow, 0, 1, true);
+            add(WARP_THREADS, 32, 0, 2, true);
+        } else {
+            let fewest = if aligned { 1 } else { FEWEST_LANES };
+            let lanes = (0..).map(|n| fewest << n).take_while(|lanes| *lanes <= narrow);
+            lanes.for_each(|lanes| add(WARP_THREADS, lanes, 0, 1, false));
+            [8, 16, 32].into_iter().for_each(|lanes| add(WARP_THREADS, lanes, 0, 2, false));
+        }
+        PACKS.iter().filter(|packs| *packs * 32 <= most).for_each(|n| add(WARP_THREADS, 32, 0, *n, false));
+        // Then blocks with about four packs for each thread, up to their largest size; then clusters. Rows that are not aligned
+        // are too seldom for the finest steps.
         let registers = if self.bytes == 8 { 4 } else { 8 } / self.sources;
-        let blocks: &[_] = if arch < Arch::new(9, 0) { &LONE_BLOCKS } else { &BLOCKS };
-        for (threads, blocks) in blocks.iter().copied() {
-            let limit = if threads >= 512 {
-                registers
-            } else if slim {
-                6
-            } else {
-                4
-            };
-            PACKS.iter().filter(|packs| **packs <= limit).for_each(|packs| add(threads, 32, blocks, *packs));
+        if aligned {
+            for threads in BLOCK_THREADS {
+                let limit = if threads == 512 { registers } else { 4 };
+                PACKS.iter().filter(|packs| **packs <= limit).for_each(|n| add(threads, 32, 1, *n, false));
+            }
+        } else {
+            let limit = registers.max(4);
+            let packs = PACKS_OF_FEWER.iter().filter(|packs| **packs <= limit);
+            packs.for_each(|n| add(BLOCK_THREADS[BLOCK_THREADS.len() - 1], 32, 1, *n, true));
+        }
+        let widest: &[_] = if arch < Arch::new(9, 0) { &LONE_BLOCK } else { &CLUSTERS };
+        for (threads, blocks) in widest.iter().copied() {
+            let steps = PACKS.iter().filter(|n| **n <= registers && (aligned || n.is_power_of_two()));
+            steps.for_each(|n| add(threads, 32, blocks, *n, false));
         }
         found
     }
@@ -98,9 +111,27 @@ impl Sharing {
         u64::from(sharers) * u64::from(self.packs)
     }
 
+    /// How rows of so many packs are shared where a launch may have fewer threads: by as few whole warps, or lanes of a warp,
+    /// as have room.
+    pub(super) fn shared(self, packs: u64) -> Sharing {
+        if !self.fewer {
+            return self;
+        }
+        if self.blocks == 0 {
+            let lanes = packs.div_ceil(self.packs.into()).next_power_of_two();
+            let lanes = lanes.clamp(FEWEST_LANES.into(), self.lanes.into());
+            return Sharing { lanes: lanes as u32, ..self };
+        }
+        let of_thread = u64::from(self.blocks * self.packs);
+        let threads = packs.div_ceil(of_thread).next_multiple_of(32).min(self.threads.into());
+        Sharing { threads: threads as u32, ..self }
+    }
+
     pub(super) fn specialise(&self, spec: Spec, pack: u64) -> Spec {
+        let any_lanes = self.blocks == 0 && self.fewer;
+        let spec = if self.blocks > 0 && self.fewer { spec.with("EP_FEWER", 1) } else { spec };
         spec.with("EP_THREADS", self.threads)
-            .with("EP_LANES", self.lanes)
+            .with("EP_LANES", if any_lanes { 0 } else { self.lanes })
             .with("EP_BLOCKS", self.blocks)
             .with("EP_ROWS", self.rows)
             .with("EP_PACK", pack)
@@ -115,8 +146,28 @@ impl Sharing {
         } else {
             rows.div_ceil(u64::from(self.threads / self.lanes * self.rows)).min(MAX_GRID)
         };
-        Geometry::linear(blocks as u32, self.threads)
+        let in_x = if self.blocks == 0 && self.fewer { self.lanes } else { self.threads };
+        Geometry { block: [in_x, self.threads / in_x, 1], ..Geometry::linear(blocks as u32, self.threads) }
     }
+}
+
+/// The best of the ways that have room for a row of so many packs, given in the order of [`Holding::sharings`]: the first, or,
+/// where launches may have fewer threads, the next of these that leaves less room empty.
+pub(super) fn tightest<T>(
+    packs: u64,
+    with_room: impl IntoIterator<Item = T>,
+    sharing: impl Fn(&T) -> Option<Sharing>,
+) -> Option<T> {
+    let mut with_room = with_room.into_iter();
+    let first = with_room.next()?;
+    let empty = |way: &T| {
+        let of_fewer = sharing(way).filter(|sharing| sharing.fewer);
+        of_fewer.map(|sharing| sharing.shared(packs).capacity().saturating_sub(packs))
+    };
+    let Some(of_first) = empty(&first) else { return Some(first) };
+    let others = with_room.map_while(|way| Some((empty(&way)?, way)));
+    let best = std::iter::once((of_first, first)).chain(others).min_by_key(|(empty, _)| *empty);
+    best.map(|(_, way)| way)
 }
 
 /// A block for each row of any width.
@@ -132,44 +183,54 @@ mod tests {
 
     /// The choice as it was measured, row by row: threads, lanes, blocks, packs of a thread.
     fn measured(packs: u64, h: Holding, aligned: bool) -> Option<(u32, u32, u32, u32)> {
-        let slim = !aligned && h.sources == 1 && h.bytes < 8;
-        let each = |sharers: u64| {
-            let wanted = |n: &u32| aligned || *n != 6 || packs <= 128 || (slim && sharers < 512);
-            PACKS.into_iter().filter(wanted).find(|n| u64::from(*n) * sharers >= packs)
-        };
+        let each = |sharers: u64| PACKS.into_iter().find(|n| u64::from(*n) * sharers >= packs);
         if packs <= u64::from(128 / h.sources) {
             let lanes = if packs <= 8 * u64::from(h.sources) {
-                packs.next_power_of_two()
+                packs.next_power_of_two().max(if aligned { 1 } else { 2 })
             } else {
                 packs.div_ceil(2).next_power_of_two().min(32)
             };
             return Some((128, lanes as u32, 0, each(lanes)?));
         }
         let most = if h.bytes == 8 { 4 } else { 8 } / h.sources;
-        BLOCKS.into_iter().find_map(|(threads, blocks)| {
+        if aligned {
+            let found = BLOCK_THREADS.into_iter().find_map(|threads| {
+                let n = each(threads.into())?;
+                (n <= if threads == 512 { most } else { 4 }).then_some((threads, 32, 1, n))
+            });
+            if found.is_some() {
+                return found;
+            }
+        } else {
+            let warps = |n: u32| packs.div_ceil(32 * u64::from(n)) as u32;
+            let packs_of = [4, 6, 8].into_iter().filter(|n| *n <= most.max(4) && warps(*n) <= 16);
+            if let Some(n) = packs_of.min_by_key(|n| warps(*n) * n) {
+                return Some((warps(n) * 32, 32, 1, n));
+            }
+        }
+        CLUSTERS.into_iter().find_map(|(threads, blocks)| {
             let n = each(u64::from(threads * blocks))?;
-            let fits = n
-                <= if threads >= 512 {
-                    most
-                } else if slim {
-                    6
-                } else {
-                    4
-                };
-            fits.then_some((threads, 32, blocks, n))
+            let n = if aligned { n } else { n.next_power_of_two() };
+            (n <= most).then_some((threads, 32, blocks, n))
         })
     }
 
+    /// What rows of so many packs get.
+    fn chosen(packs: u64, sharings: &[Sharing]) -> Option<Sharing> {
+        let with_room = sharings.iter().filter(|s| s.capacity() >= packs);
+        tightest(packs, with_room, |s| Some(**s)).map(|s| s.shared(packs))
+    }
+
     #[test]
-    fn the_first_with_room_is_what_was_measured_to_be_best() {
+    fn each_width_gets_what_was_measured_to_be_best() {
         for (bytes, sources) in [(4, 1), (2, 1), (8, 1), (4, 2), (8, 2), (2, 2)] {
             let holding = Holding { pack: 16 / bytes, bytes, sources, single: false };
             for aligned in [true, false] {
                 let sharings = holding.sharings(HOPPER, aligned);
                 for packs in (if aligned { 1 } else { 2 }..2100).chain((2100..70_000).step_by(509)) {
-                    let chosen = sharings.iter().find(|s| s.capacity() >= packs);
-                    let chosen = chosen.map(|s| (s.threads, s.lanes, s.blocks, s.packs));
-                    assert_eq!(chosen, measured(packs, holding, aligned), "{packs} packs, {holding:?}");
+                    let found = chosen(packs, &sharings).inspect(|s| assert!(s.capacity() >= packs));
+                    let found = found.map(|s| (s.threads, s.lanes, s.blocks, s.packs));
+                    assert_eq!(found, measured(packs, holding, aligned), "{packs} packs, {holding:?}");
                 }
             }
         }
@@ -180,8 +241,7 @@ mod tests {
         let f32_ = Holding { pack: 4, bytes: 4, sources: 1, single: false };
         let first = |cols: u64, aligned: bool, arch| {
             let packs = f32_.packs(cols, aligned);
-            let sharings = f32_.sharings(arch, aligned);
-            sharings.iter().find(|s| s.capacity() >= packs).map(|s| (s.threads, s.blocks, s.packs))
+            chosen(packs, &f32_.sharings(arch, aligned)).map(|s| (s.threads, s.blocks, s.packs))
         };
         assert_eq!(first(512, true, HOPPER), Some((128, 0, 4)));
         assert_eq!(
@@ -189,12 +249,14 @@ mod tests {
             Some((128, 0, 4)),
             "both ends of a misaligned row share a pack"
         );
-        assert_eq!(first(513, false, HOPPER), Some((64, 1, 3)));
+        assert_eq!(first(513, false, HOPPER), Some((32, 1, 6)));
         let norm = Holding { single: true, ..f32_ };
         assert_eq!((norm.packs(512, true), norm.packs(512, false)), (128, 129));
         assert_eq!(first(1024, true, HOPPER), Some((64, 1, 4)));
-        assert_eq!(first(1025, false, HOPPER), Some((64, 1, 6)));
-        assert_eq!(first(1537, false, HOPPER), Some((128, 1, 4)));
+        assert_eq!(first(769, false, HOPPER), Some((64, 1, 4)), "six packs would leave more room empty");
+        assert_eq!(first(1025, false, HOPPER), Some((96, 1, 4)));
+        assert_eq!(first(2047, false, HOPPER), Some((128, 1, 4)));
+        assert_eq!(first(16_384, false, HOPPER), Some((512, 1, 8)));
         assert_eq!(first(32_768, true, HOPPER), Some((512, 2, 8)));
         assert_eq!(first(32_769, false, HOPPER), Some((512, 4, 8)));
         assert_eq!(first(262_144, true, HOPPER), Some((1024, 8, 8)));
@@ -206,9 +268,16 @@ mod tests {
     #[test]
     fn grids_cover_all_rows_and_have_whole_clusters() {
         let holding = Holding { pack: 4, bytes: 4, sources: 1, single: false };
-        for sharing in holding.sharings(HOPPER, true) {
+        let misaligned = Holding { pack: 8, bytes: 2, ..holding }.sharings(HOPPER, false);
+        let misaligned = misaligned.into_iter().flat_map(|s| [1, 2, 5, 99].map(|packs| s.shared(packs)));
+        for sharing in holding.sharings(HOPPER, true).into_iter().chain(misaligned) {
             for rows in [1, 7, 1 << 40] {
-                let blocks = u64::from(sharing.geometry(rows).grid[0]);
+                let geometry = sharing.geometry(rows);
+                let [x, y, z] = geometry.block;
+                assert_eq!((x * y, z), (sharing.threads, 1));
+                let any_lanes = sharing.blocks == 0 && sharing.fewer;
+                assert_eq!(x, if any_lanes { sharing.lanes } else { sharing.threads });
+                let blocks = u64::from(geometry.grid[0]);
                 let groups = match sharing.blocks {
                     0 => blocks * u64::from(sharing.threads / sharing.lanes * sharing.rows),
                     n => blocks / u64::from(n),

@@ -5,7 +5,7 @@ mod limits;
 pub use limits::Widest;
 
 use super::nd::between;
-use super::rows::{Holding, Sharing, block_for_each};
+use super::rows::{Holding, Sharing, block_for_each, tightest};
 use super::source::{SOFTMAX, SOFTMAX_BACKWARD, SOFTMAX_STRIDED, SOFTMAX_WIDE};
 use crate::compiler::{Arch, Source, Spec};
 use crate::device::CudaDevice;
@@ -93,6 +93,8 @@ struct Task {
 
 /// Threads of a block that does not hold its row in registers: few for narrow rows.
 const THREADS: [u32; 5] = [64, 128, 256, 512, 1024];
+/// Which of them all rows of dtypes get that hardly exist.
+const RARE_THREADS: usize = 2;
 /// Packs of a row for each of them, until there are no more threads.
 const PACKS_PER_THREAD: u64 = 4;
 const STRIDED_THREADS: u32 = 256;
@@ -107,14 +109,22 @@ impl Task {
         Holding { pack: 16 / bytes, bytes, sources: if self.backward { 2 } else { 1 }, single: false }
     }
 
+    /// Whether rows hardly exist: those that become f64, stop being that, or change from one half type to the other. They are
+    /// read twice.
+    fn is_rare(self) -> bool {
+        self.src != self.dst
+            && ([self.src, self.dst].contains(&DType::F64) || ![self.src, self.dst].contains(&DType::F32))
+    }
+
     /// All specialisations, those for narrower rows first. Of f64 there are fewer, and fewer still where the dtypes
-    /// differ: such rows are rare.
+    /// differ.
     fn shapes(self, arch: Arch) -> Vec<Shape> {
         let same = self.src == self.dst;
         let held = |aligned| self.holding().sharings(arch, aligned).into_iter();
-        let few = |s: &Sharing| s.lanes == 32 && s.packs == s.packs.next_power_of_two() && s.threads != 64;
-        let fewer = |s: &Sharing| few(s) && (s.blocks == 0 && s.packs > 1 || s.blocks * s.threads == 1024);
+        let few = |s: &Sharing| s.lanes == 32 && s.packs.is_power_of_two();
+        let fewer = |s: &Sharing| few(s) && (s.blocks == 0 && s.packs > 1 || s.blocks == 1);
         let mut shapes: Vec<Shape> = match self.src {
+            _ if self.is_rare() => Vec::new(),
             _ if !same => held(false).filter(fewer).map(Shape::Held).collect(),
             DType::F64 => held(false).filter(few).map(Shape::Held).collect(),
             _ => held(true).chain(held(false)).map(Shape::Held).collect(),
@@ -129,7 +139,8 @@ impl Task {
         if let Shape::Held(sharing) = shape {
             let source = if self.backward { &SOFTMAX_BACKWARD } else { &SOFTMAX };
             // The others compute both, as the launch says: slower of half types and in clusters.
-            let fixed = sharing.blocks > 1 || [DType::F16, DType::BF16].contains(&self.src);
+            let is_slower = sharing.blocks > 1 || [DType::F16, DType::BF16].contains(&self.src);
+            let fixed = is_slower && self.src == self.dst;
             let spec = between(Spec::new(source), self.src, self.dst);
             let spec = if fixed { spec.with("EP_LOG", u32::from(self.log)) } else { spec };
             return sharing.specialise(spec, pack);
@@ -147,11 +158,16 @@ impl Task {
     }
 
     fn common(self, source: &'static Source) -> Spec {
-        between(Spec::new(source), self.src, self.dst).with("EP_LOG", u32::from(self.log))
+        // Where the dtypes differ one kernel computes both, as the launch says.
+        let spec = between(Spec::new(source), self.src, self.dst);
+        if self.src == self.dst { spec.with("EP_LOG", u32::from(self.log)) } else { spec }
     }
 
     /// Which of [`THREADS`] a row gets that is not held in registers.
     fn threads(self, cols: u64) -> usize {
+        if self.is_rare() {
+            return RARE_THREADS;
+        }
         let wanted = cols.div_ceil(PACKS_PER_THREAD * self.holding().pack);
         THREADS.iter().position(|t| u64::from(*t) >= wanted).unwrap_or(THREADS.len() - 1)
     }
@@ -197,7 +213,8 @@ fn kernels_of(log: bool, backward: bool, arch: Arch) -> Vec<Spec> {
     let of_row = |[src, dst]: [DType; 2]| {
         let task = Task { log, backward, src, dst };
         // Rows that are not held are so wide that they get the largest blocks, unless the option forces others.
-        let shapes = task.shapes(arch).into_iter().map(move |s| task.spec(s, THREADS[THREADS.len() - 1]));
+        let threads = THREADS[task.threads(u64::MAX)];
+        let shapes = task.shapes(arch).into_iter().map(move |s| task.spec(s, threads));
         shapes.chain([task.strided()]).collect::<Vec<_>>()
     };
     rows().flat_map(of_row).collect()
@@ -257,6 +274,7 @@ struct Wide {
     src: u64,
     dst: u64,
     dy: u64,
+    log: u64,
 }
 
 #[repr(C)]
@@ -268,6 +286,7 @@ struct Strided {
     src: u64,
     dst: u64,
     dy: u64,
+    log: u64,
 }
 
 // SAFETY: as `Args` of softmax.cu.
@@ -333,10 +352,15 @@ impl Rows {
     /// The specialisation for a width and its number: the first that has room, of the strategy that is forced if one of
     /// that has.
     fn choose(&self, cols: u64, aligned: bool) -> (Shape, usize) {
+        let packs = self.task.holding().packs(cols, aligned);
         let fits = |shape: &Shape| shape.holds(cols, aligned, self.task, self.shared_bytes);
         let find = |wanted: Option<Strategy>| {
-            let mut shapes = self.shapes.iter().enumerate();
-            shapes.find(|(_, s)| wanted.is_none_or(|w| s.strategy() == w) && fits(s))
+            let shapes = self.shapes.iter().enumerate();
+            let with_room = shapes.filter(|(_, s)| wanted.is_none_or(|w| s.strategy() == w) && fits(s));
+            tightest(packs, with_room, |(_, shape)| match shape {
+                Shape::Held(sharing) => Some(*sharing),
+                _ => None,
+            })
         };
         let forced = self.forced.and_then(|strategy| find(Some(strategy)));
         // The last one takes rows of any width.
@@ -353,10 +377,11 @@ impl Rows {
             return Ok(());
         }
         let Call { src, dy, dst, .. } = call;
+        let log = u64::from(self.task.log);
         if inner > 1 {
             let tiles = rows.saturating_mul(inner.div_ceil(STRIDED_COLUMNS)).min(MAX_GRID);
             let geometry = Geometry::linear(tiles as u32, STRIDED_THREADS);
-            let argument = Strided { rows, cols, inner, src, dst, dy };
+            let argument = Strided { rows, cols, inner, src, dst, dy, log };
             // SAFETY: the operands are valid as the caller promises, and this is the kernel's argument.
             return unsafe { self.strided.get()?.launch(stream, geometry, &argument) };
         }
@@ -364,13 +389,13 @@ impl Rows {
         let (shape, number) = self.choose(cols, aligned);
         let block = self.task.threads(cols);
         let mut geometry = block_for_each(rows, THREADS[block]);
-        let wide = Wide { rows, cols, src, dst, dy };
+        let wide = Wide { rows, cols, src, dst, dy, log };
         // SAFETY: the operands are valid as the caller promises, and each is the argument of its kernel.
         unsafe {
             match shape {
                 Shape::Held(sharing) => {
-                    let (function, geometry) = (self.held[number].get()?, sharing.geometry(rows));
-                    let log = u64::from(self.task.log);
+                    let shared = sharing.shared(self.task.holding().packs(cols, sharing.aligned));
+                    let (function, geometry) = (self.held[number].get()?, shared.geometry(rows));
                     if self.task.backward {
                         function.launch(stream, geometry, &Backward { rows, cols, y: src, dy, dx: dst, log })
                     } else {

@@ -122,7 +122,8 @@ class Device:
             self.must(self.driver.cuFuncSetAttribute(function, 8, ctypes.c_int(launch.shared)), launch.spec)
         pointer = (ctypes.c_void_p * 1)(ctypes.addressof(launch.args))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        threads = ctypes.c_uint(launch.threads or int(launch.spec.defines["EP_THREADS"]))
+        block = launch.block or (int(launch.spec.defines["EP_THREADS"]), 1)
+        x, y = map(ctypes.c_uint, block)
         one, grid, shared = ctypes.c_uint(1), ctypes.c_uint(launch.grid), ctypes.c_uint(launch.shared)
 
         def call():
@@ -130,7 +131,7 @@ class Device:
                 return
             self.must(
                 self.driver.cuLaunchKernel(
-                    function, grid, one, one, threads, one, one, shared, stream, pointer, None
+                    function, grid, one, one, x, y, one, shared, stream, pointer, None
                 ),
                 launch.spec,
             )
@@ -144,11 +145,11 @@ class Device:
 
 
 class Launch:
-    """One launch: its kernel, the bytes of its argument struct, the number of blocks, dynamic shared memory, and threads of a
-    block where they are not what the kernel was compiled for."""
+    """One launch: its kernel, the bytes of its argument struct, the number of blocks, dynamic shared memory, and the threads of a
+    block in x and y where they are not what the kernel was compiled for."""
 
-    def __init__(self, spec, args, grid, shared=0, threads=0):
-        self.spec, self.args, self.grid, self.shared, self.threads = spec, args, int(grid), shared, threads
+    def __init__(self, spec, args, grid, shared=0, block=None):
+        self.spec, self.args, self.grid, self.shared, self.block = spec, args, int(grid), shared, block
 
 
 def median_us(calls, repeats=12):

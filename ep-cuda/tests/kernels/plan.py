@@ -175,7 +175,7 @@ def binary(op, src_dtype, dst_dtype, shapes, addresses, dst, attrs=(0, 0), scala
     )
     spec = Spec("binary.cu", OP=op, SRC=src_dtype, DST=dst_dtype, **defines)
     threads = broadcast_threads(nd, defines)
-    return Launch(spec, MapArgs3(nd, *attrs), grid, threads=threads)
+    return Launch(spec, MapArgs3(nd, *attrs), grid, block=(threads, 1))
 
 
 def where(cond_dtype, size, shapes, addresses, dst):
@@ -187,7 +187,7 @@ def where(cond_dtype, size, shapes, addresses, dst):
     nd, defines, grid = plan_nd(dims, strides, sizes, [dst] + list(addresses), pack_for(*sizes), 2, short=True)
     spec = Spec("where.cu", COND=cond_dtype, SIZE=size, **defines)
     threads = broadcast_threads(nd, defines)
-    return Launch(spec, nd, grid, threads=threads)
+    return Launch(spec, nd, grid, block=(threads, 1))
 
 
 class RunsArgs(ctypes.Structure):
@@ -608,36 +608,58 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True
     pack = pack_for(*sizes)
     is_aligned = aligned_rows and cols % pack == 0
     packs = ceil_div(cols, pack) + (0 if is_aligned or joins_ends else 1)
-    wide, narrow = max(sizes) == 8, 0
+    wide = max(sizes) == 8
 
-    def config(threads, lanes, blocks, rows, each):
+    def config(threads, lanes, blocks, rows, each, **more):
         return dict(THREADS=threads, LANES=lanes, BLOCKS=blocks, ROWS=rows, PACK=pack, PACKS=each,
-                    ALIGNED=int(is_aligned))
+                    ALIGNED=int(is_aligned)) | more
 
     if held:
         threads, lanes, blocks, rows, each = held
         sharers = lanes if blocks == 0 else threads * blocks
         return config(*held) if sharers * each >= packs else None
+
     def each_of(sharers):
-        steps = (1, 2, 3, 4, 6, 8) if is_aligned or packs <= 128 // sources or sharers <= narrow else (1, 2, 3, 4, 8)
-        return next((n for n in steps if n * sharers >= packs), None)
+        return next((n for n in (1, 2, 3, 4, 6, 8) if n * sharers >= packs), None)
 
     if packs <= 128 // sources:
         # Within a warp: two packs for each lane as far as they go, then four.
-        lanes = min(32, max(1, 1 << (ceil_div(packs, 2) - 1).bit_length()))
-        if packs <= 8 * sources:
-            lanes = 1 << (packs - 1).bit_length()
+        narrow = packs <= 8 * sources
+        lanes = min(32, max(1, 1 << (ceil_div(packs, 1 if narrow else 2) - 1).bit_length()))
+        lanes = lanes if is_aligned else max(2, lanes)
         each = each_of(lanes)
-        return config(128, lanes, 0, 2 if each == 1 and sources == 1 else 1, each)
-    # Then blocks with about four packs for each thread, up to their largest size; then clusters. What rows cost that are
-    # not aligned weighs less with more packs for each thread.
+        rows = 2 if narrow and sources == 1 else 1
+        # Of half types that are not aligned one kernel is for any number of lanes.
+        if not is_aligned and max(sizes) == 2 and each < 3:
+            return config(128, 0, 0, rows, each, block=(lanes, 128 // lanes))
+        return config(128, lanes, 0, rows, each)
+    # Then blocks with about four packs for each thread, up to their largest size; then clusters. Of rows that are not aligned
+    # blocks have as many warps as leave the least room empty.
     most = (4 if wide else 8) // sources
-    narrow = 256 if not is_aligned and sources == 1 and not wide else 0
-    for threads, blocks in ((64, 1), (128, 1), (256, 1), (512, 1), (512, 2), (512, 4), (512, 8), (1024, 8)):
+    if is_aligned:
+        for threads in (64, 128, 256, 512):
+            each = each_of(threads)
+            if each and each <= (4 if threads < 512 else most):
+                return config(threads, 32, 1, 1, each)
+    else:
+        warps = lambda each: ceil_div(packs, 32 * each)
+        steps = [n for n in (4, 6, 8) if n <= max(most, 4) and warps(n) <= 16]
+        if steps:
+            each = min(steps, key=lambda n: warps(n) * n)
+            return config(512, 32, 1, 1, each, FEWER=1, block=(32 * warps(each), 1))
+    for threads, blocks in ((512, 2), (512, 4), (512, 8), (1024, 8)):
         each = each_of(threads * blocks)
-        if each and each <= (6 if threads <= narrow else 4 if threads < 512 else most):
+        each = each and (each if is_aligned else 1 << (each - 1).bit_length())
+        if each and each <= most:
             return config(threads, 32, blocks, 1, each)
     return None
+
+
+def rows_launch(file, args, rows, config, shared=0, **selectors):
+    """A launch of a kernel of rows.cuh; `block` of the configuration is the threads of its blocks where those are not its
+    `THREADS`."""
+    macros = {k: v for k, v in config.items() if k != "block"}
+    return Launch(Spec(file, **selectors, **macros), args, rows_grid(rows, config), shared, config.get("block"))
 
 
 class SoftmaxArgs(ctypes.Structure):
@@ -649,57 +671,60 @@ class SoftmaxBackwardArgs(ctypes.Structure):
 
 
 class SoftmaxWideArgs(ctypes.Structure):
-    _fields_ = [("rows", u64), ("cols", u64), ("src", u64), ("dst", u64), ("dy", u64)]
+    _fields_ = [("rows", u64), ("cols", u64), ("src", u64), ("dst", u64), ("dy", u64), ("log", u64)]
 
 
 class SoftmaxStridedArgs(ctypes.Structure):
-    _fields_ = [("rows", u64), ("cols", u64), ("inner", u64), ("src", u64), ("dst", u64), ("dy", u64)]
+    _fields_ = [("rows", u64), ("cols", u64), ("inner", u64), ("src", u64), ("dst", u64), ("dy", u64), ("log", u64)]
 
 
 def rows_grid(rows, config):
     if config["BLOCKS"]:
         return min(rows, 1 << 24) * config["BLOCKS"]
-    return min(ceil_div(rows, config["THREADS"] // config["LANES"] * config["ROWS"]), 1 << 30)
+    lanes = config["LANES"] or config["block"][0]
+    return min(ceil_div(rows, config["THREADS"] // lanes * config["ROWS"]), 1 << 30)
 
 
 def wide_threads(cols, pack):
     return min(1024, max(64, 1 << (ceil_div(cols, 4 * pack) - 1).bit_length()))
 
 
+def is_log_fixed(src_dtype, dst_dtype, config):
+    """Whether a kernel computes softmax or log-softmax alone; the others are told by the launch."""
+    return src_dtype == dst_dtype and (config is None or SIZE[src_dtype] == 2 or config["BLOCKS"] > 1)
+
+
 def softmax(log, src_dtype, dst_dtype, rows, cols, src, dst, held=None, force=None):
     sizes = [SIZE[src_dtype], SIZE[dst_dtype]]
     aligned_rows = src % 16 == dst % 16 == 0
-    dtypes = dict(SRC=src_dtype, DST=dst_dtype, LOG=log)
-    config = rows_config(cols, sizes, aligned_rows, held)
-    if force is None and config:
+    config = rows_config(cols, sizes, aligned_rows, held) if force is None else None
+    dtypes = dict(SRC=src_dtype, DST=dst_dtype) | (dict(LOG=log) if is_log_fixed(src_dtype, dst_dtype, config) else {})
+    if config:
         args = SoftmaxArgs(rows, cols, src, dst, log)
-        if SIZE[src_dtype] != 2 and config["BLOCKS"] < 2:
-            del dtypes["LOG"]
-        return Launch(Spec("softmax.cu", **dtypes, **config), args, rows_grid(rows, config))
+        return rows_launch("softmax.cu", args, rows, config, **dtypes)
     pack = pack_for(*sizes)
     bytes_kept = (ceil_div(cols, pack) + 1) * pack * SIZE[src_dtype]
     shared = force == "shared" and bytes_kept <= 220 << 10
     spec = Spec("softmax_wide.cu", BACKWARD=0, SHARED=int(shared), THREADS=wide_threads(cols, pack), PACK=pack, **dtypes)
-    return Launch(spec, SoftmaxWideArgs(rows, cols, src, dst, 0), min(rows, 1 << 30), bytes_kept if shared else 0)
+    return Launch(spec, SoftmaxWideArgs(rows, cols, src, dst, 0, log), min(rows, 1 << 30), bytes_kept if shared else 0)
 
 
 def softmax_backward(log, src_dtype, dst_dtype, rows, cols, y, dy, dx, held=None, force=None):
     sizes = [SIZE[src_dtype], SIZE[dst_dtype]]
     aligned_rows = y % 16 == dy % 16 == dx % 16 == 0
-    dtypes = dict(SRC=src_dtype, DST=dst_dtype, LOG=log)
-    config = rows_config(cols, sizes, aligned_rows, held, sources=2)
-    if force is None and config:
+    config = rows_config(cols, sizes, aligned_rows, held, sources=2) if force is None else None
+    dtypes = dict(SRC=src_dtype, DST=dst_dtype) | (dict(LOG=log) if is_log_fixed(src_dtype, dst_dtype, config) else {})
+    if config:
         args = SoftmaxBackwardArgs(rows, cols, y, dy, dx, log)
-        if SIZE[src_dtype] != 2 and config["BLOCKS"] < 2:
-            del dtypes["LOG"]
-        return Launch(Spec("softmax_backward.cu", **dtypes, **config), args, rows_grid(rows, config))
+        return rows_launch("softmax_backward.cu", args, rows, config, **dtypes)
     spec = Spec("softmax_wide.cu", BACKWARD=1, SHARED=0, THREADS=wide_threads(cols, pack_for(*sizes)), PACK=pack_for(*sizes), **dtypes)
-    return Launch(spec, SoftmaxWideArgs(rows, cols, y, dx, dy), min(rows, 1 << 30))
+    return Launch(spec, SoftmaxWideArgs(rows, cols, y, dx, dy, log), min(rows, 1 << 30))
 
 
 def softmax_strided(log, backward, src_dtype, dst_dtype, rows, cols, inner, src, dst, dy=0):
-    spec = Spec("softmax_strided.cu", LOG=log, BACKWARD=backward, SRC=src_dtype, DST=dst_dtype, THREADS=256)
-    args = SoftmaxStridedArgs(rows, cols, inner, src, dst, dy)
+    fixed = dict(LOG=log) if is_log_fixed(src_dtype, dst_dtype, None) else {}
+    spec = Spec("softmax_strided.cu", BACKWARD=backward, SRC=src_dtype, DST=dst_dtype, THREADS=256, **fixed)
+    args = SoftmaxStridedArgs(rows, cols, inner, src, dst, dy, log)
     return Launch(spec, args, min(rows * ceil_div(inner, 32), 1 << 30))
 
 
@@ -713,9 +738,8 @@ class NormArgs(ctypes.Structure):
 KEPT_HALVES = dict([
     ((True, 0), ((512, 4, 4, 512), (512, 8, 4, 0))),
     ((False, 1), ((128, 0, 2, 0), (512, 4, 4, 0), (512, 8, 4, 0))),
-    ((False, 0), ((128, 0, 2, 0), (128, 0, 3, 0), (128, 0, 4, 0), (64, 1, 3, 0), (64, 1, 4, 0), (128, 1, 3, 0), (128, 1, 4, 0),
-                  (256, 1, 3, 0), (256, 1, 4, 0), (512, 1, 3, 0), (512, 1, 4, 0), (512, 2, 4, 448), (512, 2, 4, 0),
-                  (512, 4, 4, 320), (640, 2, 5, 640), (512, 4, 4, 0), (512, 8, 5, 288), (640, 4, 5, 640), (512, 8, 4, 0),
+    ((False, 0), ((128, 0, 2, 0), (128, 0, 3, 0), (128, 0, 4, 0), (64, 1, 3, 0), (512, 1, 4, 512),
+                  (512, 2, 4, 448), (512, 2, 4, 0), (512, 4, 4, 320), (640, 2, 5, 640), (512, 4, 4, 0), (512, 8, 5, 288), (640, 4, 5, 640), (512, 8, 4, 0),
                   (640, 8, 5, 640))),
 ])
 KEPT_F32 = dict([
@@ -738,8 +762,11 @@ def kept_groups(threads, compiled, blocks, fewer, is_aligned, rows, pack):
         least, turns = at_once * 3, min(range(1, whole + 1), key=lambda turns: take(groups(turns)))
     else:
         least = at_once * 18 if is_aligned else at_once * 3 // 2
-        turns = ceil_div(ceil_div(rows, at_once), 12 if blocks and (is_aligned or not fewer) else 24)
-    return groups(turns) if rows >= least else 0
+        turns = ceil_div(ceil_div(rows, at_once), 12 if blocks and (is_aligned or not fewer or blocks == 1) else 24)
+    if rows >= least and groups(turns):
+        return groups(turns)
+    # Blocks of rows that are not aligned take few rows as well, one each.
+    return 0 if is_aligned or not blocks else ceil_div(rows, whole) * whole
 
 
 def kept_config(rms, dtype, rows, cols, aligned_rows, each, shape=None):
@@ -778,7 +805,9 @@ def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rst
     config = config or rows_config(cols, [SIZE[dtype]], aligned_rows, held, joins_ends=False)
     if force is None and config:
         config["ROWS"] = 1
-        return Launch(Spec("norm.cu", DATA=dtype, RMS=rms, **config), args, rows_grid(groups, config), shared, threads)
+        if threads:
+            config["block"] = (threads, 1)
+        return rows_launch("norm.cu", args, groups, config, shared, DATA=dtype, RMS=rms)
     spec = Spec("norm_wide.cu", DATA=dtype, RMS=rms, THREADS=512, PACK=pack_for(SIZE[dtype]))
     return Launch(spec, args, min(rows, 1 << 30))
 
