@@ -4,7 +4,7 @@
 // rows.cuh names. With EP_KEPT (any value; rows are shared by a warp or more) warps or blocks take several rows, and keep
 // gamma and beta of their columns in dynamic shared memory, as the packs of their rows have them: a thread reads what it
 // wrote, and nobody else's. So all rows of a warp or block must begin at the same place of a pack: of rows that are not
-// aligned the grid takes a multiple of EP_PACK at once.
+// aligned the grid takes a multiple of EP_PACK at once, or all.
 #define EP_ENDS_APART   // gamma and beta would have to be loaded for both ends of a joined pack
 #include "rows.cuh"
 

@@ -161,7 +161,8 @@ struct Exchange {
     // use.
     __device__ __forceinline__ Exchange(Shared& memory, u32 zero, A nothing = A{}) : shared(memory) {
         if constexpr (Rows::fewer) {
-            // Places of warps that are not there. The block meets before the first use: a cluster's barrier orders no memory.
+            // Places of warps that are not there. The block meets before the first use, alone at the barrier of `gather`; a
+            // cluster's barriers order no memory.
             for (u32 i = threadIdx.x + threads_of_block() / warp_size * blocks; i < places; i += threads_of_block())
                 shared.found[0][i] = shared.found[1][i] = nothing;
             if (blocks > 1) __syncthreads();
@@ -226,7 +227,8 @@ struct Part {
     u32 first, step;
 };
 EP_DEVICE Part part_of_row() {
-    if constexpr (Rows::in_warp) return {threadIdx.x % lanes_of_row(), lanes_of_row()};
+    if constexpr (Rows::any_lanes) return {threadIdx.x, lanes_of_row()};
+    else if constexpr (Rows::in_warp) return {threadIdx.x % lanes_of_row(), lanes_of_row()};
     else return {block_rank() * threads_of_block() + threadIdx.x, sharers_of_row()};
 }
 
@@ -438,8 +440,14 @@ EP_DEVICE Walk walk_over_rows() {
     if constexpr (Rows::in_warp) {
         const u32 groups = Rows::any_lanes ? blockDim.y : Rows::threads / lanes_of_row();
         const u64 before = u64(blockIdx.x) * groups;
-        const u32 group = Rows::any_lanes ? threadIdx.y : threadIdx.x / lanes_of_row();
-        const u32 leader = thread_of_block() / warp_size * (warp_size / lanes_of_row());
+        u32 group = threadIdx.y, leader = group;
+        if constexpr (Rows::any_lanes) {
+            // The number of a group in its warp is below 32 / lanes; divisions would take longer than all else here.
+            leader &= ~((warp_size - 1) >> (31 - __clz(lanes_of_row())));
+        } else {
+            group = threadIdx.x / Rows::lanes;
+            leader = threadIdx.x / warp_size * (warp_size / Rows::lanes);
+        }
         return {(before + group) * Rows::rows, (before + leader) * Rows::rows, u64(gridDim.x) * groups * Rows::rows};
     }
     constexpr u32 sharing = Rows::in_warp ? 1 : Rows::blocks;

@@ -408,6 +408,38 @@ fn layer_norms(cols: i64, each: &[(i64, &str, &[u32])]) {
 }
 
 #[test]
+fn norms_of_half_types_take_few_rows_by_blocks_that_keep_gamma_and_beta() {
+    let rig = Rig::new(Setup::default());
+    {
+        let runtime = rig.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let desc = LayerNormDesc::new(DType::F16, DType::F32);
+        let norm = runtime.primitive::<LayerNorm>(device, desc).unwrap();
+        let x = device.upload(&vec![half::f16::ONE; 30_000]).unwrap();
+        let mut y = device.alloc(DType::F16, 30_000).unwrap();
+        let mut launched = |rows: i64, cols: i64| {
+            rig.fake.fail(0, 0);
+            let (gamma, beta, mean, rstd) = (&x, &x, NoMemory, NoMemory);
+            let call = LayerNormCall { rows, cols, src: &x, gamma, beta, dst: &mut y, mean, rstd };
+            norm.launch(&stream, call).unwrap();
+            stream.sync().unwrap();
+            launches(&rig).join("; ")
+        };
+        // A row of 33 columns may touch 6 packs, for which there are 8 lanes; one of 131 has 18 packs.
+        assert_eq!(launched(20, 33), "ep_norm, [[2, 1, 1], [8, 16, 1");
+        assert_eq!(launched(20, 131), "ep_norm, [[3, 1, 1], [16, 8, 1");
+        // Three packs for each of 64 threads, then four for as many warps as a row of 251 and of 377 packs fills.
+        assert_eq!(launched(3, 1501), "ep_norm, [[3, 1, 1], [64, 1, 1");
+        assert_eq!(launched(3, 2001), "ep_norm, [[3, 1, 1], [64, 1, 1");
+        assert_eq!(launched(9, 3001), "ep_norm, [[9, 1, 1], [96, 1, 1");
+        assert_eq!(launched(1, 20_001), "ep_norm, [[2, 1, 1], [320, 1, 1", "a cluster");
+        assert_eq!(launched(2, 1024), "ep_norm, [[1, 1, 1], [128, 1, 1", "aligned");
+    }
+    rig.assert_clean();
+}
+
+#[test]
 fn clusters_of_wide_rows_ask_once_for_the_memory_of_gamma_and_beta() {
     // 7680 of 8192 packs of a cluster, and rows enough for three each: two turns of 61 clusters of four blocks, and
     // 32 bytes for each pack of a thread.
@@ -423,7 +455,7 @@ fn rows_that_are_not_aligned_are_taken_by_groups_that_begin_alike() {
     layer_norms(
         8193,
         &[
-            (293, "[[592, 1, 1], [288, 1, 1", &[65_536]),
+            (293, "[[586, 1, 1], [288, 1, 1", &[65_536]),
             (297, "[[192, 1, 1], [288, 1, 1", &[]),
             (600, "[[392, 1, 1], [288, 1, 1", &[]),
             (1585, "[[392, 1, 1], [288, 1, 1", &[]),

@@ -152,7 +152,7 @@ impl Sharing {
 }
 
 /// The best of the ways that have room for a row of so many packs, given in the order of [`Holding::sharings`]: the first, or,
-/// where launches may have fewer threads, the next of these that leaves less room empty.
+/// where launches may have fewer threads, the next such one within warps or beyond them that leaves less room empty.
 pub(super) fn tightest<T>(
     packs: u64,
     with_room: impl IntoIterator<Item = T>,
@@ -160,8 +160,9 @@ pub(super) fn tightest<T>(
 ) -> Option<T> {
     let mut with_room = with_room.into_iter();
     let first = with_room.next()?;
+    let in_warp = sharing(&first).is_some_and(|sharing| sharing.blocks == 0);
     let empty = |way: &T| {
-        let of_fewer = sharing(way).filter(|sharing| sharing.fewer);
+        let of_fewer = sharing(way).filter(|sharing| sharing.fewer && (sharing.blocks == 0) == in_warp);
         of_fewer.map(|sharing| sharing.shared(packs).capacity().saturating_sub(packs))
     };
     let Some(of_first) = empty(&first) else { return Some(first) };

@@ -122,7 +122,9 @@ impl Task {
         let same = self.src == self.dst;
         let held = |aligned| self.holding().sharings(arch, aligned).into_iter();
         let few = |s: &Sharing| s.lanes == 32 && s.packs.is_power_of_two();
-        let fewer = |s: &Sharing| few(s) && (s.blocks == 0 && s.packs > 1 || s.blocks == 1);
+        let fewer = |s: &Sharing| {
+            few(s) && (s.blocks == 0 && s.packs > 1 || s.blocks == 1 || s.blocks * s.threads == 1024)
+        };
         let mut shapes: Vec<Shape> = match self.src {
             _ if self.is_rare() => Vec::new(),
             _ if !same => held(false).filter(fewer).map(Shape::Held).collect(),
@@ -138,7 +140,8 @@ impl Task {
         let pack = self.holding().pack;
         if let Shape::Held(sharing) = shape {
             let source = if self.backward { &SOFTMAX_BACKWARD } else { &SOFTMAX };
-            // The others compute both, as the launch says: slower of half types and in clusters.
+            // The others compute both, as the launch says: slower of half types and in clusters, which matters where the dtypes are
+            // one.
             let is_slower = sharing.blocks > 1 || [DType::F16, DType::BF16].contains(&self.src);
             let fixed = is_slower && self.src == self.dst;
             let spec = between(Spec::new(source), self.src, self.dst);
@@ -195,6 +198,31 @@ impl Shape {
             }
         }
     }
+}
+
+/// The specialisation for rows of so many columns, aligned or not, and its number: the first that has room, but see
+/// [`tightest`], of the strategy that is forced if one of that has.
+fn choose(
+    shapes: &[Shape],
+    task: Task,
+    forced: Option<Strategy>,
+    (cols, aligned): (u64, bool),
+    shared_bytes: u32,
+) -> (Shape, usize) {
+    let packs = task.holding().packs(cols, aligned);
+    let find = |wanted: Option<Strategy>| {
+        let with_room = shapes.iter().enumerate().filter(|(_, shape)| {
+            wanted.is_none_or(|w| shape.strategy() == w) && shape.holds(cols, aligned, task, shared_bytes)
+        });
+        tightest(packs, with_room, |(_, shape)| match shape {
+            Shape::Held(sharing) => Some(*sharing),
+            _ => None,
+        })
+    };
+    let forced = forced.and_then(|strategy| find(Some(strategy)));
+    // The last one takes rows of any width.
+    let found = forced.or_else(|| find(None));
+    found.map_or((Shape::Wide, 0), |(number, shape)| (*shape, number))
 }
 
 /// Bytes of shared memory for a row.
@@ -349,23 +377,9 @@ impl Rows {
         }
     }
 
-    /// The specialisation for a width and its number: the first that has room, of the strategy that is forced if one of
-    /// that has.
+    /// The specialisation for a width, and its number.
     fn choose(&self, cols: u64, aligned: bool) -> (Shape, usize) {
-        let packs = self.task.holding().packs(cols, aligned);
-        let fits = |shape: &Shape| shape.holds(cols, aligned, self.task, self.shared_bytes);
-        let find = |wanted: Option<Strategy>| {
-            let shapes = self.shapes.iter().enumerate();
-            let with_room = shapes.filter(|(_, s)| wanted.is_none_or(|w| s.strategy() == w) && fits(s));
-            tightest(packs, with_room, |(_, shape)| match shape {
-                Shape::Held(sharing) => Some(*sharing),
-                _ => None,
-            })
-        };
-        let forced = self.forced.and_then(|strategy| find(Some(strategy)));
-        // The last one takes rows of any width.
-        let found = forced.or_else(|| find(None));
-        found.map_or((Shape::Wide, 0), |(number, shape)| (*shape, number))
+        choose(&self.shapes, self.task, self.forced, (cols, aligned), self.shared_bytes)
     }
 
     /// # Safety
@@ -501,8 +515,7 @@ mod tests {
     /// What each width gets.
     fn strategy(cols: u64, dtype: DType, aligned: bool, arch: Arch) -> Strategy {
         let task = task(dtype, dtype);
-        let shape = task.shapes(arch).into_iter().find(|s| s.holds(cols, aligned, task, SHARED));
-        shape.unwrap().strategy()
+        choose(&task.shapes(arch), task, None, (cols, aligned), SHARED).0.strategy()
     }
 
     #[test]
@@ -531,6 +544,79 @@ mod tests {
                 assert_eq!(task.shapes(arch).last(), Some(&Shape::Wide));
             }
         }
+    }
+
+    /// Widths on both sides of where another specialisation begins, and some between.
+    fn widths() -> impl Iterator<Item = u64> {
+        (1..2100).chain((11..21).flat_map(|n| [(1 << n) - 1, 1 << n, (1 << n) + 1, 3 << (n - 1)]))
+    }
+
+    #[test]
+    fn what_launches_need_is_compiled_ahead() {
+        for (arch, (log, backward)) in
+            [Arch::new(8, 0), HOPPER, Arch::new(12, 0)].into_iter().flat_map(|arch| {
+                [(false, false), (true, false), (false, true), (true, true)].map(|op| (arch, op))
+            })
+        {
+            let listed: Vec<_> = kernels_of(log, backward, arch).iter().map(Spec::key).collect();
+            for [src, dst] in rows() {
+                let task = Task { log, backward, src, dst };
+                let shapes = task.shapes(arch);
+                assert!(listed.contains(&task.strided().key()));
+                let mut found = Vec::new();
+                for (cols, aligned) in widths().flat_map(|cols| [(cols, true), (cols, false)]) {
+                    let (shape, number) = choose(&shapes, task, None, (cols, aligned), SHARED);
+                    assert_eq!(shapes[number], shape);
+                    if !found.contains(&(shape, task.threads(cols))) {
+                        found.push((shape, task.threads(cols)));
+                    }
+                }
+                for (shape, threads) in found {
+                    let spec = task.spec(shape, THREADS[threads]);
+                    assert!(listed.contains(&spec.key()), "{spec} for {arch}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn where_dtypes_differ_one_kernel_computes_both() {
+        for ([src, dst], backward) in rows().flat_map(|row| [(row, false), (row, true)]) {
+            let [softmax, log] = [false, true].map(|log| Task { log, backward, src, dst });
+            assert_eq!(softmax.strided().key() == log.strided().key(), src != dst);
+            for shape in softmax.shapes(HOPPER) {
+                let same = softmax.spec(shape, 256).key() == log.spec(shape, 256).key();
+                let in_block = matches!(shape, Shape::Held(Sharing { blocks: ..2, .. }));
+                let is_wide_type = ![DType::F16, DType::BF16].contains(&src);
+                assert_eq!(same, src != dst || (in_block && is_wide_type), "{shape:?} {src} {dst}");
+            }
+        }
+        let rare = task(DType::F64, DType::F32);
+        assert_eq!(rare.shapes(HOPPER), [Shape::Wide]);
+        assert_eq!([1, 1 << 20].map(|cols| THREADS[rare.threads(cols)]), [256; 2]);
+        // Rows of half types that become f32 are held up to clusters of two.
+        let of = |cols| {
+            choose(
+                &task(DType::F16, DType::F32).shapes(HOPPER),
+                task(DType::F16, DType::F32),
+                None,
+                (cols, true),
+                SHARED,
+            )
+            .0
+            .strategy()
+        };
+        assert_eq!(
+            [512, 513, 16_384, 16_385, 32_768, 32_769].map(of),
+            [
+                Strategy::Warp,
+                Strategy::Block,
+                Strategy::Block,
+                Strategy::Cluster,
+                Strategy::Cluster,
+                Strategy::Wide
+            ]
+        );
     }
 
     #[test]

@@ -766,7 +766,7 @@ def kept_groups(threads, compiled, blocks, fewer, is_aligned, rows, pack):
     if rows >= least and groups(turns):
         return groups(turns)
     # Blocks of rows that are not aligned take few rows as well, one each.
-    return 0 if is_aligned or not blocks else ceil_div(rows, whole) * whole
+    return 0 if is_aligned or not blocks else rows
 
 
 def kept_config(rms, dtype, rows, cols, aligned_rows, each, shape=None):
