@@ -51,7 +51,7 @@ pub(crate) fn for_ranges(
     multiple: usize,
     task: impl Fn(Range<usize>) -> Result<()> + Sync,
 ) -> Result<()> {
-    split(par, n, item_bytes, multiple, 2 * GRAIN_BYTES, task)
+    split(par, n, item_bytes, multiple, 2 * GRAIN_BYTES, &task)
 }
 
 /// [`for_ranges`] for elements that are computed one by one, from [`SPLIT_BYTES`].
@@ -62,17 +62,18 @@ pub(crate) fn for_elements(
     multiple: usize,
     task: impl Fn(Range<usize>) -> Result<()> + Sync,
 ) -> Result<()> {
-    split(par, n, item_bytes, multiple, SPLIT_BYTES, task)
+    split(par, n, item_bytes, multiple, SPLIT_BYTES, &task)
 }
 
-/// [`for_ranges`] in at least two ranges from `least` bytes of traffic.
+/// [`for_ranges`] in at least two ranges from `least` bytes of traffic. One function for the tasks of all kernels, of which there are
+/// a thousand.
 fn split(
     par: &dyn Parallel,
     n: usize,
     item_bytes: usize,
     multiple: usize,
     least: usize,
-    task: impl Fn(Range<usize>) -> Result<()> + Sync,
+    task: &(dyn Fn(Range<usize>) -> Result<()> + Sync),
 ) -> Result<()> {
     if n == 0 {
         return Ok(());
