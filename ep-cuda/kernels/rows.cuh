@@ -445,8 +445,10 @@ EP_DEVICE Walk walk_over_rows() {
             // The number of a group in its warp is below 32 / lanes; divisions would take longer than all else here.
             leader &= ~((warp_size - 1) >> (31 - __clz(lanes_of_row())));
         } else {
-            group = threadIdx.x / Rows::lanes;
-            leader = threadIdx.x / warp_size * (warp_size / Rows::lanes);
+            // Never 0 here; but the other kernels' compilers read this branch, too.
+            constexpr u32 lanes = Rows::any_lanes ? warp_size : Rows::lanes;
+            group = threadIdx.x / lanes;
+            leader = threadIdx.x / warp_size * (warp_size / lanes);
         }
         return {(before + group) * Rows::rows, (before + leader) * Rows::rows, u64(gridDim.x) * groups * Rows::rows};
     }

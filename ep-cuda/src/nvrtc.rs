@@ -186,16 +186,19 @@ impl Nvrtc {
         // SAFETY: a live program, and as many options as said.
         let compiled =
             unsafe { (self.functions.compile)(raw, options.len() as i32, pointers(&options).as_ptr()) };
+        let log = program.read("nvrtcGetProgramLog", self.functions.log_size, self.functions.log)?;
+        let log = String::from_utf8_lossy(&log);
+        let log = log.trim_end_matches(['\0', '\n']);
         if compiled != 0 {
             let what = self.functions.check("nvrtcCompileProgram", compiled);
-            let log = program.read("nvrtcGetProgramLog", self.functions.log_size, self.functions.log)?;
-            let log = String::from_utf8_lossy(&log);
-            let log = log.trim_end_matches(['\0', '\n']);
             let error = what.err().map_or_else(String::new, |e| e.to_string());
             return Err(Error::internal(format!(
                 "{} for {arch} does not compile: {error}\n{log}",
                 input.name
             )));
+        }
+        if !log.is_empty() {
+            tracing::debug!("NVRTC says of {}: {log}", input.name);
         }
         program.read("nvrtcGetCUBIN", self.functions.cubin_size, self.functions.cubin)
     }

@@ -38,6 +38,8 @@ mod gemm_small;
 mod gemv;
 mod grouped;
 mod groups;
+#[cfg(target_arch = "x86_64")]
+mod in_step;
 mod lanes;
 pub mod layer_norm;
 mod lines;

@@ -10,6 +10,7 @@ pub(super) trait Real:
 {
     const ZERO: Self;
     const ONE: Self;
+    const INFINITY: Self;
     const NEG_INFINITY: Self;
     /// The lowest finite number.
     const LOWEST: Self;
@@ -37,6 +38,7 @@ pub(super) trait Real:
 impl Real for f32 {
     const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
+    const INFINITY: f32 = f32::INFINITY;
     const NEG_INFINITY: f32 = f32::NEG_INFINITY;
     const LOWEST: f32 = f32::MIN;
     const TO_INTEGER: f32 = 12_582_912.0;
@@ -88,6 +90,7 @@ impl Real for f32 {
 impl Real for f64 {
     const ZERO: f64 = 0.0;
     const ONE: f64 = 1.0;
+    const INFINITY: f64 = f64::INFINITY;
     const NEG_INFINITY: f64 = f64::NEG_INFINITY;
     const LOWEST: f64 = f64::MIN;
     const TO_INTEGER: f64 = 6_755_399_441_055_744.0;

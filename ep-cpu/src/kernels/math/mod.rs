@@ -212,7 +212,7 @@ fn gated<M: Math>(x: M::V, high: M::V, low: M::V) -> M::V {
 fn polynomial<V: Vector, const N: usize>(x: V, c: &[f64; N]) -> V {
     let mut sum = V::splat(c[N - 1]);
     for k in (0..N - 1).rev() {
-        sum = sum.mul_add(x, V::splat(c[k]));
+        sum = sum.mul_add(x, V::splat(c[k])).in_step();
     }
     sum
 }
@@ -230,7 +230,7 @@ fn ln_limits<V: Vector>(x: V, result: V) -> V {
 #[inline(always)]
 fn nearest<V: Vector>(x: V, c: f64) -> (V, V) {
     let rounder = V::splat(V::ROUNDER);
-    let rounded = x.mul_add(V::splat(c), rounder);
+    let rounded = x.mul_add(V::splat(c), rounder).in_step();
     (rounded - rounder, rounded)
 }
 

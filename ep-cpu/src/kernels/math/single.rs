@@ -111,21 +111,21 @@ impl<V: simd::Single> Single<V> {
     #[inline(always)]
     fn reduce_exp(x: V) -> (V, V, V) {
         let (n, rounded) = nearest(x, LOG2_E);
-        let r = n.neg_mul_add(V::splat(LN_2_HIGH), x);
-        (n, rounded, n.neg_mul_add(V::splat(LN_2_LOW), r))
+        let r = n.neg_mul_add(V::splat(LN_2_HIGH), x).in_step();
+        (n, rounded, n.neg_mul_add(V::splat(LN_2_LOW), r).in_step())
     }
 
     /// The sum of an integer `n` with the rounder, and `r` such that `-x = n ln(2) - r`.
     #[inline(always)]
     fn reduce_exp_negative(x: V) -> (V, V) {
         let (n, rounded) = nearest(x, -LOG2_E);
-        (rounded, n.mul_add(V::splat(LN_2_LOW), n.mul_add(V::splat(LN_2_HIGH), x)))
+        (rounded, n.mul_add(V::splat(LN_2_LOW), n.mul_add(V::splat(LN_2_HIGH), x).in_step()).in_step())
     }
 
     #[inline(always)]
     fn exp_reduced(r: V) -> V {
         let one = V::splat(1.0);
-        polynomial(r, &EXP).mul_add(r, one).mul_add(r, one)
+        polynomial(r, &EXP).mul_add(r, one).in_step().mul_add(r, one).in_step()
     }
 
     #[inline(always)]

@@ -235,7 +235,10 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for Rows<S, D,
                     match cols.div_ceil(V::LANES) {
                         1 if V::FAST_PARTS => group::<V, S, D, LOG, 1>(&g, rows, cols),
                         2 if V::FAST_PARTS => group::<V, S, D, LOG, 2>(&g, rows, cols),
-                        4 if !V::FAST_PARTS => group::<V, S, D, LOG, 4>(&g, rows, cols),
+                        2 if cols == 2 * V::LANES => held::<V, S, D, LOG, 2>(&g, rows, owned),
+                        4 if cols == 4 * V::LANES && !V::FAST_PARTS => {
+                            held::<V, S, D, LOG, 4>(&g, rows, owned);
+                        }
                         5.. if V::FAST_PARTS || V::NEAR.is_some() => {
                             each::<V, S, D, LOG>(&g, rows, cols, owned);
                         }
@@ -408,6 +411,42 @@ where
                 dx.store(g.dx.add(last));
             } else {
                 dx.store_part(g.dx.add(last), cols - last);
+            }
+        }
+    }
+}
+
+/// As [`each`], of rows of `W` whole vectors, which stay in registers from the sum to the result.
+///
+/// # Safety
+/// As for [`group`].
+#[inline(always)]
+unsafe fn held<V, S, D, const LOG: bool, const W: usize>(g: &Gradient<S, D>, rows: usize, owned: usize)
+where
+    V: Vector,
+    S: Cell<V::Lane>,
+    D: Cell<V::Lane>,
+{
+    let zero = V::splat(V::Lane::ZERO);
+    let cols = W * V::LANES;
+    let ahead = MAX_LANES * cols;
+    for row in 0..rows {
+        // SAFETY: the row is inside the matrix; all of it is read before it is written.
+        unsafe {
+            let g = g.from(row * cols);
+            prefetch(g.y.wrapping_add(ahead), cols);
+            prefetch(g.dy.wrapping_add(ahead), cols);
+            if row + MAX_LANES < owned {
+                prefetch_to_write(g.dx.wrapping_add(ahead), cols);
+            }
+            let (mut y, mut dy, mut sums) = ([zero; W], [zero; W], [zero; 2]);
+            for k in 0..W {
+                (y[k], dy[k]) = (V::load(g.y.add(k * V::LANES)), V::load(g.dy.add(k * V::LANES)));
+                sums[k % 2] = term::<V, LOG>(if LOG { zero } else { y[k] }, dy[k], sums[k % 2]);
+            }
+            let formula = Formula::<V, LOG>::new(sums[0].add(sums[1]).fold(V::add));
+            for k in 0..W {
+                formula.of(y[k], dy[k]).store(g.dx.add(k * V::LANES));
             }
         }
     }

@@ -61,6 +61,14 @@ impl<A: Real> Shift<A> {
         A::from_f64(if log < 0.0 { 0.0 } else { log })
     }
 
+    /// By what an exponential with this shift is multiplied to become one with the `other`: a power of two, if neither has a
+    /// centre.
+    #[inline(always)]
+    pub(super) fn power_to(&self, other: &Self) -> Option<f64> {
+        let plain = self.centre == A::ZERO && other.centre == A::ZERO;
+        plain.then(|| libm::exp2(self.k() - other.k()))
+    }
+
     #[inline(always)]
     fn k(&self) -> f64 {
         (A::TO_INTEGER + A::BIAS - self.offset).to_f64()
@@ -134,20 +142,48 @@ impl<V: Vector> Shift<V> {
         self.exp_centred(x.sub(self.centre))
     }
 
+    /// [`Self::exp`] of each.
+    #[inline(always)]
+    pub(super) fn exp_of<const N: usize>(&self, mut x: [V; N]) -> [V; N] {
+        for x in &mut x {
+            *x = x.sub(self.centre);
+        }
+        self.exp_centred_of(x)
+    }
+
     #[inline(always)]
     fn exp_centred(&self, x: V) -> V {
-        let x = self.lowest.max(x);
-        let stored = x.mul_add(V::splat(V::Lane::LOG2_E), self.offset);
-        let n = stored.sub(self.offset);
-        let r = n.neg_mul_add(V::splat(V::Lane::LN_2[0]), x);
-        let r = n.neg_mul_add(V::splat(V::Lane::LN_2[1]), r);
-        let terms = V::Lane::EXP;
-        let mut exp_r = V::splat(terms[terms.len() - 1]);
-        for &term in terms[..terms.len() - 1].iter().rev() {
-            exp_r = exp_r.mul_add(r, V::splat(term));
+        let [e] = self.exp_centred_of([x]);
+        e
+    }
+
+    #[inline(always)]
+    fn exp_centred_of<const N: usize>(&self, mut x: [V; N]) -> [V; N] {
+        let (mut stored, mut exp_r) = (x, x);
+        for k in 0..N {
+            x[k] = self.lowest.max(x[k]);
+            stored[k] = x[k].mul_add(V::splat(V::Lane::LOG2_E), self.offset);
         }
-        // A product and not a sum of exponents, so that a NaN stays one.
-        exp_r.mul(stored.exponent())
+        stored = V::in_step(stored);
+        for part in V::Lane::LN_2 {
+            for k in 0..N {
+                x[k] = stored[k].sub(self.offset).neg_mul_add(V::splat(part), x[k]);
+            }
+            x = V::in_step(x);
+        }
+        let terms = V::Lane::EXP;
+        exp_r.fill(V::splat(terms[terms.len() - 1]));
+        for &term in terms[..terms.len() - 1].iter().rev() {
+            for k in 0..N {
+                exp_r[k] = exp_r[k].mul_add(x[k], V::splat(term));
+            }
+            exp_r = V::in_step(exp_r);
+        }
+        for k in 0..N {
+            // A product and not a sum of exponents, so that a NaN stays one.
+            exp_r[k] = exp_r[k].mul(stored[k].exponent());
+        }
+        exp_r
     }
 }
 

@@ -234,7 +234,7 @@ where
             row.steps::<V, D, NOTHING, false>(both, whole, &nothing, 0, sums)
         };
         let Sums { mut total, sum, mut largest } = sums;
-        total = total.add(join(sum, V::add));
+        total = total.add(sum[0].add(sum[1]));
         for at in (whole..cols).step_by(V::LANES) {
             prefetch_line(src.wrapping_add(cols + at));
             let len = V::LANES.min(cols - at);
@@ -244,21 +244,22 @@ where
             } else {
                 x.magnitude_in_row(largest[0])
             };
-            let e = near_exponential::<V, D>(log, x);
+            let [e] = near_exponentials_of::<V, D, 1>(log, [x]);
             total = total.add(e.first_lanes(len));
             if log { x } else { e }.store(kept.add(at));
         }
-        let largest =
-            if by_words::<S, D>(log) { join(largest, V::larger_words) } else { join(largest, V::magnitude) };
+        let [a, b] = largest;
+        let largest = if by_words::<S, D>(log) { a.larger_words(b) } else { a.magnitude(b) };
         (total.fold(V::add).first(), largest)
     }
 }
 
-/// The exponential of an element that is near, as right as a result `D` shows: bf16 has 8 bits, of which 2^-14 moves few.
+/// The exponentials of elements that are near, as right as a result `D` shows: bf16 has 8 bits, of which 2^-14 moves few.
 /// f16 has 11, of which it would move one in a hundred; and the logarithm of a sum may be near 0, and the result with it.
 #[inline(always)]
-fn near_exponential<V: Vector, D: 'static>(log: bool, x: V) -> V {
-    if TypeId::of::<D>() == TypeId::of::<bf16>() && !log { x.exp_near_short() } else { x.exp_near() }
+fn near_exponentials_of<V: Vector, D: 'static, const N: usize>(log: bool, x: [V; N]) -> [V; N] {
+    let short = TypeId::of::<D>() == TypeId::of::<bf16>() && !log;
+    if short { V::exp_near_short_of(x) } else { V::exp_near_of(x) }
 }
 
 /// What is done of the pending row beside the exponentials of the next: nothing, or results stored, or past the cache.
@@ -269,16 +270,16 @@ const STREAM: u8 = 2;
 /// What is added up of a row.
 struct Sums<V> {
     total: V,
-    /// Of a block that is not complete.
-    sum: [V; UNROLL],
-    largest: [V; UNROLL],
+    /// Of a block that is not complete. Two of each are as many as a level of 16 registers has room for.
+    sum: [V; 2],
+    largest: [V; 2],
 }
 
 impl<V: Vector> Sums<V> {
     #[inline(always)]
     fn new() -> Self {
         let zero = V::splat(V::Lane::ZERO);
-        Self { total: zero, sum: [zero; UNROLL], largest: [zero; UNROLL] }
+        Self { total: zero, sum: [zero; 2], largest: [zero; 2] }
     }
 }
 
@@ -321,28 +322,23 @@ impl<S: Cell<A>, D: 'static, A: Real + Cell<A>> Near<S, D, A> {
                     if HOW != NOTHING {
                         pending.two::<HOW, LOG>(head + at);
                     }
-                    self.two::<V, HOW, LOG>(at, i, &mut sums);
+                    self.two::<V, HOW, LOG>(at, &mut sums);
                 }
             }
             if (first + step).is_multiple_of(BLOCK) {
-                sums.total = sums.total.add(join(sums.sum, V::add));
-                sums.sum = [V::splat(A::ZERO); UNROLL];
+                sums.total = sums.total.add(sums.sum[0].add(sums.sum[1]));
+                sums.sum = [V::splat(A::ZERO); 2];
             }
         }
         sums
     }
 
-    /// Adds two vectors of elements, to the sums from the `i`th on.
+    /// Adds two vectors of elements.
     ///
     /// # Safety
     /// The row has these elements.
     #[inline(always)]
-    unsafe fn two<V: Vector<Lane = A>, const HOW: u8, const LOG: bool>(
-        &self,
-        at: usize,
-        i: usize,
-        sums: &mut Sums<V>,
-    ) {
+    unsafe fn two<V: Vector<Lane = A>, const HOW: u8, const LOG: bool>(&self, at: usize, sums: &mut Sums<V>) {
         prefetch(self.src.wrapping_add(self.cols + at), 2 * V::LANES);
         if HOW == STREAM {
             // What comes from memory is on its way early, and few lines wait at the first-level cache.
@@ -353,17 +349,17 @@ impl<S: Cell<A>, D: 'static, A: Real + Cell<A>> Near<S, D, A> {
         // SAFETY: the caller's promise.
         unsafe {
             let x = [V::load(self.src.add(at)), V::load(self.src.add(at + V::LANES))];
-            let e = [near_exponential::<V, D>(LOG, x[0]), near_exponential::<V, D>(LOG, x[1])];
+            let e = near_exponentials_of::<V, D, 2>(LOG, x);
             if by_words::<S, D>(LOG) {
                 // As many bytes as a vector has.
                 let words = V::load(self.src.add(at).cast::<A>());
-                sums.largest[i] = words.larger_words(sums.largest[i]);
+                sums.largest[0] = words.larger_words(sums.largest[0]);
             } else {
-                sums.largest[i] = x[0].magnitude_in_row(sums.largest[i]);
-                sums.largest[i + 1] = x[1].magnitude_in_row(sums.largest[i + 1]);
+                sums.largest[0] = x[0].magnitude_in_row(sums.largest[0]);
+                sums.largest[1] = x[1].magnitude_in_row(sums.largest[1]);
             }
-            sums.sum[i] = sums.sum[i].add(e[0]);
-            sums.sum[i + 1] = sums.sum[i + 1].add(e[1]);
+            sums.sum[0] = sums.sum[0].add(e[0]);
+            sums.sum[1] = sums.sum[1].add(e[1]);
             let kept = if LOG { x } else { e };
             kept[0].store(self.kept.add(at));
             kept[1].store(self.kept.add(at + V::LANES));
@@ -435,13 +431,15 @@ where
         for block in (0..whole).step_by(BLOCK) {
             let mut sum = [V::splat(V::Lane::ZERO); UNROLL];
             for at in (block..whole.min(block + BLOCK)).step_by(step) {
-                for (i, sum) in sum.iter_mut().enumerate() {
+                let mut x = [V::splat(V::Lane::ZERO); UNROLL];
+                for (i, x) in x.iter_mut().enumerate() {
                     let at = at + i * V::LANES;
                     prefetch_line(src.wrapping_add(cols + at));
-                    let x = V::load(src.add(at));
-                    let e = shift.exp(x);
-                    *sum = sum.add(e);
-                    if log { x.sub(max) } else { e }.store(exps.add(at));
+                    *x = V::load(src.add(at));
+                }
+                for (i, e) in shift.exp_of(x).into_iter().enumerate() {
+                    sum[i] = sum[i].add(e);
+                    if log { x[i].sub(max) } else { e }.store(exps.add(at + i * V::LANES));
                 }
             }
             total += join(sum, V::add).fold(V::add).first().to_f64();

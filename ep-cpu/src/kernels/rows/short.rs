@@ -249,18 +249,18 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
             if row < owned {
                 prefetch_to_write(dst.wrapping_add(row * cols), cols);
             }
-            let mut sum = [zero; 2];
-            for k in 0..W {
-                let (at, whole) = (src.wrapping_add(k * V::LANES), k + PARTS < W);
-                // SAFETY: the row's elements, and its place for exponentials, rounded up to `W` vectors.
-                unsafe {
-                    let x = if whole { V::load(at) } else { V::load_part(at, part(k), A::ZERO) };
-                    largest[k % 2] = x.magnitude(largest[k % 2]);
-                    let e = x.exp_near();
-                    sum[k % 2] = sum[k % 2].add(if whole { e } else { e.first_lanes(part(k)) });
-                    if !log {
-                        e.store(exps.wrapping_add(k * V::LANES));
-                    }
+            let (mut sum, mut x) = ([zero; 2], [zero; W]);
+            for (k, x) in x.iter_mut().enumerate() {
+                let at = src.wrapping_add(k * V::LANES);
+                // SAFETY: the row's elements.
+                *x = unsafe { if k + PARTS < W { V::load(at) } else { V::load_part(at, part(k), A::ZERO) } };
+                largest[k % 2] = x.magnitude(largest[k % 2]);
+            }
+            for (k, e) in V::exp_near_of(x).into_iter().enumerate() {
+                sum[k % 2] = sum[k % 2].add(if k + PARTS < W { e } else { e.first_lanes(part(k)) });
+                if !log {
+                    // SAFETY: the row's place for exponentials, rounded up to `W` vectors.
+                    unsafe { e.store(exps.wrapping_add(k * V::LANES)) };
                 }
             }
             *each = sum[0].add(sum[1]);

@@ -250,6 +250,28 @@ fn long_rows() {
     }
 }
 
+/// Blocks of a long row whose exponentials are kept, or computed again as they are in place, with the same bits: near the
+/// largest element, too far below it, and all or some of nothing.
+#[test]
+fn blocks_of_a_long_row_lie_apart() {
+    const BLOCK: usize = 2048;
+    let mut rng = Rng::new();
+    for spread in [3.0, 18.0, 39.0, 60.0, 90.0, 400.0] {
+        let cols = 7 * BLOCK + 77;
+        let x: Vec<f64> = (0..4 * cols)
+            .map(|i| match (i % cols / BLOCK, i / cols) {
+                (2, 1) => f64::NEG_INFINITY,
+                (3, 2) if i % 97 == 0 => f64::NEG_INFINITY,
+                (block, _) => rng.signed() * 2.0 - spread * ((block + 1) % 4) as f64,
+            })
+            .collect();
+        for dtypes in [F32, [DType::F64, DType::F64], [DType::BF16, DType::F32]] {
+            let case = Case::new(false, dtypes, [4, cols, 1], &x);
+            case.check(&if dtypes == F32 { case.quick_reference() } else { case.reference() });
+        }
+    }
+}
+
 #[test]
 fn strips_of_every_width() {
     for inner in (2..=9).chain([15, 16, 17, 31, 33, 64, 100, 511, 513, 1100]) {

@@ -58,6 +58,30 @@ pub(super) trait Vector: Arithmetic {
         self.exp_near()
     }
 
+    /// [`Self::exp_near`] of each.
+    #[inline(always)]
+    fn exp_near_of<const N: usize>(mut x: [Self; N]) -> [Self; N] {
+        for x in &mut x {
+            *x = x.exp_near();
+        }
+        x
+    }
+
+    /// [`Self::exp_near_short`] of each.
+    #[inline(always)]
+    fn exp_near_short_of<const N: usize>(mut x: [Self; N]) -> [Self; N] {
+        for x in &mut x {
+            *x = x.exp_near_short();
+        }
+        x
+    }
+
+    /// The same, in step where the level is faster so: see [`in_step`](crate::kernels::in_step).
+    #[inline(always)]
+    fn in_step<const N: usize>(x: [Self; N]) -> [Self; N] {
+        x
+    }
+
     /// The larger magnitude, lane by lane, of `self` and of what is not negative; that where `self` is NaN.
     #[inline(always)]
     fn magnitude(self, least: Self) -> Self {

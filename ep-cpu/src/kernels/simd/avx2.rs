@@ -1,7 +1,8 @@
 //! AVX2 with FMA and F16C: 8 lanes of f32, 4 of f64.
 
 use super::pair::Pair;
-use super::{Eight, EightPieces, Kernel, Lanes, Mask, Single, Vector};
+use super::{Eight, Kernel, Lanes, Mask, Single, Vector};
+use crate::kernels::in_step;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 use std::ops::{BitAnd, BitOr, Not};
@@ -49,6 +50,7 @@ macro_rules! vector {
         $xor:ident $sqrt:ident $floor:ident $cmp:ident $blend:ident $min:ident $max:ident $movemask:ident
         $to_int:ident $from_int:ident $set_int:ident $add_int:ident $sub_int:ident $up:ident $down:ident
         $load:ident $store:ident $stream:ident
+        $($in_step:item)*
     ) => {
         operators!($v);
 
@@ -185,6 +187,8 @@ macro_rules! vector {
                 x!($v($max(self.0, other.0)))
             }
 
+            $($in_step)*
+
             #[inline(always)]
             fn scale(self, n: Self) -> Self {
                 // In two steps, since 2^n alone may be out of range.
@@ -291,6 +295,18 @@ vector! {
     _mm256_castps_si256 _mm256_castsi256_ps _mm256_set1_epi32 _mm256_add_epi32 _mm256_sub_epi32
     _mm256_slli_epi32 _mm256_srli_epi32
     _mm256_loadu_ps _mm256_storeu_ps _mm256_stream_ps
+
+    #[inline(always)]
+    fn two_in_step([a, b]: [Self; 2]) -> [Self; 2] {
+        let [a, b] = x!(in_step::two([a.0, b.0]));
+        [F32x8(a), F32x8(b)]
+    }
+
+    #[inline(always)]
+    fn four_in_step([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        let [a, b, c, d] = x!(in_step::four([a.0, b.0, c.0, d.0]));
+        [F32x8(a), F32x8(b), F32x8(c), F32x8(d)]
+    }
 }
 vector! {
     F64x4, __m256d, f64, 4, 52, 64, 1023;
@@ -325,29 +341,22 @@ pub(super) fn total(four: __m256d) -> f64 {
     })
 }
 
-impl Eight {
-    /// The numbers of the pieces whose numbers are in the low bits of each lane.
-    #[inline(always)]
-    fn at(&self, piece: __m256i) -> F32x8 {
-        // SAFETY: the table is a vector in size and alignment; the level as in `x`.
-        F32x8(unsafe { _mm256_permutevar8x32_ps(_mm256_load_ps(self.0.as_ptr()), piece) })
-    }
-}
-
 impl Single for F32x8 {
     const PLAIN_POWERS: bool = true;
     type Wide = Pair<F64x4>;
 
     #[inline(always)]
-    fn on_eight_pieces<const N: usize>(self, pieces: &'static EightPieces<N>) -> Option<Self> {
+    fn on_eight(self) -> Option<Self> {
         let place = self * self.mul_add(Self::splat(0.25), Self::splat(1.0));
-        let piece = x!(_mm256_cvttps_epi32(place.0));
-        let x = self - pieces.centers.at(piece);
-        let mut sum = pieces.coefficients[N - 1].at(piece);
-        for k in (0..N - 1).rev() {
-            sum = sum.mul_add(x, pieces.coefficients[k].at(piece));
-        }
-        Some(sum)
+        Some(x!(F32x8(_mm256_castsi256_ps(_mm256_cvttps_epi32(place.0)))))
+    }
+
+    #[inline(always)]
+    fn of_eight(self, eight: &'static Eight) -> Self {
+        // SAFETY: the table is a vector in size and alignment; the level as in `x`.
+        F32x8(unsafe {
+            _mm256_permutevar8x32_ps(_mm256_load_ps(eight.0.as_ptr()), _mm256_castps_si256(self.0))
+        })
     }
 
     #[inline(always)]

@@ -161,6 +161,21 @@ pub(crate) trait Vector:
     fn at_least(self, bound: f64) -> Self {
         Self::splat(bound).greater(self)
     }
+    /// The same, of which the compiler computes the vectors in step: each has this value before one of them goes on.
+    #[inline(always)]
+    fn in_step(self) -> Self {
+        self
+    }
+    /// [`Self::in_step`] of two.
+    #[inline(always)]
+    fn two_in_step(two: [Self; 2]) -> [Self; 2] {
+        two
+    }
+    /// [`Self::in_step`] of four.
+    #[inline(always)]
+    fn four_in_step(four: [Self; 4]) -> [Self; 4] {
+        four
+    }
     /// The smaller; `other` if either is NaN.
     fn lesser(self, other: Self) -> Self;
     /// The greater; `other` if either is NaN.
@@ -330,12 +345,28 @@ pub(crate) trait Single: Vector<Elem = f32> {
         let _ = (low, pieces);
         None
     }
-    /// The function at `self`, from 0 to before [`EightPieces::END`]; unspecified for other arguments. `None` at levels where
-    /// that would not be fast, or [`Self::piecewise`] is faster.
+    /// The numbers of the pieces of [`EightPieces`] that `self` is on, in the low bits of each lane. `None` at levels where
+    /// [`Self::of_eight`] would not be fast, or [`Self::piecewise`] is faster.
+    #[inline(always)]
+    fn on_eight(self) -> Option<Self> {
+        None
+    }
+    /// The numbers of the pieces that [`Self::on_eight`] gave.
+    #[inline(always)]
+    fn of_eight(self, _eight: &'static Eight) -> Self {
+        unreachable!("a level without such pieces")
+    }
+    /// The function at `self`, from 0 to before [`EightPieces::END`]; unspecified for other arguments. `None` as of
+    /// [`Self::on_eight`].
     #[inline(always)]
     fn on_eight_pieces<const N: usize>(self, pieces: &'static EightPieces<N>) -> Option<Self> {
-        let _ = pieces;
-        None
+        let piece = self.on_eight()?;
+        let x = self - piece.of_eight(&pieces.centers);
+        let mut sum = piece.of_eight(&pieces.coefficients[N - 1]);
+        for k in (0..N - 1).rev() {
+            sum = sum.mul_add(x, piece.of_eight(&pieces.coefficients[k])).in_step();
+        }
+        Some(sum)
     }
     /// `exp(self)` within 1.75 ulps. `None` at levels where looking up part of it would not be fast.
     #[inline(always)]

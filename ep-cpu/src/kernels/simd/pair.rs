@@ -1,6 +1,6 @@
 //! Two vectors as one: the f64 lanes of one vector of f32, or what is computed in step.
 
-use super::{EightPieces, Mask, Single, Vector};
+use super::{Eight, Mask, Single, Vector};
 use half::{bf16, f16};
 use std::ops::{BitAnd, BitOr, Not};
 
@@ -144,6 +144,18 @@ impl<V: Vector> Vector for Pair<V> {
     }
 
     #[inline(always)]
+    fn in_step(self) -> Self {
+        let [low, high] = V::two_in_step([self.0, self.1]);
+        Pair(low, high)
+    }
+
+    #[inline(always)]
+    fn two_in_step([a, b]: [Self; 2]) -> [Self; 2] {
+        let [a, b, c, d] = V::four_in_step([a.0, a.1, b.0, b.1]);
+        [Pair(a, b), Pair(c, d)]
+    }
+
+    #[inline(always)]
     fn scale(self, n: Self) -> Self {
         Pair(self.0.scale(n.0), self.1.scale(n.1))
     }
@@ -234,11 +246,14 @@ impl<V: Single> Single for Pair<V> {
     type Wide = Pair<V::Wide>;
 
     #[inline(always)]
-    fn on_eight_pieces<const N: usize>(self, pieces: &'static EightPieces<N>) -> Option<Self> {
-        let (Some(low), Some(high)) = (self.0.on_eight_pieces(pieces), self.1.on_eight_pieces(pieces)) else {
-            return None;
-        };
+    fn on_eight(self) -> Option<Self> {
+        let (Some(low), Some(high)) = (self.0.on_eight(), self.1.on_eight()) else { return None };
         Some(Pair(low, high))
+    }
+
+    #[inline(always)]
+    fn of_eight(self, eight: &'static Eight) -> Self {
+        Pair(self.0.of_eight(eight), self.1.of_eight(eight))
     }
 
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 use super::super::vector::{Arithmetic, MAX_LANES, Vector};
 use super::{F32x8, F64x4};
+use crate::kernels::in_step;
 use crate::kernels::real::{Cell, Real};
 use ep_core::DType;
 use std::arch::x86_64::*;
@@ -62,24 +63,70 @@ impl Vector for F32x8 {
 
     #[inline(always)]
     fn exp_near(self) -> Self {
+        let [e] = Self::exp_near_of([self]);
+        e
+    }
+
+    #[inline(always)]
+    fn exp_near_of<const N: usize>(x: [Self; N]) -> [Self; N] {
         // The exponents are so small that their products with the rest of ln(2) do not show.
         let rounder = Self::splat(f32::TO_INTEGER + f32::BIAS);
-        let stored = self.mul_add(Self::splat(f32::LOG2_E), rounder);
-        let n = stored.sub(rounder);
-        let r = n.neg_mul_add(Self::splat(std::f32::consts::LN_2), self);
-        let terms = f32::EXP;
-        let mut exp_r = Self::splat(terms[terms.len() - 1]);
-        for &term in terms[..terms.len() - 1].iter().rev() {
-            exp_r = exp_r.mul_add(r, Self::splat(term));
+        let (mut stored, mut r, mut exp_r) = (x, x, x);
+        for k in 0..N {
+            stored[k] = x[k].mul_add(Self::splat(f32::LOG2_E), rounder);
         }
-        // A product and not a sum of exponents, so that a NaN stays one.
-        exp_r.mul(stored.exponent())
+        stored = Self::in_step(stored);
+        for k in 0..N {
+            r[k] = stored[k].sub(rounder).neg_mul_add(Self::splat(std::f32::consts::LN_2), x[k]);
+        }
+        r = Self::in_step(r);
+        let terms = f32::EXP;
+        exp_r.fill(Self::splat(terms[terms.len() - 1]));
+        for &term in terms[..terms.len() - 1].iter().rev() {
+            for k in 0..N {
+                exp_r[k] = exp_r[k].mul_add(r[k], Self::splat(term));
+            }
+            exp_r = Self::in_step(exp_r);
+        }
+        for k in 0..N {
+            // A product and not a sum of exponents, so that a NaN stays one.
+            exp_r[k] = exp_r[k].mul(stored[k].exponent());
+        }
+        exp_r
     }
 
     #[inline(always)]
     fn exp_near_short(self) -> Self {
-        // What is larger has an exponential above 2^68 too; a NaN stays one.
-        Self::splat(88.0).min(self).exp_near()
+        let [e] = Self::exp_near_short_of([self]);
+        e
+    }
+
+    #[inline(always)]
+    fn exp_near_short_of<const N: usize>(mut x: [Self; N]) -> [Self; N] {
+        for x in &mut x {
+            // What is larger has an exponential above 2^68 too; a NaN stays one.
+            *x = Self::splat(88.0).min(*x);
+        }
+        Self::exp_near_of(x)
+    }
+
+    #[inline(always)]
+    fn in_step<const N: usize>(mut x: [Self; N]) -> [Self; N] {
+        // SAFETY: the level has AVX.
+        unsafe {
+            match x.as_mut_slice() {
+                [Self(a), Self(b)] => [*a, *b] = in_step::two([*a, *b]),
+                [Self(a), Self(b), Self(c)] => {
+                    [*a, *b] = in_step::two([*a, *b]);
+                    [*b, *c] = in_step::two([*b, *c]);
+                }
+                [Self(a), Self(b), Self(c), Self(d)] => {
+                    [*a, *b, *c, *d] = in_step::four([*a, *b, *c, *d]);
+                }
+                _ => {}
+            }
+        }
+        x
     }
 
     #[inline(always)]
