@@ -148,9 +148,15 @@ pub(super) unsafe fn backward<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: boo
         if rows < par.threads() && cols >= SHARED {
             return one_by_one::<S, D, A, LOG>(isa, par, g, rows, cols, stream);
         }
+        let short = cols * size_of::<A>() <= SHORT_BYTES;
         for_ranges(par, rows, cols.saturating_mul(EXP_BYTES), MAX_LANES, |range| {
-            let g = g.from(range.start * cols);
-            dispatch::<A, _>(isa, Rows::<S, D, LOG> { g, rows: range.len(), cols, stream });
+            let rows = Rows::<S, D, LOG> { g: g.from(range.start * cols), rows: range.len(), cols, stream };
+            // Each compiled by itself: the registers of one loop are not chosen for another's sake.
+            if short {
+                dispatch::<A, _>(isa, ShortRows(rows));
+            } else {
+                dispatch::<A, _>(isa, rows);
+            }
             Ok(())
         })
     }
@@ -216,37 +222,50 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for Rows<S, D,
     #[inline(always)]
     fn run<V: Vector<Lane = A>>(self) {
         let Self { g, rows, cols, stream } = self;
+        // SAFETY: the rows are as the struct says.
+        unsafe { backward_rows::run::<V, S, D, LOG>(&g, rows, cols, stream) };
+        if stream {
+            stream::fence();
+        }
+    }
+}
+
+/// Rows of at most [`SHORT_BYTES`].
+struct ShortRows<S, D, const LOG: bool>(Rows<S, D, LOG>);
+
+impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for ShortRows<S, D, LOG> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = A>>(self) {
+        let Rows { g, rows, cols, stream } = self.0;
         let mut stage = Room::<{ MAX_LANES * SHORT_BYTES }>::new();
         // SAFETY: every row is inside the matrix; as many short rows as a vector has lanes fit the room, since no
         // element is larger than the type computed in.
         unsafe {
-            if cols * size_of::<A>() > SHORT_BYTES {
-                backward_rows::run::<V, S, D, LOG>(&g, rows, cols, stream);
-            } else {
-                for first in (0..rows).step_by(V::LANES) {
-                    let left = rows - first;
-                    let rows = V::LANES.min(left);
-                    let mut g = g.from(first * cols);
-                    let dx = g.dx;
-                    if stream {
-                        g.dx = stage.start();
+            for first in (0..rows).step_by(V::LANES) {
+                let left = rows - first;
+                let rows = V::LANES.min(left);
+                let mut g = g.from(first * cols);
+                let dx = g.dx;
+                if stream {
+                    g.dx = stage.start();
+                }
+                let owned = if stream { 0 } else { left };
+                match cols.div_ceil(V::LANES) {
+                    1 if V::FAST_PARTS => group::<V, S, D, LOG, 1>(&g, rows, cols),
+                    2 if V::FAST_PARTS => group::<V, S, D, LOG, 2>(&g, rows, cols),
+                    2 if cols == 2 * V::LANES => held::<V, S, D, LOG, 2>(&g, rows, owned),
+                    4 if cols == 4 * V::LANES && !V::FAST_PARTS => {
+                        held::<V, S, D, LOG, 4>(&g, rows, owned);
                     }
-                    let owned = if stream { 0 } else { left };
-                    match cols.div_ceil(V::LANES) {
-                        1 if V::FAST_PARTS => group::<V, S, D, LOG, 1>(&g, rows, cols),
-                        2 if V::FAST_PARTS => group::<V, S, D, LOG, 2>(&g, rows, cols),
-                        2 if cols == 2 * V::LANES => held::<V, S, D, LOG, 2>(&g, rows, owned),
-                        4 if cols == 4 * V::LANES && !V::FAST_PARTS => {
-                            held::<V, S, D, LOG, 4>(&g, rows, owned);
-                        }
-                        5.. if V::FAST_PARTS || V::NEAR.is_some() => {
-                            each::<V, S, D, LOG>(&g, rows, cols, owned);
-                        }
-                        _ => group::<V, S, D, LOG, 0>(&g, rows, cols),
+                    5.. if V::FAST_PARTS || V::NEAR.is_some() => {
+                        each::<V, S, D, LOG>(&g, rows, cols, owned);
                     }
-                    if stream {
-                        flush(dx, g.dx.cast_const(), rows * cols);
-                    }
+                    _ => group::<V, S, D, LOG, 0>(&g, rows, cols),
+                }
+                if stream {
+                    flush(dx, g.dx.cast_const(), rows * cols);
                 }
             }
         }
