@@ -3,6 +3,7 @@
 // EP_SRC, EP_DST  dtypes          EP_LOG       none: as the launch says, or 1: log-softmax, 0: softmax
 // EP_BACKWARD     1: the gradient
 // EP_THREADS      of a block      EP_PACK      elements that are loaded together
+// EP_FEWER        where given, a launch may have fewer threads, in whole warps
 // EP_SHARED       1: forward only, the row is kept in dynamic shared memory between the passes:
 //                 (cols + EP_PACK) elements rounded up to whole packs
 #define EP_LANES 32
@@ -54,7 +55,8 @@ struct Row {
 
 extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const __grid_constant__ Args args) {
     await_stream();
-    const i64 step = i64(Rows::threads) * Rows::packs;
+    const u32 threads = threads_of_block();
+    const i64 step = i64(threads) * Rows::packs;
 #ifdef EP_LOG
     constexpr bool log = EP_LOG;
 #else
@@ -76,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
             SrcPack y[Rows::packs], dy[Rows::packs];
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j) {
-                const i64 at = row.element(first + j * Rows::threads);
+                const i64 at = row.element(first + j * threads);
                 if (!log) row.get(y[j], row.start, at, true, zero);
                 row.get(dy[j], gradient, at, dy_alike, zero);
             }
@@ -91,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
         __shared__ typename Exchange<A>::Shared shared;
         Exchange<A> exchange(shared, 0);
         const A total = exchange.all(over_lanes<warp_size>(sum, sum_of), sum_of);
-        for (i64 pack = row.packs - 1 - threadIdx.x; pack >= 0; pack -= Rows::threads) {
+        for (i64 pack = row.packs - 1 - threadIdx.x; pack >= 0; pack -= threads) {
             const i64 at = row.element(pack);
             SrcPack y, dy;
             row.get(y, row.start, at, true, zero);
@@ -113,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
             SrcPack x[Rows::packs];
 #pragma unroll
             for (int j = 0; j < Rows::packs; ++j) {
-                const i64 pack = first + j * Rows::threads;
+                const i64 pack = first + j * threads;
                 row.get(x[j], row.start, row.element(pack), true, convert<Src>(lowest));
                 if constexpr (EP_SHARED) {
                     if (pack < row.packs) row_in_shared[pack] = x[j];
@@ -133,11 +135,11 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_softmax_wide(const _
         }
         auto merged = [](Normalizer<A> a, Normalizer<A> b) { return merge(a, b); };
         __shared__ typename Exchange<Normalizer<A>>::Shared shared;
-        Exchange<Normalizer<A>> exchange(shared, 0);
+        Exchange<Normalizer<A>> exchange(shared, 0, Normalizer<A>{lowest, 0});
         const Normalizer<A> all = exchange.all(over_lanes<warp_size>(own, merged), merged);
         const A factor = log ? logarithm(all.sum) : A(1) / all.sum;
         // Backwards: what was read last is still in the caches.
-        for (i64 pack = row.packs - 1 - threadIdx.x; pack >= 0; pack -= Rows::threads) {
+        for (i64 pack = row.packs - 1 - threadIdx.x; pack >= 0; pack -= threads) {
             const i64 at = row.element(pack);
             SrcPack x;
             if constexpr (EP_SHARED) x = row_in_shared[pack];

@@ -186,7 +186,8 @@ impl Nvrtc {
         // SAFETY: a live program, and as many options as said.
         let compiled =
             unsafe { (self.functions.compile)(raw, options.len() as i32, pointers(&options).as_ptr()) };
-        let log = program.read("nvrtcGetProgramLog", self.functions.log_size, self.functions.log)?;
+        let log = program.read("nvrtcGetProgramLog", self.functions.log_size, self.functions.log);
+        let log = log.unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let log = log.trim_end_matches(['\0', '\n']);
         if compiled != 0 {

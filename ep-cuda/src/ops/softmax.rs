@@ -93,8 +93,9 @@ struct Task {
 
 /// Threads of a block that does not hold its row in registers: few for narrow rows.
 const THREADS: [u32; 5] = [64, 128, 256, 512, 1024];
-/// Which of them all rows of dtypes get that hardly exist.
+/// Which of them is compiled for all rows of dtypes that hardly exist: a launch has as few whole warps as suit the row.
 const RARE_THREADS: usize = 2;
+const WARP: u64 = 32;
 /// Packs of a row for each of them, until there are no more threads.
 const PACKS_PER_THREAD: u64 = 4;
 const STRIDED_THREADS: u32 = 256;
@@ -148,11 +149,13 @@ impl Task {
             let spec = if fixed { spec.with("EP_LOG", u32::from(self.log)) } else { spec };
             return sharing.specialise(spec, pack);
         }
-        self.common(&SOFTMAX_WIDE)
+        let spec = self
+            .common(&SOFTMAX_WIDE)
             .with("EP_THREADS", threads)
             .with("EP_PACK", pack)
             .with("EP_BACKWARD", u32::from(self.backward))
-            .with("EP_SHARED", u32::from(shape == Shape::Shared))
+            .with("EP_SHARED", u32::from(shape == Shape::Shared));
+        if self.is_rare() { spec.with("EP_FEWER", 1) } else { spec }
     }
 
     fn strided(self) -> Spec {
@@ -171,8 +174,22 @@ impl Task {
         if self.is_rare() {
             return RARE_THREADS;
         }
-        let wanted = cols.div_ceil(PACKS_PER_THREAD * self.holding().pack);
+        let wanted = self.wanted_threads(cols);
         THREADS.iter().position(|t| u64::from(*t) >= wanted).unwrap_or(THREADS.len() - 1)
+    }
+
+    fn wanted_threads(self, cols: u64) -> u64 {
+        cols.div_ceil(PACKS_PER_THREAD * self.holding().pack)
+    }
+
+    /// How many threads a block of a launch has for such a row.
+    fn launched_threads(self, cols: u64) -> u32 {
+        let compiled = THREADS[self.threads(cols)];
+        if !self.is_rare() {
+            return compiled;
+        }
+        let warps = self.wanted_threads(cols).div_ceil(WARP).max(1);
+        warps.saturating_mul(WARP).min(compiled.into()) as u32
     }
 }
 
@@ -402,7 +419,7 @@ impl Rows {
         let aligned = (src | dy | dst).is_multiple_of(16) && cols.is_multiple_of(self.task.holding().pack);
         let (shape, number) = self.choose(cols, aligned);
         let block = self.task.threads(cols);
-        let mut geometry = block_for_each(rows, THREADS[block]);
+        let mut geometry = block_for_each(rows, self.task.launched_threads(cols));
         let wide = Wide { rows, cols, src, dst, dy, log };
         // SAFETY: the operands are valid as the caller promises, and each is the argument of its kernel.
         unsafe {
@@ -594,6 +611,9 @@ mod tests {
         let rare = task(DType::F64, DType::F32);
         assert_eq!(rare.shapes(HOPPER), [Shape::Wide]);
         assert_eq!([1, 1 << 20].map(|cols| THREADS[rare.threads(cols)]), [256; 2]);
+        // Two f64 a pack, and four packs a thread.
+        let launched = [1, 128, 256, 257, 1024, 2048, u64::MAX].map(|cols| rare.launched_threads(cols));
+        assert_eq!(launched, [32, 32, 32, 64, 128, 256, 256]);
         // Rows of half types that become f32 are held up to clusters of two.
         let of = |cols| {
             choose(

@@ -689,6 +689,18 @@ def wide_threads(cols, pack):
     return min(1024, max(64, 1 << (ceil_div(cols, 4 * pack) - 1).bit_length()))
 
 
+def is_rare(src_dtype, dst_dtype):
+    """Whether rows hardly exist: they are read twice, by blocks of as few warps as suit the row."""
+    return src_dtype != dst_dtype and ("f64" in (src_dtype, dst_dtype) or "f32" not in (src_dtype, dst_dtype))
+
+
+def wide_block(cols, pack, src_dtype, dst_dtype):
+    """The macros of a block that reads its row twice, and its threads."""
+    if not is_rare(src_dtype, dst_dtype):
+        return dict(THREADS=wide_threads(cols, pack)), None
+    return dict(THREADS=256, FEWER=1), (min(256, 32 * ceil_div(ceil_div(cols, 4 * pack), 32)), 1)
+
+
 def is_log_fixed(src_dtype, dst_dtype, config):
     """Whether a kernel computes softmax or log-softmax alone; the others are told by the launch."""
     return src_dtype == dst_dtype and (config is None or SIZE[src_dtype] == 2 or config["BLOCKS"] > 1)
@@ -697,7 +709,7 @@ def is_log_fixed(src_dtype, dst_dtype, config):
 def softmax(log, src_dtype, dst_dtype, rows, cols, src, dst, held=None, force=None):
     sizes = [SIZE[src_dtype], SIZE[dst_dtype]]
     aligned_rows = src % 16 == dst % 16 == 0
-    config = rows_config(cols, sizes, aligned_rows, held) if force is None else None
+    config = rows_config(cols, sizes, aligned_rows, held) if force is None and not is_rare(src_dtype, dst_dtype) else None
     dtypes = dict(SRC=src_dtype, DST=dst_dtype) | (dict(LOG=log) if is_log_fixed(src_dtype, dst_dtype, config) else {})
     if config:
         args = SoftmaxArgs(rows, cols, src, dst, log)
@@ -705,20 +717,24 @@ def softmax(log, src_dtype, dst_dtype, rows, cols, src, dst, held=None, force=No
     pack = pack_for(*sizes)
     bytes_kept = (ceil_div(cols, pack) + 1) * pack * SIZE[src_dtype]
     shared = force == "shared" and bytes_kept <= 220 << 10
-    spec = Spec("softmax_wide.cu", BACKWARD=0, SHARED=int(shared), THREADS=wide_threads(cols, pack), PACK=pack, **dtypes)
-    return Launch(spec, SoftmaxWideArgs(rows, cols, src, dst, 0, log), min(rows, 1 << 30), bytes_kept if shared else 0)
+    macros, block = wide_block(cols, pack, src_dtype, dst_dtype)
+    spec = Spec("softmax_wide.cu", BACKWARD=0, SHARED=int(shared), PACK=pack, **macros, **dtypes)
+    args = SoftmaxWideArgs(rows, cols, src, dst, 0, log)
+    return Launch(spec, args, min(rows, 1 << 30), bytes_kept if shared else 0, block)
 
 
 def softmax_backward(log, src_dtype, dst_dtype, rows, cols, y, dy, dx, held=None, force=None):
     sizes = [SIZE[src_dtype], SIZE[dst_dtype]]
     aligned_rows = y % 16 == dy % 16 == dx % 16 == 0
-    config = rows_config(cols, sizes, aligned_rows, held, sources=2) if force is None else None
+    is_held = force is None and not is_rare(src_dtype, dst_dtype)
+    config = rows_config(cols, sizes, aligned_rows, held, sources=2) if is_held else None
     dtypes = dict(SRC=src_dtype, DST=dst_dtype) | (dict(LOG=log) if is_log_fixed(src_dtype, dst_dtype, config) else {})
     if config:
         args = SoftmaxBackwardArgs(rows, cols, y, dy, dx, log)
         return rows_launch("softmax_backward.cu", args, rows, config, **dtypes)
-    spec = Spec("softmax_wide.cu", BACKWARD=1, SHARED=0, THREADS=wide_threads(cols, pack_for(*sizes)), PACK=pack_for(*sizes), **dtypes)
-    return Launch(spec, SoftmaxWideArgs(rows, cols, y, dx, dy, log), min(rows, 1 << 30))
+    macros, block = wide_block(cols, pack_for(*sizes), src_dtype, dst_dtype)
+    spec = Spec("softmax_wide.cu", BACKWARD=1, SHARED=0, PACK=pack_for(*sizes), **macros, **dtypes)
+    return Launch(spec, SoftmaxWideArgs(rows, cols, y, dx, dy, log), min(rows, 1 << 30), 0, block)
 
 
 def softmax_strided(log, backward, src_dtype, dst_dtype, rows, cols, inner, src, dst, dy=0):

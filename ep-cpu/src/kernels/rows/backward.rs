@@ -259,6 +259,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for ShortRows<
                     4 if cols == 4 * V::LANES && !V::FAST_PARTS => {
                         held::<V, S, D, LOG, 4>(&g, rows, owned);
                     }
+                    4 if !V::FAST_PARTS => group::<V, S, D, LOG, 4>(&g, rows, cols),
                     5.. if V::FAST_PARTS || V::NEAR.is_some() => {
                         each::<V, S, D, LOG>(&g, rows, cols, owned);
                     }

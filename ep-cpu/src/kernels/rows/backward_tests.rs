@@ -128,8 +128,20 @@ fn check_some(shape: [usize; 3]) {
 
 #[test]
 fn all_dtypes() {
-    let shapes =
-        [[5, 2, 1], [18, 15, 1], [3, 37, 1], [2, 257, 1], [1, 2100, 1], [3, 1, 5], [2, 7, 3], [2, 9, 70]];
+    let shapes = [
+        [5, 2, 1],
+        [18, 15, 1],
+        [3, 37, 1],
+        [2, 257, 1],
+        [1, 2100, 1],
+        [3, 1, 5],
+        [2, 7, 3],
+        [2, 9, 70],
+        [9, 4, 1],
+        [9, 8, 1],
+        [9, 16, 1],
+        [9, 32, 1],
+    ];
     for shape in shapes {
         check_all(shape, false);
         check_all(shape, true);
@@ -170,7 +182,7 @@ fn specials_follow_the_formula() {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
     let specials = [nan, inf, -inf, 0.0, -0.0, 88.5, -88.5, -200.0, 1e4, -1e4];
     let mut rng = Rng::new();
-    for shape in [[8, 5, 1], [8, 37, 1], [8, 300, 1], [1, 6, 8], [1, 1, 8]] {
+    for shape in [[8, 5, 1], [8, 16, 1], [8, 32, 1], [8, 37, 1], [8, 300, 1], [1, 6, 8], [1, 1, 8]] {
         let count: usize = shape.iter().product();
         for _ in 0..6 {
             let mut numbers = || -> Vec<f64> {
@@ -235,6 +247,8 @@ fn streaming_gives_the_same_bits() {
     ];
     let shapes = [
         [50, 3, 1],
+        [33, 16, 1],
+        [50, 32, 1],
         [33, 37, 1],
         [40, 64, 1],
         [6, 300, 1],

@@ -9,6 +9,8 @@ use super::exp::{Last, Shift};
 use super::vector::{Body, Compute, Vector, dispatch};
 use super::{LINE, Matrix, UNROLL, join, maximum, prefetch_line};
 use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::isa::Level;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::{Cell, Real};
 use crate::kernels::stream;
@@ -23,14 +25,15 @@ const BLOCK: usize = 2048;
 /// Exponentials that a lane adds up one after the other: of equal ones each sum may be rounded the same way.
 const ADDED: usize = 32;
 
-/// How far below the largest element of a row a block may reach whose exponentials are kept: scaled as the row's are, they and
-/// the results are normal numbers.
+/// How far below the largest element of a row a block may reach whose exponentials are kept, if its shift is not the row's:
+/// scaled, they and the results are normal numbers.
 const KEPT_BELOW: f64 = 40.0;
 
 /// The exponentials of some elements: their sum is `sum * exp(base)`.
 #[derive(Clone, Copy)]
 struct Partial<A> {
     max: A,
+    /// `-inf` where exponentials are not kept.
     min: A,
     base: f64,
     sum: f64,
@@ -67,8 +70,8 @@ impl<A: Real> Finish<A> {
         let power = Shift::of(block.max).power_to(&self.shift)?;
         let below = self.max.to_f64() - block.min.to_f64();
         let same = power == 1.0 || below <= KEPT_BELOW;
-        // NaN have signs and digits of their own, by which they were multiplied.
         let factor = A::from_f64(self.last.factor.to_f64() * power);
+        // Not of NaN, whose sign and digits show how they were multiplied.
         (same && factor >= A::ZERO).then_some(factor)
     }
 }
@@ -76,7 +79,8 @@ impl<A: Real> Finish<A> {
 /// Softmax or log-softmax of a matrix of long rows, over threads.
 ///
 /// # Errors
-/// `OutOfMemory` if there is none for the sums of a row that several threads share; those of `par`.
+/// `OutOfMemory` if there is none for the sums of a row that several threads share, or of one whose exponentials are kept; those
+/// of `par`.
 ///
 /// # Safety
 /// The matrix is as [`Matrix`] says.
@@ -89,7 +93,7 @@ where
     let (src, dst) = (Shared::new(m.src.cast_mut()), Shared::new(m.dst));
     let &Matrix { cols, stream, log, .. } = m;
     let apart = m.src.addr() != m.dst.addr();
-    let keep = !log && !stream && apart && D::DTYPE == A::DTYPE;
+    let keep = !log && !stream && apart && D::DTYPE == A::DTYPE && is_fused(isa);
     let part = |blocks: &Range<usize>| blocks.start * BLOCK..(blocks.end * BLOCK).min(cols);
     let sum = |row: usize, block: usize| {
         let part = part(&(block..block + 1));
@@ -126,12 +130,17 @@ where
     let count = cols.div_ceil(BLOCK);
     if m.rows >= par.threads() || cols < 4 * BLOCK {
         return for_ranges(par, m.rows, cols.saturating_mul(super::EXP_BYTES), 1, |rows| {
-            let mut partials = room(count, cols)?;
+            let mut partials = if keep { room(count, cols)? } else { Vec::new() };
             for row in rows {
                 for (block, partial) in partials.iter_mut().enumerate() {
                     *partial = sum(row, block);
                 }
-                finish(row, 0..count, &partials, Finish::new(log, joined(&partials)));
+                let all = if keep {
+                    joined(&partials)
+                } else {
+                    (0..count).fold(Partial::NONE, |all, block| all.join(sum(row, block)))
+                };
+                finish(row, 0..count, &partials, Finish::new(log, all));
             }
             Ok(())
         });
@@ -154,6 +163,18 @@ where
         })?;
     }
     Ok(())
+}
+
+/// Whether exponentials of the same element with different shifts differ by a power of two alone. Where a product is rounded before
+/// it is added, it may be half-way between two integers, of which the shift decides.
+fn is_fused(isa: Isa) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return isa.level() != Level::Baseline;
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = isa;
+        false
+    }
 }
 
 /// Room for the sums of the `count` blocks of a row.

@@ -24,6 +24,10 @@ pub(super) const MEDIUM_BYTES: usize = 32 << 10;
 /// every unrolled vector.
 const BLOCK: usize = 512;
 
+/// As many where a row is near: two lanes add up as much there as four do, and their sums go to two totals in turn. So even of equal
+/// elements, whose sums are all rounded the same way, no more than 16 are added to one number.
+const NEAR_BLOCK: usize = 256;
+
 /// Rows of which one that is not near decides for those after it. Tasks begin at multiples of it, so that these are the
 /// same rows whatever the number of threads.
 const GROUP: usize = MAX_LANES;
@@ -233,8 +237,8 @@ where
         } else {
             row.steps::<V, D, NOTHING, false>(both, whole, &nothing, 0, sums)
         };
-        let Sums { mut total, sum, mut largest } = sums;
-        total = total.add(sum[0].add(sum[1]));
+        let Sums { totals, sum, mut largest } = sums;
+        let mut total = totals[0].add(totals[1]).add(sum[0].add(sum[1]));
         for at in (whole..cols).step_by(V::LANES) {
             prefetch_line(src.wrapping_add(cols + at));
             let len = V::LANES.min(cols - at);
@@ -269,7 +273,7 @@ const STREAM: u8 = 2;
 
 /// What is added up of a row.
 struct Sums<V> {
-    total: V,
+    totals: [V; 2],
     /// Of a block that is not complete. Two of each are as many as a level of 16 registers has room for.
     sum: [V; 2],
     largest: [V; 2],
@@ -279,7 +283,7 @@ impl<V: Vector> Sums<V> {
     #[inline(always)]
     fn new() -> Self {
         let zero = V::splat(V::Lane::ZERO);
-        Self { total: zero, sum: [zero; 2], largest: [zero; 2] }
+        Self { totals: [zero; 2], sum: [zero; 2], largest: [zero; 2] }
     }
 }
 
@@ -325,8 +329,8 @@ impl<S: Cell<A>, D: 'static, A: Real + Cell<A>> Near<S, D, A> {
                     self.two::<V, HOW, LOG>(at, &mut sums);
                 }
             }
-            if (first + step).is_multiple_of(BLOCK) {
-                sums.total = sums.total.add(sums.sum[0].add(sums.sum[1]));
+            if (first + step).is_multiple_of(NEAR_BLOCK) {
+                sums.totals = [sums.totals[1], sums.totals[0].add(sums.sum[0].add(sums.sum[1]))];
                 sums.sum = [V::splat(A::ZERO); 2];
             }
         }

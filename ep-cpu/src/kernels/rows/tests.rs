@@ -474,6 +474,18 @@ fn more_elements_than_an_address_space_are_an_error() {
 }
 
 /// Equal inputs have equal outputs, whatever the order of adding.
+/// Sums of equal terms are rounded the same way each time: no lane may add up many.
+#[test]
+fn sums_of_equal_terms_are_as_right() {
+    let mut rng = Rng::new();
+    for cols in [512, 2048, 8192] {
+        for value in [2f64.powi(-20), 2f64.powi(-21)].into_iter().chain((0..30).map(|_| rng.signed())) {
+            let case = Case::new(false, F32, [1, cols, 1], &vec![value; cols]);
+            case.check(&case.quick_reference());
+        }
+    }
+}
+
 #[test]
 fn equal_elements_have_equal_shares() {
     for (cols, inner) in [(7, 1), (64, 1), (5000, 1), (1 << 20, 1), (1000, 3)] {

@@ -76,7 +76,7 @@ pub(super) trait Vector: Arithmetic {
         x
     }
 
-    /// The same, in step where the level is faster so: see [`in_step`](crate::kernels::in_step).
+    /// The same, in step where the level is faster so, as `in_step.rs` says.
     #[inline(always)]
     fn in_step<const N: usize>(x: [Self; N]) -> [Self; N] {
         x
