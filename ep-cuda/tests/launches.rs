@@ -238,8 +238,11 @@ fn softmax_of_half_types_has_kernels_for_any_number_of_lanes_and_none_for_dtypes
         assert_eq!(kernel(DType::F16, 3, 1), "ep_softmax, [[1, 1, 1], [2, 64, 1", "two lanes at least");
         assert_eq!(kernel(DType::F16, 70, 32), "ep_softmax, [[2, 1, 1], [128, 1, 1", "aligned");
         assert_eq!(kernel(DType::F32, 70, 33), "ep_softmax, [[18, 1, 1], [128, 1, 1", "a warp for each row");
-        for dst in [DType::F64, DType::BF16] {
-            assert_eq!(kernel(dst, 2, 33), "ep_softmax_wide, [[2, 1, 1], [256, 1, 1");
+        // Read twice, by as few warps as have four packs for each thread: packs of 2 elements with f64, else of 8.
+        for (dst, cols, threads) in
+            [(DType::F64, 33, 32), (DType::F64, 300, 64), (DType::BF16, 33, 32), (DType::F64, 1999, 256)]
+        {
+            assert_eq!(kernel(dst, 2, cols), format!("ep_softmax_wide, [[2, 1, 1], [{threads}, 1, 1"));
         }
     }
     rig.assert_clean();
