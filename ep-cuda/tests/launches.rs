@@ -236,6 +236,9 @@ fn softmax_of_half_types_has_kernels_for_any_number_of_lanes_and_none_for_dtypes
         assert_eq!(kernel(DType::F16, 50, 67), "ep_softmax, [[4, 1, 1], [8, 16, 1");
         assert_eq!(kernel(DType::F16, 20, 131), "ep_softmax, [[3, 1, 1], [16, 8, 1");
         assert_eq!(kernel(DType::F16, 3, 1), "ep_softmax, [[1, 1, 1], [2, 64, 1", "two lanes at least");
+        // Eight packs for each thread of a warp, six for each of two warps.
+        assert_eq!(kernel(DType::F16, 1, 1801), "ep_softmax, [[1, 1, 1], [32, 1, 1");
+        assert_eq!(kernel(DType::F16, 1, 3001), "ep_softmax, [[1, 1, 1], [64, 1, 1");
         assert_eq!(kernel(DType::F16, 70, 32), "ep_softmax, [[2, 1, 1], [128, 1, 1", "aligned");
         assert_eq!(kernel(DType::F32, 70, 33), "ep_softmax, [[18, 1, 1], [128, 1, 1", "a warp for each row");
         // Read twice, by as few warps as have four packs for each thread: packs of 2 elements with f64, else of 8.
@@ -432,10 +435,12 @@ fn norms_of_half_types_take_few_rows_by_blocks_that_keep_gamma_and_beta() {
         // A row of 33 columns may touch 6 packs, for which there are 8 lanes; one of 131 has 18 packs.
         assert_eq!(launched(20, 33), "ep_norm, [[2, 1, 1], [8, 16, 1");
         assert_eq!(launched(20, 131), "ep_norm, [[3, 1, 1], [16, 8, 1");
-        // Three packs for each of 64 threads, then four for as many warps as a row of 251 and of 377 packs fills.
+        // Three packs for each of 64 threads, four for as many warps as a row of 251 packs fills, three for each of 128 threads, and
+        // four for the warps of 402 packs.
         assert_eq!(launched(3, 1501), "ep_norm, [[3, 1, 1], [64, 1, 1");
         assert_eq!(launched(3, 2001), "ep_norm, [[3, 1, 1], [64, 1, 1");
-        assert_eq!(launched(9, 3001), "ep_norm, [[9, 1, 1], [96, 1, 1");
+        assert_eq!(launched(9, 3001), "ep_norm, [[9, 1, 1], [128, 1, 1");
+        assert_eq!(launched(9, 3201), "ep_norm, [[9, 1, 1], [128, 1, 1");
         assert_eq!(launched(1, 20_001), "ep_norm, [[2, 1, 1], [320, 1, 1", "a cluster");
         assert_eq!(launched(2, 1024), "ep_norm, [[1, 1, 1], [128, 1, 1", "aligned");
     }

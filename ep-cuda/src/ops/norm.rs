@@ -1,6 +1,6 @@
 //! `layer_norm` and `rms_norm`: rows in registers, or read again for each thing that they need.
 
-use super::rows::{Holding, Sharing, block_for_each, tightest};
+use super::rows::{Holding, Sharing, block_for_each, cheapest};
 use super::source::{NORM, NORM_WIDE};
 use super::{dtype_name, size};
 use crate::compiler::{Arch, Spec};
@@ -58,6 +58,7 @@ fn shapes(rms: bool, data: DType, aligned: bool) -> &'static [(u32, u32, u32, u3
             (128, 0, 3, 0),
             (128, 0, 4, 0),
             (64, 1, 3, 0),
+            (128, 1, 3, 0),
             (512, 1, 4, 512),
             (512, 2, 4, 448),
             (512, 2, 4, 0),
@@ -98,8 +99,14 @@ impl Way {
             (true, _) => self.sharing.capacity() / 8 * 7,
             (false, DType::F32) => 2048,
             (false, _) if rms && self.sharing.blocks > 0 => 4096,
+            // In these a thread has three packs: where two would do, fewer threads with four each are faster.
+            (false, _) if self.sharing.blocks == 1 && !self.sharing.fewer => self.sharing.capacity() / 3 * 2,
             (false, _) => 32,
         }
+    }
+
+    fn is_for(&self, rms: bool, data: DType, packs: u64) -> bool {
+        (self.least(rms, data) + 1..=self.most).contains(&packs)
     }
 
     /// With more threads than a power of two the compiler has more registers for each, and one block fits a multiprocessor, of at most 320
@@ -172,6 +179,11 @@ fn turns_take(groups: u64, at_once: u64, rows: u64) -> u128 {
 /// Rows of each group at least where groups take several.
 const FEWEST_ROWS: u64 = 3;
 
+/// As [`cheapest`] asks.
+fn is_laborious(rms: bool, data: DType) -> bool {
+    !rms || holding(data).bytes == 2
+}
+
 /// Bytes of gamma and beta that a block keeps.
 fn kept_bytes(rms: bool, shared: &Sharing) -> u32 {
     shared.threads * shared.packs * if rms { 16 } else { 32 }
@@ -200,9 +212,8 @@ fn sharings(rms: bool, data: DType, arch: Arch, aligned: bool, ways: &[Way]) -> 
         let narrowest = if s.fewer && s.blocks > 0 { WIDEST_OF_WARP } else { narrower } + 1;
         // A warp that keeps gamma and beta for few rows would be slower.
         let has_way = |packs| {
-            let way = ways.iter().find(|way| packs <= way.most);
-            let is_for = |way: &Way| packs > way.least(rms, data) && way.sharing.blocks > 0;
-            !aligned && way.is_some_and(is_for)
+            let is_for = |way: &Way| way.is_for(rms, data, packs) && way.sharing.blocks > 0;
+            !aligned && ways.iter().any(is_for)
         };
         !(has_way(narrowest) && has_way(s.capacity()))
     };
@@ -283,11 +294,11 @@ impl Norm {
     /// The kernel that keeps gamma and beta with the most memory that it may need, how rows are shared, and how many groups of
     /// threads take them, where that is faster or the only way to hold them.
     fn kept(&self, rows: u64, packs: u64, aligned: bool) -> Option<(&Lazy, u32, Sharing, u64)> {
-        let (way, lazy) = self.kept[usize::from(!aligned)].iter().find(|(way, _)| packs <= way.most)?;
+        let mut ways = self.kept[usize::from(!aligned)].iter();
+        let (way, lazy) = ways.find(|(way, _)| way.is_for(self.rms, self.data, packs))?;
         let shared = way.sharing.shared(packs);
         let groups = way.groups(&shared, rows, self.sm_count, holding(self.data).pack)?;
-        let found = (lazy, kept_bytes(self.rms, &way.sharing), shared, groups);
-        (packs > way.least(self.rms, self.data)).then_some(found)
+        Some((lazy, kept_bytes(self.rms, &way.sharing), shared, groups))
     }
 
     /// # Safety
@@ -314,7 +325,8 @@ impl Norm {
         }
         // SAFETY: the caller's promise, and the argument of both kernels.
         unsafe {
-            match tightest(packs, with_room, |(sharing, _)| Some(*sharing)) {
+            match cheapest(packs, is_laborious(self.rms, self.data), with_room, |(sharing, _)| Some(*sharing))
+            {
                 Some((sharing, lazy)) => {
                     lazy.get()?.launch(stream, sharing.shared(packs).geometry(rows), &args)
                 }
@@ -434,9 +446,8 @@ mod tests {
     fn each_width_has_one_way_or_none() {
         let which = |rms, data, aligned, packs: u64| {
             let ways = ways(rms, data, HOPPER, aligned);
-            let way = ways.iter().find(|way| packs <= way.most)?;
-            let shared = way.sharing.shared(packs);
-            (packs > way.least(rms, data)).then_some((shared.threads, shared.blocks, shared.packs))
+            let shared = ways.iter().find(|way| way.is_for(rms, data, packs))?.sharing.shared(packs);
+            Some((shared.threads, shared.blocks, shared.packs))
         };
         // Clusters with room for 8192, 16384 and 32768 packs.
         let f32_aligned = |packs| which(false, DType::F32, true, packs);
@@ -460,8 +471,18 @@ mod tests {
             [None, of_warp(2), of_warp(2), of_warp(3), of_warp(4)]
         });
         assert_eq!(
-            [129, 192, 193, 377, 2048].map(apart),
-            [(64, 1, 3), (64, 1, 3), (64, 1, 4), (96, 1, 4), (512, 1, 4)].map(Some)
+            [129, 192, 193, 256, 257, 384, 385, 2048].map(apart),
+            [
+                (64, 1, 3),
+                (64, 1, 3),
+                (64, 1, 4),
+                (64, 1, 4),
+                (128, 1, 3),
+                (128, 1, 3),
+                (128, 1, 4),
+                (512, 1, 4),
+            ]
+            .map(Some)
         );
         assert_eq!(
             [2049, 2502, 4096, 5002, 6144, 6284].map(apart),
@@ -501,10 +522,10 @@ mod tests {
             let widest = all.last().map_or(0, Sharing::capacity);
             assert!(widest > 16_384);
             for packs in (2..5000).chain((5000..=widest).step_by(61)).chain([widest]) {
-                let way = ways.iter().find(|way| packs <= way.most);
-                let has_way = way.is_some_and(|w| w.sharing.blocks > 0 && packs > w.least(rms, data));
+                let has_way = ways.iter().any(|w| w.sharing.blocks > 0 && w.is_for(rms, data, packs));
                 let best = |list: &[Sharing]| {
-                    tightest(packs, list.iter().filter(|s| s.capacity() >= packs), |s| Some(**s)).copied()
+                    let with_room = list.iter().filter(|s| s.capacity() >= packs);
+                    cheapest(packs, is_laborious(rms, data), with_room, |s| Some(**s)).copied()
                 };
                 let is_there = data == DType::F64 || best(&held) == best(&all);
                 assert!(has_way || (best(&held).is_some() && is_there), "{rms} {data} {packs}");

@@ -10,6 +10,9 @@ const PACKS: [u32; 6] = [1, 2, 3, 4, 6, 8];
 const BLOCK_THREADS: [u32; 4] = [64, 128, 256, 512];
 /// Packs of a thread in such blocks where rows are not aligned. There a launch has as many warps as its rows fill.
 const PACKS_OF_FEWER: [u32; 3] = [4, 6, 8];
+/// Packs of a thread at most in blocks of 128 threads that hold an aligned row of 4-byte elements alone: the next size with half as
+/// many is faster.
+const MOST_PACKS_OF_WORDS: u32 = 3;
 /// Threads and blocks that share the widest rows.
 const CLUSTERS: [(u32, u32); 4] = [(512, 2), (512, 4), (512, 8), (1024, 8)];
 /// The same for devices without clusters.
@@ -52,7 +55,7 @@ pub(super) struct Sharing {
 
 impl Holding {
     /// All ways for rows of one kind, each for wider rows than the one before: the first that has room is the best, but see
-    /// [`tightest`].
+    /// [`cheapest`].
     pub(super) fn sharings(self, arch: Arch, aligned: bool) -> Vec<Sharing> {
         let mut found: Vec<Sharing> = Vec::new();
         let mut add = |threads, lanes, blocks, packs, fewer| {
@@ -80,8 +83,13 @@ impl Holding {
         // are too seldom for the finest steps.
         let registers = if self.bytes == 8 { 4 } else { 8 } / self.sources;
         if aligned {
+            let of_words = self.bytes == 4 && self.sources == 1 && !self.single;
             for threads in BLOCK_THREADS {
-                let limit = if threads == 512 { registers } else { 4 };
+                let limit = match threads {
+                    128 if of_words => MOST_PACKS_OF_WORDS,
+                    512 => registers,
+                    _ => 4,
+                };
                 PACKS.iter().filter(|packs| **packs <= limit).for_each(|n| add(threads, 32, 1, *n, false));
             }
         } else {
@@ -127,6 +135,12 @@ impl Sharing {
         Sharing { threads: threads as u32, ..self }
     }
 
+    /// What a row costs, in packs: those that there is room for and, in blocks of laborious rows, one more for each thread, as
+    /// more warps that meet for a row leave fewer rows under way at once.
+    fn cost(&self, is_laborious: bool) -> u64 {
+        self.capacity() + if is_laborious { u64::from(self.threads * self.blocks) } else { 0 }
+    }
+
     pub(super) fn specialise(&self, spec: Spec, pack: u64) -> Spec {
         let any_lanes = self.blocks == 0 && self.fewer;
         let spec = if self.blocks > 0 && self.fewer { spec.with("EP_FEWER", 1) } else { spec };
@@ -152,22 +166,24 @@ impl Sharing {
 }
 
 /// The best of the ways that have room for a row of so many packs, given in the order of [`Holding::sharings`]: the first, or,
-/// where launches may have fewer threads, the next such one within warps or beyond them that leaves less room empty.
-pub(super) fn tightest<T>(
+/// where launches may have fewer threads, the next such one in as many blocks that costs less. `is_laborious` says that
+/// arithmetic takes about as long as memory does: of half types, or for layer_norm.
+pub(super) fn cheapest<T>(
     packs: u64,
+    is_laborious: bool,
     with_room: impl IntoIterator<Item = T>,
     sharing: impl Fn(&T) -> Option<Sharing>,
 ) -> Option<T> {
     let mut with_room = with_room.into_iter();
     let first = with_room.next()?;
-    let in_warp = sharing(&first).is_some_and(|sharing| sharing.blocks == 0);
-    let empty = |way: &T| {
-        let of_fewer = sharing(way).filter(|sharing| sharing.fewer && (sharing.blocks == 0) == in_warp);
-        of_fewer.map(|sharing| sharing.shared(packs).capacity().saturating_sub(packs))
+    let blocks = sharing(&first).map(|sharing| sharing.blocks);
+    let cost = |way: &T| {
+        let of_fewer = sharing(way).filter(|sharing| sharing.fewer && Some(sharing.blocks) == blocks);
+        of_fewer.map(|sharing| sharing.shared(packs).cost(is_laborious))
     };
-    let Some(of_first) = empty(&first) else { return Some(first) };
-    let others = with_room.map_while(|way| Some((empty(&way)?, way)));
-    let best = std::iter::once((of_first, first)).chain(others).min_by_key(|(empty, _)| *empty);
+    let Some(of_first) = cost(&first) else { return Some(first) };
+    let others = with_room.map_while(|way| Some((cost(&way)?, way)));
+    let best = std::iter::once((of_first, first)).chain(others).min_by_key(|(cost, _)| *cost);
     best.map(|(_, way)| way)
 }
 
@@ -195,9 +211,12 @@ mod tests {
         }
         let most = if h.bytes == 8 { 4 } else { 8 } / h.sources;
         if aligned {
+            let of_words = h.bytes == 4 && h.sources == 1 && !h.single;
             let found = BLOCK_THREADS.into_iter().find_map(|threads| {
                 let n = each(threads.into())?;
-                (n <= if threads == 512 { most } else { 4 }).then_some((threads, 32, 1, n))
+                let limit = [4, 3, 4, most][(threads / 64).ilog2() as usize];
+                let limit = if threads == 512 || of_words { limit } else { 4 };
+                (n <= limit).then_some((threads, 32, 1, n))
             });
             if found.is_some() {
                 return found;
@@ -205,7 +224,8 @@ mod tests {
         } else {
             let warps = |n: u32| packs.div_ceil(32 * u64::from(n)) as u32;
             let packs_of = [4, 6, 8].into_iter().filter(|n| *n <= most.max(4) && warps(*n) <= 16);
-            if let Some(n) = packs_of.min_by_key(|n| warps(*n) * n) {
+            let of_warp = if h.bytes == 2 { 1 } else { 0 };
+            if let Some(n) = packs_of.min_by_key(|n| warps(*n) * (n + of_warp)) {
                 return Some((warps(n) * 32, 32, 1, n));
             }
         }
@@ -217,9 +237,9 @@ mod tests {
     }
 
     /// What rows of so many packs get.
-    fn chosen(packs: u64, sharings: &[Sharing]) -> Option<Sharing> {
+    fn chosen(packs: u64, sharings: &[Sharing], is_laborious: bool) -> Option<Sharing> {
         let with_room = sharings.iter().filter(|s| s.capacity() >= packs);
-        tightest(packs, with_room, |s| Some(**s)).map(|s| s.shared(packs))
+        cheapest(packs, is_laborious, with_room, |s| Some(**s)).map(|s| s.shared(packs))
     }
 
     #[test]
@@ -229,7 +249,8 @@ mod tests {
             for aligned in [true, false] {
                 let sharings = holding.sharings(HOPPER, aligned);
                 for packs in (if aligned { 1 } else { 2 }..2100).chain((2100..70_000).step_by(509)) {
-                    let found = chosen(packs, &sharings).inspect(|s| assert!(s.capacity() >= packs));
+                    let found =
+                        chosen(packs, &sharings, bytes == 2).inspect(|s| assert!(s.capacity() >= packs));
                     let found = found.map(|s| (s.threads, s.lanes, s.blocks, s.packs));
                     assert_eq!(found, measured(packs, holding, aligned), "{packs} packs, {holding:?}");
                 }
@@ -242,7 +263,7 @@ mod tests {
         let f32_ = Holding { pack: 4, bytes: 4, sources: 1, single: false };
         let first = |cols: u64, aligned: bool, arch| {
             let packs = f32_.packs(cols, aligned);
-            chosen(packs, &f32_.sharings(arch, aligned)).map(|s| (s.threads, s.blocks, s.packs))
+            chosen(packs, &f32_.sharings(arch, aligned), false).map(|s| (s.threads, s.blocks, s.packs))
         };
         assert_eq!(first(512, true, HOPPER), Some((128, 0, 4)));
         assert_eq!(
@@ -257,6 +278,16 @@ mod tests {
         assert_eq!(first(769, false, HOPPER), Some((64, 1, 4)), "six packs would leave more room empty");
         assert_eq!(first(1025, false, HOPPER), Some((96, 1, 4)));
         assert_eq!(first(2047, false, HOPPER), Some((128, 1, 4)));
+        let laborious = |packs| {
+            let sharings = Holding { pack: 8, bytes: 2, ..f32_ }.sharings(HOPPER, false);
+            chosen(packs, &sharings, true).map(|s| (s.threads, s.packs))
+        };
+        // As half as many warps with more packs each were faster: rows of 1801, 3001, 4096 and 12,289 columns.
+        assert_eq!([226, 376, 512, 1537].map(laborious), [(32, 8), (64, 6), (64, 8), (288, 6)].map(Some));
+        assert_eq!([257, 1025, 2048].map(laborious), [(64, 6), (192, 6), (256, 8)].map(Some));
+        assert_eq!(first(1536, true, HOPPER), Some((128, 1, 3)));
+        assert_eq!(first(1540, true, HOPPER), Some((256, 1, 2)));
+        assert_eq!(first(2048, true, HOPPER), Some((256, 1, 2)));
         assert_eq!(first(16_384, false, HOPPER), Some((512, 1, 8)));
         assert_eq!(first(32_768, true, HOPPER), Some((512, 2, 8)));
         assert_eq!(first(32_769, false, HOPPER), Some((512, 4, 8)));

@@ -5,7 +5,7 @@ mod limits;
 pub use limits::Widest;
 
 use super::nd::between;
-use super::rows::{Holding, Sharing, block_for_each, tightest};
+use super::rows::{Holding, Sharing, block_for_each, cheapest};
 use super::source::{SOFTMAX, SOFTMAX_BACKWARD, SOFTMAX_STRIDED, SOFTMAX_WIDE};
 use crate::compiler::{Arch, Source, Spec};
 use crate::device::CudaDevice;
@@ -218,7 +218,7 @@ impl Shape {
 }
 
 /// The specialisation for rows of so many columns, aligned or not, and its number: the first that has room, but see
-/// [`tightest`], of the strategy that is forced if one of that has.
+/// [`cheapest`], of the strategy that is forced if one of that has.
 fn choose(
     shapes: &[Shape],
     task: Task,
@@ -231,7 +231,7 @@ fn choose(
         let with_room = shapes.iter().enumerate().filter(|(_, shape)| {
             wanted.is_none_or(|w| shape.strategy() == w) && shape.holds(cols, aligned, task, shared_bytes)
         });
-        tightest(packs, with_room, |(_, shape)| match shape {
+        cheapest(packs, task.holding().bytes == 2, with_room, |(_, shape)| match shape {
             Shape::Held(sharing) => Some(*sharing),
             _ => None,
         })

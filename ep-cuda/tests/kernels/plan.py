@@ -601,10 +601,11 @@ def add(dtype, count, srcs, dst):
 # ---- Rows ------------------------------------------------------------------------------------------------------------
 
 
-def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True):
+def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True, is_laborious=None):
     """How rows are shared out: the macros of rows.cuh, or None where they do not fit registers.
 
-    `sizes` are those of the elements; `sources` rows are held at once; `joins_ends`: both ends of a row may share a pack."""
+    `sizes` are those of the elements; `sources` rows are held at once; `joins_ends`: both ends of a row may share a pack.
+    `is_laborious`: arithmetic takes about as long as memory does; where nothing is said, of half types."""
     pack = pack_for(*sizes)
     is_aligned = aligned_rows and cols % pack == 0
     packs = ceil_div(cols, pack) + (0 if is_aligned or joins_ends else 1)
@@ -634,18 +635,20 @@ def rows_config(cols, sizes, aligned_rows, held=None, sources=1, joins_ends=True
             return config(128, 0, 0, rows, each, block=(lanes, 128 // lanes))
         return config(128, lanes, 0, rows, each)
     # Then blocks with about four packs for each thread, up to their largest size; then clusters. Of rows that are not aligned
-    # blocks have as many warps as leave the least room empty.
+    # blocks have as many warps as cost least.
     most = (4 if wide else 8) // sources
     if is_aligned:
         for threads in (64, 128, 256, 512):
             each = each_of(threads)
-            if each and each <= (4 if threads < 512 else most):
+            words = threads == 128 and max(sizes) == 4 and sources == 1 and joins_ends
+            if each and each <= (3 if words else 4 if threads < 512 else most):
                 return config(threads, 32, 1, 1, each)
     else:
         warps = lambda each: ceil_div(packs, 32 * each)
         steps = [n for n in (4, 6, 8) if n <= max(most, 4) and warps(n) <= 16]
         if steps:
-            each = min(steps, key=lambda n: warps(n) * n)
+            of_warp = (max(sizes) == 2) if is_laborious is None else is_laborious
+            each = min(steps, key=lambda n: warps(n) * (n + of_warp))
             return config(512, 32, 1, 1, each, FEWER=1, block=(32 * warps(each), 1))
     for threads, blocks in ((512, 2), (512, 4), (512, 8), (1024, 8)):
         each = each_of(threads * blocks)
@@ -754,7 +757,7 @@ class NormArgs(ctypes.Structure):
 KEPT_HALVES = dict([
     ((True, 0), ((512, 4, 4, 512), (512, 8, 4, 0))),
     ((False, 1), ((128, 0, 2, 0), (512, 4, 4, 0), (512, 8, 4, 0))),
-    ((False, 0), ((128, 0, 2, 0), (128, 0, 3, 0), (128, 0, 4, 0), (64, 1, 3, 0), (512, 1, 4, 512),
+    ((False, 0), ((128, 0, 2, 0), (128, 0, 3, 0), (128, 0, 4, 0), (64, 1, 3, 0), (128, 1, 3, 0), (512, 1, 4, 512),
                   (512, 2, 4, 448), (512, 2, 4, 0), (512, 4, 4, 320), (640, 2, 5, 640), (512, 4, 4, 0), (512, 8, 5, 288), (640, 4, 5, 640), (512, 8, 4, 0),
                   (640, 8, 5, 640))),
 ])
@@ -797,7 +800,7 @@ def kept_config(rms, dtype, rows, cols, aligned_rows, each, shape=None):
         if is_aligned:
             least = capacity // 2 if fewer else capacity // 8 * 7
         else:
-            least = 2048 if dtype == "f32" else 4096 if rms and blocks else 32
+            least = 2048 if dtype == "f32" else 4096 if rms and blocks else capacity // 3 * 2 if blocks == 1 and not fewer else 32
         used = ceil_div(ceil_div(packs, blocks * each_thread), 32) * 32 if fewer else threads
         groups = kept_groups(used, threads, blocks, fewer, is_aligned, rows, pack)
         if each:
@@ -818,7 +821,7 @@ def norm(rms, dtype, rows, cols, epsilon, src, dst, gamma=0, beta=0, mean=0, rst
     config, threads, groups = kept_config(rms, dtype, rows, cols, aligned_rows, each, kept) if takes_several else (None, 0, rows)
     shared = threads * config["PACKS"] * (16 if rms else 32) if config else 0
     groups = groups if config else rows
-    config = config or rows_config(cols, [SIZE[dtype]], aligned_rows, held, joins_ends=False)
+    config = config or rows_config(cols, [SIZE[dtype]], aligned_rows, held, joins_ends=False, is_laborious=not rms or SIZE[dtype] == 2)
     if force is None and config:
         config["ROWS"] = 1
         if threads:
