@@ -35,9 +35,9 @@ type C128 = Complex<f64>;
 fn table() -> Vec<BinaryRow> {
     let mut t = Table(Vec::new());
 
-    t.real::<Add>("add");
-    t.real::<Sub>("sub");
-    t.real::<Mul>("mul");
+    t.wrapping::<Add>("add");
+    t.wrapping::<Sub>("sub");
+    t.wrapping::<Mul>("mul");
     t.real::<Div>("div");
     t.real::<Max>("max");
     t.real::<Min>("min");
@@ -58,8 +58,8 @@ fn table() -> Vec<BinaryRow> {
     t.complex::<ComplexMul>("mul");
     t.complex::<ComplexDiv>("div");
 
-    t.test::<Equal>("equal").row::<Equal, C64, Bool>("equal").row::<Equal, C128, Bool>("equal");
-    t.test::<NotEqual>("not_equal").row::<NotEqual, C64, Bool>("not_equal");
+    t.test_of_bits::<Equal>("equal").row::<Equal, C64, Bool>("equal").row::<Equal, C128, Bool>("equal");
+    t.test_of_bits::<NotEqual>("not_equal").row::<NotEqual, C64, Bool>("not_equal");
     t.row::<NotEqual, C128, Bool>("not_equal");
     t.test::<LessThan>("less_than");
     t.test::<LessEqual>("less_equal");
@@ -67,13 +67,13 @@ fn table() -> Vec<BinaryRow> {
     t.test::<GreaterEqual>("greater_equal");
     t.test::<IsClose>("is_close");
     t.test::<IsCloseEqualNan>("is_close_equal_nan");
-    t.test::<LogicalAnd>("logical_and");
-    t.test::<LogicalOr>("logical_or");
-    t.test::<LogicalXor>("logical_xor");
+    t.test_of_bits::<LogicalAnd>("logical_and");
+    t.test_of_bits::<LogicalOr>("logical_or");
+    t.test_of_bits::<LogicalXor>("logical_xor");
 
-    t.int::<BitwiseAnd>("bitwise_and").row::<BitwiseAnd, Bool, Bool>("bitwise_and");
-    t.int::<BitwiseOr>("bitwise_or").row::<BitwiseOr, Bool, Bool>("bitwise_or");
-    t.int::<BitwiseXor>("bitwise_xor").row::<BitwiseXor, Bool, Bool>("bitwise_xor");
+    t.bits::<BitwiseAnd>("bitwise_and").row::<BitwiseAnd, Bool, Bool>("bitwise_and");
+    t.bits::<BitwiseOr>("bitwise_or").row::<BitwiseOr, Bool, Bool>("bitwise_or");
+    t.bits::<BitwiseXor>("bitwise_xor").row::<BitwiseXor, Bool, Bool>("bitwise_xor");
 
     t.float::<backward::Identity>("identity_backward_with_dy_x");
     t.formula::<backward::Elu>("elu_backward_with_dy_x");
@@ -146,6 +146,23 @@ impl Table {
         self
     }
 
+    /// The rows of an unsigned integer and of the signed one of its size, for an op that gives both the same bits.
+    fn both_signs<O: Op<S, D>, S: Storage, D: Storage>(
+        &mut self,
+        name: &str,
+        (src, dst): (DType, DType),
+    ) -> &mut Self {
+        self.push(name, src, dst, BinaryKernel::of::<O, S, D>());
+        self.row::<O, S, D>(name)
+    }
+
+    fn bits<O: Op<u8, u8> + Op<u16, u16> + Op<u32, u32> + Op<u64, u64>>(&mut self, name: &str) -> &mut Self {
+        self.both_signs::<O, u8, u8>(name, (DType::I8, DType::I8))
+            .both_signs::<O, u16, u16>(name, (DType::I16, DType::I16))
+            .both_signs::<O, u32, u32>(name, (DType::I32, DType::I32))
+            .both_signs::<O, u64, u64>(name, (DType::I64, DType::I64))
+    }
+
     fn int<O>(&mut self, name: &str) -> &mut Self
     where
         O: Op<i8, i8> + Op<u8, u8> + Op<i16, i16> + Op<u16, u16>,
@@ -184,6 +201,14 @@ impl Table {
         self.row::<O, Bool, Bool>(name).int::<O>(name).float::<O>(name);
     }
 
+    fn wrapping<O>(&mut self, name: &str)
+    where
+        O: Op<Bool, Bool> + Op<u8, u8> + Op<u16, u16> + Op<u32, u32> + Op<u64, u64>,
+        O: Op<f16, f16> + Op<bf16, bf16> + Op<f32, f32> + Op<f64, f64>,
+    {
+        self.row::<O, Bool, Bool>(name).bits::<O>(name).float::<O>(name);
+    }
+
     fn complex<O: Op<C64, C64> + Op<C128, C128>>(&mut self, name: &str) {
         self.row::<O, C64, C64>(name).row::<O, C128, C128>(name);
     }
@@ -198,6 +223,21 @@ impl Table {
         self.row::<O, i8, Bool>(name).row::<O, u8, Bool>(name).row::<O, i16, Bool>(name);
         self.row::<O, u16, Bool>(name).row::<O, i32, Bool>(name).row::<O, u32, Bool>(name);
         self.row::<O, i64, Bool>(name).row::<O, u64, Bool>(name);
+        self.row::<O, f16, Bool>(name).row::<O, bf16, Bool>(name);
+        self.row::<O, f32, Bool>(name).row::<O, f64, Bool>(name)
+    }
+
+    /// As `test`, of ops that tell signed integers apart by their bits alone.
+    fn test_of_bits<O>(&mut self, name: &str) -> &mut Self
+    where
+        O: Op<Bool, Bool> + Op<u8, Bool> + Op<u16, Bool> + Op<u32, Bool> + Op<u64, Bool>,
+        O: Op<f16, Bool> + Op<bf16, Bool> + Op<f32, Bool> + Op<f64, Bool>,
+    {
+        self.row::<O, Bool, Bool>(name);
+        self.both_signs::<O, u8, Bool>(name, (DType::I8, DType::BOOL))
+            .both_signs::<O, u16, Bool>(name, (DType::I16, DType::BOOL))
+            .both_signs::<O, u32, Bool>(name, (DType::I32, DType::BOOL))
+            .both_signs::<O, u64, Bool>(name, (DType::I64, DType::BOOL));
         self.row::<O, f16, Bool>(name).row::<O, bf16, Bool>(name);
         self.row::<O, f32, Bool>(name).row::<O, f64, Bool>(name)
     }

@@ -2,10 +2,10 @@
 
 use super::fold::{Finish, Fold};
 use super::{Cut, STRIP, extremes, room};
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
 use crate::kernels::elem::{GROUP, Storage};
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
-use crate::kernels::simd::{self, Kernel, Lanes};
+use crate::kernels::simd::{self, Kernel, Lanes, Vector as _};
 use crate::kernels::sink::prefetch;
 use crate::kernels::stream::{Walk, walk};
 use ep_core::Result;
@@ -21,8 +21,6 @@ struct Steps<'a, S, A, F> {
     steps: usize,
     stride: usize,
     acc: &'a mut [A],
-    /// Whether [`extremes`] are found by vectors.
-    vectors: bool,
     fold: PhantomData<F>,
 }
 
@@ -50,15 +48,18 @@ impl<S: Storage, F: Fold<S::Value>> Steps<'_, S, F::Acc, F> {
         let fours = if FOUR && F::FOUR { self.steps - self.steps % 4 } else { 0 };
         for step in (0..fours).step_by(4) {
             // SAFETY: the maker of `self` promises `steps` rows of `acc.len()` elements, `stride` apart; `dispatch` runs this.
-            unsafe {
-                take_four::<L, S, F>(self.vectors, self.acc, self.src.add(step * self.stride), self.stride)
-            };
+            unsafe { take_four::<L, S, F>(self.acc, self.src.add(step * self.stride), self.stride) };
         }
         for step in fours..self.steps {
             // SAFETY: as above.
-            unsafe { take_one::<L, S, F>(self.vectors, self.acc, self.src.add(step * self.stride)) };
+            unsafe { take_one::<L, S, F>(self.acc, self.src.add(step * self.stride)) };
         }
     }
+}
+
+/// Whether [`extremes`] are found by vectors.
+const fn has_vectors<L: Lanes>() -> bool {
+    L::F32::LANES > 1
 }
 
 // Slices as parameters tell the compiler that they do not alias what is read.
@@ -66,13 +67,9 @@ impl<S: Storage, F: Fold<S::Value>> Steps<'_, S, F::Acc, F> {
 /// # Safety
 /// `row` is readable for `acc.len()` elements; called inside of [`simd::dispatch`] at the level of `L`.
 #[inline(always)]
-unsafe fn take_one<L: Lanes, S: Storage, F: Fold<S::Value>>(
-    vectors: bool,
-    acc: &mut [F::Acc],
-    row: *const S,
-) {
+unsafe fn take_one<L: Lanes, S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], row: *const S) {
     let mut done = 0;
-    if let (true, Some(end)) = (vectors, F::END) {
+    if let (true, Some(end)) = (has_vectors::<L>(), F::END) {
         // SAFETY: the caller's promise.
         done = unsafe { extremes::columns::<L, S, F::Acc>(end, acc, row, 1, 0) };
     } else if S::BULK {
@@ -96,7 +93,6 @@ unsafe fn take_one<L: Lanes, S: Storage, F: Fold<S::Value>>(
 /// [`simd::dispatch`] at the level of `L`.
 #[inline(always)]
 unsafe fn take_four<L: Lanes, S: Storage, F: Fold<S::Value>>(
-    vectors: bool,
     acc: &mut [F::Acc],
     row: *const S,
     stride: usize,
@@ -114,7 +110,7 @@ unsafe fn take_four<L: Lanes, S: Storage, F: Fold<S::Value>>(
             prefetch(next.cast(), BLOCK * size_of::<S>());
         }
         let mut done = 0;
-        if let (true, Some(end)) = (vectors, F::END) {
+        if let (true, Some(end)) = (has_vectors::<L>(), F::END) {
             // SAFETY: the caller's promise, of the columns of this block.
             done = unsafe { extremes::columns::<L, S, F::Acc>(end, acc, at, 4, stride) };
         } else if S::BULK {
@@ -167,7 +163,6 @@ where
     let strips = cut.width.div_ceil(STRIP);
     let (units, chunks) = (outer * strips, cut.chunks());
     let width_of = |unit: usize| STRIP.min(cut.width - unit % strips * STRIP);
-    let vectors = isa.level() != Level::Baseline;
     // Combines one chunk of a unit into `acc`, whatever that was.
     let chunk = |unit: usize, c: usize, acc: &mut [F::Acc]| {
         let (o, column) = (unit / strips, unit % strips * STRIP);
@@ -177,7 +172,7 @@ where
         let start = unsafe { src.get().add(o * reduced * inner + first * cut.stride + column) };
         simd::dispatch(
             isa,
-            Steps::<S, F::Acc, F> { src: start, steps, stride: cut.stride, acc, vectors, fold: PhantomData },
+            Steps::<S, F::Acc, F> { src: start, steps, stride: cut.stride, acc, fold: PhantomData },
         );
     };
     // Joins what a step has joined, takes the rows behind the last whole step, and stores.

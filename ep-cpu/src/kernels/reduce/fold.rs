@@ -26,11 +26,10 @@ pub(super) trait Fold<V>: 'static {
         let _ = n;
         acc
     }
-    /// Whether this adds up.
-    const SUM: bool = false;
     /// Which end of the values this is.
     const END: Option<End> = None;
-    /// Whether [`Self::four`] is cheaper than four of [`Self::take`].
+    /// Whether [`Self::four`] is cheaper than four of [`Self::take`]: sums of f32 and of halves, and extremes of floating-point
+    /// numbers, which above the baseline are computed by vectors.
     const FOUR: bool = false;
     /// Four values combined, which are then taken as one. It may lose what [`Self::is_lost`] then tells.
     #[inline(always)]
@@ -195,7 +194,6 @@ pub(super) struct All;
 impl<V, A: Arithmetic<V>> Fold<V> for Sum<A> {
     type Acc = A;
     const START: A = A::ZERO;
-    const SUM: bool = true;
     const FOUR: bool = A::FOUR;
 
     #[inline(always)]
@@ -257,7 +255,6 @@ impl Divide for Complex<f64> {
 impl<V, A: Arithmetic<V> + Divide> Fold<V> for Mean<A> {
     type Acc = A;
     const START: A = A::ZERO;
-    const SUM: bool = true;
     const FOUR: bool = A::FOUR;
 
     #[inline(always)]

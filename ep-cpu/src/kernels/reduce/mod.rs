@@ -71,6 +71,14 @@ where
     Row { op, src: S::DTYPE, dst: D::DTYPE, kernel: run::<S, D, F> }
 }
 
+/// As [`row`], of a signed integer with the kernel of the unsigned `S` of its size, for a reduction that gives both the same bits.
+const fn of_bits<S: Storage, D: Storage, F>(op: usize, [src, dst]: [DType; 2]) -> Row
+where
+    F: Fold<S::Value, Acc: Finish<D>>,
+{
+    Row { src, dst, ..row::<S, D, F>(op) }
+}
+
 const SUM: usize = 0;
 const MEAN: usize = 1;
 const MAX: usize = 2;
@@ -86,6 +94,16 @@ macro_rules! arithmetic {
     };
 }
 
+/// Sums and products of signed integers that wrap.
+macro_rules! wrapping {
+    ($($src:ident as $t:ty;)*) => {
+        [$(
+            of_bits::<$t, $t, Sum<$t>>(SUM, [DType::$src; 2]),
+            of_bits::<$t, $t, Prod<$t>>(PROD, [DType::$src; 2]),
+        )*]
+    };
+}
+
 macro_rules! means {
     ($($src:ty => $dst:ty, $acc:ty;)*) => { [$(row::<$src, $dst, Mean<$acc>>(MEAN)),*] };
 }
@@ -98,30 +116,39 @@ macro_rules! tests_of {
     ($($t:ty),*) => { [$(row::<$t, Bool, Any>(ANY), row::<$t, Bool, All>(ALL)),*] };
 }
 
+macro_rules! tests_of_bits {
+    ($($src:ident as $t:ty;)*) => {
+        [$(
+            of_bits::<$t, Bool, Any>(ANY, [DType::$src, DType::BOOL]),
+            of_bits::<$t, Bool, All>(ALL, [DType::$src, DType::BOOL]),
+        )*]
+    };
+}
+
 type C64 = Complex<f32>;
 type C128 = Complex<f64>;
 
-static ARITHMETIC: [Row; 46] = arithmetic! {
+static ARITHMETIC: [Row; 38] = arithmetic! {
     Bool => i64, i64;
-    i8 => i8, i8; u8 => u8, u8; i16 => i16, i16; u16 => u16, u16;
-    i32 => i32, i32; u32 => u32, u32; i64 => i64, i64; u64 => u64, u64;
+    u8 => u8, u8; u16 => u16, u16; u32 => u32, u32; u64 => u64, u64;
     i8 => i64, i64; u8 => i64, i64; i16 => i64, i64; u16 => i64, i64; i32 => i64, i64; u32 => i64, i64;
     f16 => f16, f64; bf16 => bf16, f64; f32 => f32, f64; f64 => f64, f64;
     f16 => f32, f64; bf16 => f32, f64;
     C64 => C64, C128; C128 => C128, C128;
 };
+static WRAPPING: [Row; 8] = wrapping! { I8 as u8; I16 as u16; I32 as u32; I64 as u64; };
 static MEANS: [Row; 8] = means! {
     f16 => f16, f64; bf16 => bf16, f64; f32 => f32, f64; f64 => f64, f64;
     f16 => f32, f64; bf16 => f32, f64;
     C64 => C64, C128; C128 => C128, C128;
 };
 static EXTREMES: [Row; 26] = extremes!(Bool, i8, u8, i16, u16, i32, u32, i64, u64, f16, bf16, f32, f64);
-static TESTS: [Row; 30] =
-    tests_of!(Bool, i8, u8, i16, u16, i32, u32, i64, u64, f16, bf16, f32, f64, C64, C128);
+static TESTS: [Row; 22] = tests_of!(Bool, u8, u16, u32, u64, f16, bf16, f32, f64, C64, C128);
+static TESTS_OF_BITS: [Row; 8] = tests_of_bits! { I8 as u8; I16 as u16; I32 as u32; I64 as u64; };
 
 /// All rows.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
-    ARITHMETIC.iter().chain(&MEANS).chain(&EXTREMES).chain(&TESTS)
+    ARITHMETIC.iter().chain(&WRAPPING).chain(&MEANS).chain(&EXTREMES).chain(&TESTS).chain(&TESTS_OF_BITS)
 }
 
 /// The kernel for a reduction and its dtypes.

@@ -2,7 +2,7 @@
 
 use super::fold::{Finish, Fold};
 use super::{CHUNK, extremes, room, sums};
-use crate::isa::{Body, Isa};
+use crate::isa::{Body, Isa, Level};
 use crate::kernels::elem::{self, Storage};
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
 use crate::kernels::simd::{self, Kernel, Lanes};
@@ -174,15 +174,19 @@ where
         let src = unsafe { src.get().add(unit / chunks * reduced) };
         let (first, of) = (unit % chunks, chunks);
         let chunks = Chunks { src, reduced, first, of, count, out };
-        // SAFETY: what the chunks are made with.
-        if F::SUM && unsafe { sums::run(isa, &chunks) } {
-            return;
+        let loops = Loops(&chunks, PhantomData::<F>);
+        // By `F::FOUR`, which is known when this is compiled: above the baseline nothing needs loops of these.
+        if F::FOUR {
+            match (isa.level(), F::END) {
+                (Level::Baseline, _) => simd::at_baseline(loops),
+                // SAFETY: what the chunks are made with.
+                (_, Some(end)) => unsafe { extremes::run(isa, end, &chunks) },
+                // SAFETY: as above.
+                (_, None) => unsafe { sums::run(isa, &chunks) },
+            }
+        } else {
+            simd::dispatch(isa, loops);
         }
-        // SAFETY: as above.
-        if F::END.is_some_and(|end| unsafe { extremes::run(isa, end, &chunks) }) {
-            return;
-        }
-        simd::dispatch(isa, Loops(&chunks, PhantomData::<F>));
     };
     let store = |row: usize, acc: F::Acc| {
         // SAFETY: `row < outer`, written by one task.

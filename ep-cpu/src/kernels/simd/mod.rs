@@ -409,6 +409,12 @@ pub(crate) trait Kernel {
     fn run<L: Lanes>(self);
 }
 
+/// Runs `kernel` without vectors, and compiles it for no other level.
+#[inline]
+pub(crate) fn at_baseline<K: Kernel>(kernel: K) {
+    kernel.run::<scalar::Scalar>();
+}
+
 /// Runs `kernel` with the vectors of a level.
 #[inline]
 pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) {

@@ -86,11 +86,11 @@ fn table() -> Vec<UnaryRow> {
     t.bool::<SquareRelu>("square_relu").int::<SquareRelu>("square_relu").float::<SquareRelu>("square_relu");
     t.bool::<Abs>("abs").int::<Abs>("abs").float::<Abs>("abs");
     t.bool::<Sign>("sign").int::<Sign>("sign").float::<Sign>("sign");
-    t.bool::<Square>("square").int::<Square>("square").float::<Square>("square");
-    t.bool::<NotEqualZero>("not_equal_zero").int::<NotEqualZero>("not_equal_zero");
+    t.bool::<Square>("square").bits::<Square>("square").float::<Square>("square");
+    t.bool::<NotEqualZero>("not_equal_zero").bits::<NotEqualZero>("not_equal_zero");
     t.float::<NotEqualZero>("not_equal_zero");
-    t.int::<Negative>("negative").float::<Negative>("negative");
-    t.row::<LogicalNot, Bool, Bool>("bitwise_not").int::<BitwiseNot>("bitwise_not");
+    t.bits::<Negative>("negative").float::<Negative>("negative");
+    t.row::<LogicalNot, Bool, Bool>("bitwise_not").bits::<BitwiseNot>("bitwise_not");
 
     t.copy("identity", &DType::ALL);
     let whole = [&[DType::BOOL], DType::INT].concat();
@@ -147,6 +147,23 @@ impl Table {
         self.row::<O, Bool, Bool>(name)
     }
 
+    /// The rows of an unsigned integer and of the signed one of its size, for an op that gives both the same bits.
+    fn both_signs<O: Op<S, D>, S: Storage, D: Storage>(
+        &mut self,
+        name: &str,
+        (src, dst): (DType, DType),
+    ) -> &mut Self {
+        self.push(name, src, dst, UnaryKernel::of::<O, S, D>());
+        self.row::<O, S, D>(name)
+    }
+
+    fn bits<O: Op<u8, u8> + Op<u16, u16> + Op<u32, u32> + Op<u64, u64>>(&mut self, name: &str) -> &mut Self {
+        self.both_signs::<O, u8, u8>(name, (DType::I8, DType::I8))
+            .both_signs::<O, u16, u16>(name, (DType::I16, DType::I16))
+            .both_signs::<O, u32, u32>(name, (DType::I32, DType::I32))
+            .both_signs::<O, u64, u64>(name, (DType::I64, DType::I64))
+    }
+
     fn int<O>(&mut self, name: &str) -> &mut Self
     where
         O: Op<i8, i8> + Op<u8, u8> + Op<i16, i16> + Op<u16, u16>,
@@ -188,16 +205,17 @@ impl Table {
         self.row::<O, C64, C64>(name).row::<O, C128, C128>(name)
     }
 
+    /// Of ops that tell signed integers apart by their bits alone.
     fn test<O>(&mut self, name: &str) -> &mut Self
     where
-        O: Op<Bool, Bool> + Op<i8, Bool> + Op<u8, Bool> + Op<i16, Bool> + Op<u16, Bool>,
-        O: Op<i32, Bool> + Op<u32, Bool> + Op<i64, Bool> + Op<u64, Bool>,
+        O: Op<Bool, Bool> + Op<u8, Bool> + Op<u16, Bool> + Op<u32, Bool> + Op<u64, Bool>,
         O: Op<f16, Bool> + Op<bf16, Bool> + Op<f32, Bool> + Op<f64, Bool>,
     {
         self.row::<O, Bool, Bool>(name);
-        self.row::<O, i8, Bool>(name).row::<O, u8, Bool>(name).row::<O, i16, Bool>(name);
-        self.row::<O, u16, Bool>(name).row::<O, i32, Bool>(name).row::<O, u32, Bool>(name);
-        self.row::<O, i64, Bool>(name).row::<O, u64, Bool>(name);
+        self.both_signs::<O, u8, Bool>(name, (DType::I8, DType::BOOL))
+            .both_signs::<O, u16, Bool>(name, (DType::I16, DType::BOOL))
+            .both_signs::<O, u32, Bool>(name, (DType::I32, DType::BOOL))
+            .both_signs::<O, u64, Bool>(name, (DType::I64, DType::BOOL));
         self.row::<O, f16, Bool>(name).row::<O, bf16, Bool>(name);
         self.row::<O, f32, Bool>(name).row::<O, f64, Bool>(name)
     }
