@@ -806,7 +806,9 @@ def kept_config(rms, dtype, rows, cols, aligned_rows, each, shape=None):
         if each:
             # Any width, and as many rows each.
             least, groups = 0, ceil_div(ceil_div(rows, each), 1 if is_aligned else pack) * (1 if is_aligned else pack)
-        if packs <= least or not groups:
+        if packs <= least:
+            continue
+        if not groups:
             return None, 0, 0
         config = dict(THREADS=threads, LANES=32, BLOCKS=blocks, PACK=pack, PACKS=each_thread, ALIGNED=int(is_aligned), KEPT=1)
         return config | (dict(FEWER=1) if fewer else {}), used, groups
