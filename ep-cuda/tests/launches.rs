@@ -432,9 +432,10 @@ fn norms_of_half_types_take_few_rows_by_blocks_that_keep_gamma_and_beta() {
             stream.sync().unwrap();
             launches(&rig).join("; ")
         };
-        // A row of 33 columns may touch 6 packs, for which there are 8 lanes; one of 131 has 18 packs.
+        // A row of 33 columns may touch 6 packs, for which there are 8 lanes; one of 131 has 18 packs, of 801 102, a warp's.
         assert_eq!(launched(20, 33), "ep_norm, [[2, 1, 1], [8, 16, 1");
         assert_eq!(launched(20, 131), "ep_norm, [[3, 1, 1], [16, 8, 1");
+        assert_eq!(launched(20, 801), "ep_norm, [[5, 1, 1], [128, 1, 1");
         // Three packs for each of 64 threads, four for as many warps as a row of 251 packs fills, three for each of 128 threads, and
         // four for the warps of 402 packs.
         assert_eq!(launched(3, 1501), "ep_norm, [[3, 1, 1], [64, 1, 1");

@@ -212,8 +212,8 @@ fn sharings(rms: bool, data: DType, arch: Arch, aligned: bool, ways: &[Way]) -> 
         let narrowest = if s.fewer && s.blocks > 0 { WIDEST_OF_WARP } else { narrower } + 1;
         // A warp that keeps gamma and beta for few rows would be slower.
         let has_way = |packs| {
-            let is_for = |way: &Way| way.is_for(rms, data, packs) && way.sharing.blocks > 0;
-            !aligned && ways.iter().any(is_for)
+            let way = ways.iter().find(|way| way.is_for(rms, data, packs));
+            !aligned && way.is_some_and(|way| way.sharing.blocks > 0)
         };
         !(has_way(narrowest) && has_way(s.capacity()))
     };
@@ -522,7 +522,8 @@ mod tests {
             let widest = all.last().map_or(0, Sharing::capacity);
             assert!(widest > 16_384);
             for packs in (2..5000).chain((5000..=widest).step_by(61)).chain([widest]) {
-                let has_way = ways.iter().any(|w| w.sharing.blocks > 0 && w.is_for(rms, data, packs));
+                let way = ways.iter().find(|way| way.is_for(rms, data, packs));
+                let has_way = way.is_some_and(|way| way.sharing.blocks > 0);
                 let best = |list: &[Sharing]| {
                     let with_room = list.iter().filter(|s| s.capacity() >= packs);
                     cheapest(packs, is_laborious(rms, data), with_room, |s| Some(**s)).copied()
