@@ -166,7 +166,7 @@ impl Sharing {
 }
 
 /// The best of the ways that have room for a row of so many packs, given in the order of [`Holding::sharings`]: the first, or,
-/// where launches may have fewer threads, the next such one in as many blocks that costs less. `is_laborious` says that
+/// where launches may have fewer threads, the next such one that costs less. `is_laborious` says that
 /// arithmetic takes about as long as memory does: of half types, or for layer_norm.
 pub(super) fn cheapest<T>(
     packs: u64,
@@ -176,9 +176,8 @@ pub(super) fn cheapest<T>(
 ) -> Option<T> {
     let mut with_room = with_room.into_iter();
     let first = with_room.next()?;
-    let blocks = sharing(&first).map(|sharing| sharing.blocks);
     let cost = |way: &T| {
-        let of_fewer = sharing(way).filter(|sharing| sharing.fewer && Some(sharing.blocks) == blocks);
+        let of_fewer = sharing(way).filter(|sharing| sharing.fewer);
         of_fewer.map(|sharing| sharing.shared(packs).cost(is_laborious))
     };
     let Some(of_first) = cost(&first) else { return Some(first) };
