@@ -16,8 +16,10 @@ use std::mem::MaybeUninit;
 pub(super) trait Formula<const N: usize>: 'static {
     /// Whether f32 and narrower elements are computed in f64.
     const WIDE: bool;
-    /// Whether f16 and bf16, and many elements, have code of their own, which is worth its size for what networks are made of.
+    /// Whether f16 and bf16 have code of their own, which is worth its size for what networks are made of.
     const OFTEN: bool = false;
+    /// Whether many elements of f32 have, which compute several vectors in step.
+    const MANY: bool = Self::OFTEN;
     fn apply<M: Math>(x: [M::V; N], attr: [M::V; 2]) -> M::V;
 }
 
@@ -42,6 +44,20 @@ macro_rules! often {
     };
 }
 pub(super) use often;
+
+/// Whether a row has the word `often` or `many`: [`Formula::MANY`].
+macro_rules! many {
+    (often) => {
+        true
+    };
+    (many) => {
+        true
+    };
+    ($($other:ident)?) => {
+        false
+    };
+}
+pub(super) use many;
 
 /// A floating-point element that a formula runs on.
 pub(super) trait Cell: Storage {
@@ -179,7 +195,7 @@ unsafe fn each<S: Step<N>, const N: usize>(
     }
 }
 
-/// From so many elements on, a formula that is used [`Formula::OFTEN`] computes several vectors in step. Of fewer, too many would
+/// From so many elements on, a formula computes several vectors in step where it may ([`Formula::MANY`]). Of fewer, too many would
 /// be computed twice.
 const MANY_FROM: usize = 256;
 
@@ -305,7 +321,7 @@ impl Cell for f32 {
         let (src, dst) = (src.map(<*const u8>::cast), dst.cast());
         // SAFETY: the caller's contract.
         unsafe {
-            if F::OFTEN && run.n >= MANY_FROM {
+            if F::MANY && run.n >= MANY_FROM {
                 each(isa, OnF32::<F, true>(attr, PhantomData), src, dst, run);
             } else {
                 each(isa, OnF32::<F, false>(attr, PhantomData), src, dst, run);

@@ -3,7 +3,7 @@
 use super::Op;
 use crate::kernels::elem::{Bool, Complex, Storage};
 use crate::kernels::engine::Cost;
-use crate::kernels::formula::{Formula, often, wide};
+use crate::kernels::formula::{Formula, many, often, wide};
 use crate::kernels::math::Math;
 use crate::kernels::num::{Float, Int, Number, round_to};
 use crate::kernels::simd::Vector;
@@ -81,7 +81,7 @@ arithmetic! {
 }
 
 /// Rows of: name, formula over lanes and the attributes; `M` is the [`Math`] of the dtype, or with `wide`, of
-/// f64 even where the dtype is narrower. With `often`, f16 and bf16 have code of their own.
+/// f64 even where the dtype is narrower. With `often`, f16 and bf16 have code of their own, and with it or `many`, many f32.
 macro_rules! formulas {
     ($($name:ident$(: $how:ident)? = |$x:pat_param, $p:pat_param| $body:expr;)*) => {$(
         pub(super) struct $name;
@@ -89,6 +89,7 @@ macro_rules! formulas {
         impl Formula<1> for $name {
             const WIDE: bool = wide!($($how)?);
             const OFTEN: bool = often!($($how)?);
+            const MANY: bool = many!($($how)?);
 
             #[inline(always)]
             fn apply<M: Math>([$x]: [M::V; 1], $p: [M::V; 2]) -> M::V {
@@ -99,10 +100,10 @@ macro_rules! formulas {
 }
 
 formulas! {
-    Elu = |x, [alpha, _]| above_zero(x, x, alpha * M::exp_m1(x));
+    Elu: many = |x, [alpha, _]| above_zero(x, x, alpha * M::exp_m1(x));
     Celu = |x, [alpha, _]| above_zero(x, x, alpha * M::exp_m1(x / alpha));
     RisingCelu: wide = |x, [alpha, _]| above_zero(x, x, rising_celu::<M>(x, alpha));
-    Selu = |x, _| {
+    Selu: many = |x, _| {
         const SCALE: f64 = 1.050_700_987_355_480_5;
         const ALPHA: f64 = 1.673_263_242_354_377_2;
         above_zero(x, x * SCALE, M::exp_m1(x) * (SCALE * ALPHA))
@@ -120,16 +121,16 @@ formulas! {
         M::V::select(threshold.lt(high), x, M::soft_plus(high, low) / beta)
     };
     Tanh: often = |x, _| M::tanh(x);
-    Erf = |x, _| M::erf(x);
+    Erf: many = |x, _| M::erf(x);
     Erfc = |x, _| M::erfc(x);
     Exp: often = |x, _| M::exp_alone(x);
-    Exp2 = |x, _| M::exp2(x);
-    Expm1 = |x, _| M::exp_m1(x);
-    Log = |x, _| M::ln(x);
-    Log2 = |x, _| M::log2(x);
+    Exp2: many = |x, _| M::exp2(x);
+    Expm1: many = |x, _| M::exp_m1(x);
+    Log: many = |x, _| M::ln(x);
+    Log2: many = |x, _| M::log2(x);
     Log10 = |x, _| M::log10(x);
-    Log1p = |x, _| M::ln_1p(x);
-    LogSigmoid = |x, _| -M::soft_plus(-x, M::V::splat(0.0));
+    Log1p: many = |x, _| M::ln_1p(x);
+    LogSigmoid: many = |x, _| -M::soft_plus(-x, M::V::splat(0.0));
     Rsqrt = |x, _| x.rsqrt();
     Sigmoid: often = |x, _| M::sigmoid(x);
     Sinh = |x, _| M::sinh(x);
@@ -140,8 +141,8 @@ formulas! {
     Asinh = |x, _| M::asinh(x);
     Atan = |x, _| M::atan(x);
     Atanh = |x, _| M::atanh(x);
-    Cos = |x, _| M::cos(x);
-    Sin = |x, _| M::sin(x);
+    Cos: many = |x, _| M::cos(x);
+    Sin: many = |x, _| M::sin(x);
     Tan = |x, _| M::tan(x);
     Digamma = |x, _| M::digamma(x);
     Trigamma = |x, _| M::trigamma(x);
