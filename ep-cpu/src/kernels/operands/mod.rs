@@ -52,8 +52,12 @@ enum Kind {
     Gathered,
 }
 
-/// Rows of at least so many elements are computed one by one, shorter ones are gathered several to a block.
+/// Rows of at least so many elements are read where they lie, shorter ones are gathered several to a block.
 const LONG_ROW: usize = 128;
+
+/// Long rows that come so often one after the other are repeated in a stage, as far as it holds them, and computed several at a
+/// time.
+const OFTEN: usize = 8;
 
 /// Room for one operand: a table of a period and a block, or a stage for each lane.
 #[repr(C, align(64))]
@@ -178,7 +182,7 @@ pub(crate) struct Cursor<'a, const N: usize> {
     /// Where something is gathered: the row, and the element within it.
     row: Option<(Odometer<'a, N>, usize)>,
     stage: [*mut u8; N],
-    /// Of operands that repeat one element over a long row: its offset, and how often the stage holds it.
+    /// Of operands that repeat one element over a long row, or such a row: its offset, and how many elements the stage holds.
     held: [(usize, usize); N],
 }
 
@@ -285,6 +289,29 @@ impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
         let inner = plan.inner();
         let last = plan.dims().len() - 1;
         if inner >= LONG_ROW {
+            let rows = odometer.rows_left().min(run / inner);
+            let repeats = |n| plan.strides(n)[last] != 0 && plan.strides(n)[last - 1] == 0;
+            let is_held = |n: usize| cursor.held[n].0 == odometer.offsets()[n];
+            let mut gathered = (0..N).filter(|&n| kinds[n] == Kind::Gathered);
+            if *col == 0
+                && rows > 1
+                && gathered.all(|n| repeats(n) && (is_held(n) || odometer.rows_left() >= OFTEN))
+            {
+                let run = rows * inner;
+                for n in (0..N).filter(|&n| kinds[n] == Kind::Gathered) {
+                    let offset = odometer.offsets()[n];
+                    from[n] = cursor.stage[n];
+                    if cursor.held[n].0 != offset || cursor.held[n].1 < run {
+                        let row =
+                            Rows { source: src[n].wrapping_add(offset * size), row: 0, col: 1, inner, rows };
+                        // SAFETY: a row of the operand; `run` elements fit the stage.
+                        unsafe { expand(size, row, cursor.stage[n]) };
+                        cursor.held[n] = (offset, run);
+                    }
+                }
+                odometer.advance_by(rows);
+                return run;
+            }
             let run = run.min(inner - *col);
             for n in 0..N {
                 if kinds[n] != Kind::Gathered {
