@@ -31,8 +31,8 @@ pub(crate) enum Walk {
     /// [`LANES`] pages in turns, so that several memory channels and prefetchers work at once. What is read is fetched
     /// ahead by as many: by itself a core of Intel's has too little on the way.
     Pages,
-    /// From the first byte to the last. A core of AMD's Zen 4 finds that on its way by itself, and takes half as long again
-    /// for pages in turns.
+    /// From the first byte to the last. A core of AMD's Zen 4 takes half as long again for pages in turns. What is copied or
+    /// computed on its way is fetched a little ahead.
     Straight,
 }
 
@@ -41,14 +41,15 @@ pub(crate) fn walk() -> Walk {
     *WALK.get_or_init(|| if isa::is_intel() { Walk::Pages } else { Walk::Straight })
 }
 
-/// Bytes written from which streaming pays: below, the output is likelier to be read again from the cache.
+/// Bytes written from which streaming pays, whatever was read: below, the output is likelier to be read again from the cache.
 pub(crate) const STREAM_BYTES: usize = 32 << 20;
 /// Bytes read and written from which streaming pays, however little of it is written.
 const STREAM_FOOTPRINT: usize = 64 << 20;
-/// The same on CPUs that walk [`Walk::Straight`]: less than the 32 MiB of last-level cache that most cores of AMD's share, as
-/// some of it is others'. On Zen 3 launches of so much take a third to a half of the time, and three quarters with a read of their
-/// output behind them; with a read, those of 18 MiB take a fifth longer.
+/// The same on CPUs of x86 that walk [`Walk::Straight`]: less than the 32 MiB of last-level cache that most cores of AMD's share,
+/// as some of it is others' (docs/performance.md has what it brings where it is, and where it is not).
 const STRAIGHT_FOOTPRINT: usize = 20 << 20;
+/// The same of rows, which may be read again before they are written: half as much again as that cache.
+const STRAIGHT_ROWS_FOOTPRINT: usize = 48 << 20;
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
@@ -62,8 +63,8 @@ const STEP_BYTES: usize = 512;
 pub(crate) const MOST_STEP_BYTES: usize = 1024;
 /// As many where they need no stage and pages have no turns, so that a block begins seldom.
 const DIRECT_STEP_BYTES: usize = 16 << 10;
-/// Bytes that [`Walk::Straight`] fetches ahead: where the output advances with what is read, and where it does not, as in casts.
-/// Fetching further ahead beside stores of the same pace takes a tenth longer on Zen 3, and not so far a tenth where the pace differs.
+/// Bytes that [`Walk::Straight`] fetches ahead, and as many for what is staged where a source's elements are of another size than
+/// the output's, as in casts. (Beside stores of the same pace fetching so far ahead takes longer on Zen 3, and beside others less.)
 const STRAIGHT_AHEAD: usize = 1024;
 const STRAIGHT_AHEAD_UNEVEN: usize = 4096;
 
@@ -106,8 +107,18 @@ pub(crate) fn reaches(bytes: usize, usual: usize) -> bool {
 
 /// Whether streaming pays for a launch that writes `output` bytes and touches `footprint` in all.
 pub(crate) fn pays(output: usize, footprint: usize) -> bool {
-    let most = if walk() == Walk::Straight { STRAIGHT_FOOTPRINT } else { STREAM_FOOTPRINT };
-    reaches(output, STREAM_BYTES) || footprint >= most
+    pays_from(STRAIGHT_FOOTPRINT, output, footprint)
+}
+
+/// [`pays`] for kernels of rows.
+pub(crate) fn pays_for_rows(output: usize, footprint: usize) -> bool {
+    pays_from(STRAIGHT_ROWS_FOOTPRINT, output, footprint)
+}
+
+/// [`pays`] with a threshold for [`Walk::Straight`]. Other CPUs than those of x86 have no stores past the cache.
+fn pays_from(straight: usize, output: usize, footprint: usize) -> bool {
+    let is_straight = cfg!(target_arch = "x86_64") && walk() == Walk::Straight;
+    reaches(output, STREAM_BYTES) || footprint >= if is_straight { straight } else { STREAM_FOOTPRINT }
 }
 
 /// Bytes from `address` to the next line.

@@ -109,8 +109,9 @@ fn powers_are_right_to_the_ends_of_the_range() {
     }
 }
 
-/// The functions that have several ways, each for a part of the arguments: one after the other for each of `x`.
-const WAYS: usize = 6;
+/// The functions that many elements have in step, some with several ways for parts of the arguments: one after the other for
+/// each of `x`.
+const WAYS: usize = 14;
 
 struct Ways<'a> {
     x: &'a [f32],
@@ -131,6 +132,14 @@ impl Ways<'_> {
                     Single::gelu(x),
                     Single::fast_gelu(x),
                     Single::gated(x, x, V::splat(0.0)),
+                    Single::erf(x),
+                    Single::exp2(x),
+                    Single::exp_m1(x),
+                    Single::ln(x),
+                    Single::log2(x),
+                    Single::ln_1p(x),
+                    Single::sin(x),
+                    Single::cos(x),
                 ];
                 for (y, out) in y.into_iter().zip(&mut *self.y) {
                     y.store(out.as_mut_ptr().add(at));
@@ -157,7 +166,12 @@ fn ways(x: f64) -> [f64; WAYS] {
     let fast = 2.0 * 0.7978845608028654 * (x + 0.044714998453855515 * x.powi(3));
     // A product with a zero that stands for less than any number is one.
     let times = |y: f64| if x == f64::INFINITY { x } else { x * y };
-    [x.exp(), gate(x), x.tanh(), times(cdf), times(gate(fast)), times(gate(x))]
+    let gated = [times(cdf), times(gate(fast)), times(gate(x))];
+    let rest = [libm::erf(x), x.exp2(), x.exp_m1(), x.ln(), x.log2(), x.ln_1p(), x.sin(), x.cos()];
+    let all = [x.exp(), gate(x), x.tanh()].into_iter().chain(gated).chain(rest);
+    let mut ways = [f64::NAN; WAYS];
+    ways.iter_mut().zip(all).for_each(|(way, y)| *way = y);
+    ways
 }
 
 /// Where one way ends and the next begins, about pieces' ends, and all over: within 2 ulps, and the same by one vector as by

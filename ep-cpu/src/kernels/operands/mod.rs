@@ -52,7 +52,7 @@ enum Kind {
     Gathered,
 }
 
-/// Rows of at least so many elements are read where they lie, shorter ones are gathered several to a block.
+/// Rows of at least so many elements are read where they lie or repeated in a stage, shorter ones are gathered several to a block.
 const LONG_ROW: usize = 128;
 
 /// Long rows that come so often one after the other are repeated in a stage, as far as it holds them, and computed several at a
@@ -278,8 +278,8 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
 }
 
 impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
-    /// Makes the gathered operands of the next `run` elements readable and moves past them; fewer where a long
-    /// row ends. Returns how many.
+    /// Makes the gathered operands of the next `run` elements readable and moves past them; fewer, up to the
+    /// end of a long row. Returns how many.
     ///
     /// # Safety
     /// `run` elements are left, and fit the cursor's stages.
@@ -304,7 +304,7 @@ impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
                     if cursor.held[n].0 != offset || cursor.held[n].1 < run {
                         let row =
                             Rows { source: src[n].wrapping_add(offset * size), row: 0, col: 1, inner, rows };
-                        // SAFETY: a row of the operand; `run` elements fit the stage.
+                        // SAFETY: a row of the operand, apart from the stage, which has room for `run` elements and the slack.
                         unsafe { expand(size, row, cursor.stage[n]) };
                         cursor.held[n] = (offset, run);
                     }

@@ -119,7 +119,7 @@ unsafe fn run<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool>(
     let written = count * size_of::<D>();
     let in_place = args.y == args.dx || args.dy == args.dx;
     let total = written.saturating_add(count.saturating_mul(2 * size_of::<S>()));
-    let stream = !in_place && stream::pays(written, total);
+    let stream = !in_place && stream::pays_for_rows(written, total);
     // SAFETY: the caller's promise, and the sizes are as counted.
     unsafe { backward::<S, D, A, LOG>(isa, par, args, count, stream) }
 }

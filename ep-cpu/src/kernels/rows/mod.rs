@@ -144,7 +144,7 @@ unsafe fn run<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool>(
     let written = count * size_of::<D>();
     let total = written.saturating_add(count * size_of::<S>());
     // Never past the cache where results replace what has just been read.
-    let stream = args.src != args.dst && stream::pays(written, total);
+    let stream = args.src != args.dst && stream::pays_for_rows(written, total);
     // SAFETY: the caller's promise, and the sizes are as counted.
     unsafe { forward::<S, D, A>(isa, par, args, LOG, count, stream) }
 }

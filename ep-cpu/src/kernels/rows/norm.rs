@@ -82,7 +82,7 @@ unsafe fn run<S: Cell<A>, A: Compute, const CENTRE: bool>(
         return Ok(());
     }
     let bytes = count * size_of::<S>();
-    let stream = args.src != args.dst && stream::pays(bytes, bytes.saturating_mul(2));
+    let stream = args.src != args.dst && stream::pays_for_rows(bytes, bytes.saturating_mul(2));
     let shared = Shared::new(std::ptr::from_ref(args).cast_mut());
     for_ranges(par, rows, cols.saturating_mul(COST_BYTES), 1, |range| {
         // SAFETY: the caller's arguments, which live until this returns.

@@ -397,7 +397,7 @@ pub(crate) trait Single: Vector<Elem = f32> {
 /// The vectors of one level.
 pub(crate) trait Lanes: 'static {
     type F32: Single;
-    /// For functions that are used often, on many elements: as many vectors in step as keep the CPU busy while each
+    /// For functions that may, on many elements: as many vectors in step as keep the CPU busy while each
     /// instruction waits for the one before.
     type ManyF32: Single;
     type F64: Vector<Elem = f64>;
