@@ -3,6 +3,7 @@
 use ep_core::parallel::{Parallel, Task};
 use ep_core::{DType, Result};
 use half::{bf16, f16};
+use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,12 +41,29 @@ impl Parallel for Threads {
     }
 }
 
-/// Random numbers from a fresh seed, which a failing test's output should be reproduced with by its values.
+/// Set to a number, tests draw what they drew when they printed it.
+const SEED: &str = "EP_TEST_SEED";
+
+thread_local! {
+    /// The seed of this test, which has a thread of its own, and how many generators it has made. Printed once:
+    /// output is shown where a test fails.
+    static DRAWN: Cell<(u64, u64)> = Cell::new({
+        let fresh = || RandomState::new().build_hasher().finish();
+        let seed = std::env::var(SEED).map_or_else(|_| fresh(), |seed| seed.parse().expect(SEED));
+        println!("{SEED}={seed} repeats this test's random numbers");
+        (seed, 0)
+    });
+}
+
+/// Random numbers, other ones in each run and from each generator of a test.
 pub(crate) struct Rng(u64);
 
 impl Rng {
     pub(crate) fn new() -> Self {
-        Self(RandomState::new().build_hasher().finish() | 1)
+        let (seed, made) = DRAWN.get();
+        DRAWN.set((seed, made + 1));
+        let mut apart = Self(seed ^ made.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        Self(apart.next())
     }
 
     pub(crate) fn next(&mut self) -> u64 {
