@@ -7,7 +7,7 @@
 
 use super::exp::{Last, Shift};
 use super::vector::{Body, Compute, Vector, dispatch};
-use super::{LINE, Matrix, UNROLL, join, maximum, prefetch_line};
+use super::{ADDED, LINE, Matrix, UNROLL, join, maximum, prefetch_line};
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
@@ -21,9 +21,6 @@ use std::ptr;
 
 /// Elements of a block: two of them and more fit a first-level cache.
 const BLOCK: usize = 2048;
-
-/// Exponentials that a lane adds up one after the other: of equal ones each sum may be rounded the same way.
-const ADDED: usize = 32;
 
 /// How far below the largest element of a row a block may reach whose exponentials are kept, if its shift is not the row's:
 /// scaled, they and the results are normal numbers.

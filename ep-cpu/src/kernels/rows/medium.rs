@@ -10,7 +10,8 @@
 use super::exp::{Last, Shift};
 use super::vector::{MAX_LANES, Vector};
 use super::{
-    LINE, Matrix, Room, UNROLL, join, maximum, prefetch, prefetch_ahead, prefetch_line, prefetch_to_write,
+    ADDED, LINE, Matrix, Room, UNROLL, join, maximum, prefetch, prefetch_ahead, prefetch_line,
+    prefetch_to_write,
 };
 use crate::kernels::real::{Cell, Real};
 use half::bf16;
@@ -20,12 +21,8 @@ use std::f64::consts::LOG2_E;
 /// Bytes of a row, in the type computed in, up to which rows are done here.
 pub(super) const MEDIUM_BYTES: usize = 32 << 10;
 
-/// Elements added up before the sum moves on, which keeps its error below that of an exponential; a multiple of
-/// every unrolled vector.
-const BLOCK: usize = 512;
-
-/// As many where a row is near: two lanes add up as much there as four do, and their sums go to two totals in turn. So even of equal
-/// elements, whose sums are all rounded the same way, no more than 16 are added to one number.
+/// Elements of a row that is near that are added up before the sum moves on, to two vectors and then to two totals in turn:
+/// no more than [`ADDED`] to one number, of vectors of eight lanes or more.
 const NEAR_BLOCK: usize = 256;
 
 /// Rows of which one that is not near decides for those after it. Tasks begin at multiples of it, so that these are the
@@ -432,9 +429,9 @@ where
     let whole = cols - cols % step;
     // SAFETY: all is within the rows.
     unsafe {
-        for block in (0..whole).step_by(BLOCK) {
+        for block in (0..whole).step_by(ADDED * step) {
             let mut sum = [V::splat(V::Lane::ZERO); UNROLL];
-            for at in (block..whole.min(block + BLOCK)).step_by(step) {
+            for at in (block..whole.min(block + ADDED * step)).step_by(step) {
                 let mut x = [V::splat(V::Lane::ZERO); UNROLL];
                 for (i, x) in x.iter_mut().enumerate() {
                     let at = at + i * V::LANES;

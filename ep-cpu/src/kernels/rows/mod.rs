@@ -99,6 +99,8 @@ pub(super) const fn table<const LOG: bool>() -> [Row<RowsFn>; 16] {
 
 /// Vectors worked on at once, which hides the latency of additions.
 const UNROLL: usize = 4;
+/// Exponentials that a lane adds up one after the other: of equal ones each sum may be rounded the same way.
+const ADDED: usize = 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Bytes from an element to what is fetched into the second-level cache while rows are read from memory.

@@ -156,6 +156,12 @@ fn rising_celu<M: Math>(x: M::V, alpha: M::V) -> M::V {
     /// Of whose power `e^FAR` there still is a number.
     const FAR: f64 = 709.0;
     const POWER: f64 = 8.218407461554972e307;
+    /// Of an alpha below it, what is left of a division by it is no normal number, until both are multiplied.
+    const TINY: f64 = 1e-270;
+    const LARGER: f64 = (1u128 << 100) as f64;
+    let (given_x, given) = (x, alpha);
+    let larger = M::V::select(alpha.abs().lt(M::V::splat(TINY)), M::V::splat(LARGER), M::V::splat(1.0));
+    let (x, alpha) = (x * larger, alpha * larger);
     let quotient = x / alpha;
     let whole = quotient * alpha;
     let rest = ((x - whole) - quotient.product_error(alpha, whole)) / alpha;
@@ -166,10 +172,10 @@ fn rising_celu<M: Math>(x: M::V, alpha: M::V) -> M::V {
     let power = M::exp_m1(M::V::select(far, quotient - FAR, quotient));
     let finite = power.lt(M::V::splat(f64::INFINITY));
     let power = M::V::select(finite, (power + 1.0).mul_add(rest, power), power);
-    let result = M::V::select(far, (power + 1.0) * (alpha * POWER), power * alpha);
+    let result = M::V::select(far, (power + 1.0) * (given * POWER), power * given);
     // A quotient below the normal range has lost digits.
     let small = quotient.abs().lt(M::V::splat(1e-20));
-    M::V::select(small, M::V::select(usual, x, result), result)
+    M::V::select(small, M::V::select(usual, given_x, result), result)
 }
 
 /// `a` where `x` is above zero, else `b`.
