@@ -20,6 +20,10 @@ pub(crate) type UnaryBlock = unsafe fn(Isa, [f64; 2], *const u8, *mut u8, Run);
 /// Computes elements: `(isa, attributes, src0, src1, dst, how many)`. `dst` must overlap neither source.
 pub(crate) type BinaryBlock = unsafe fn(Isa, [f64; 2], *const u8, *const u8, *mut u8, Run);
 
+/// Computes elements of which a source is a single one: `(isa, attributes, sources, which, dst, how many)`. `dst` must
+/// overlap neither source.
+pub(crate) type RepeatBlock = unsafe fn(Isa, [f64; 2], [*const u8; 2], usize, *mut u8, usize);
+
 /// How many elements a block computes, and how it stores them.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
@@ -170,6 +174,8 @@ impl Compute<1> for UnaryCompute {
 #[derive(Clone, Copy)]
 pub(crate) struct Binary {
     pub(crate) block: BinaryBlock,
+    /// The same with a source of one element, where there is such a loop.
+    pub(crate) repeat: Option<RepeatBlock>,
     pub(crate) src_size: usize,
     pub(crate) dst_size: usize,
     pub(crate) cost: Cost,
@@ -326,7 +332,9 @@ unsafe fn compute_staged<C: Compute<N>, const N: usize>(
 ) {
     let mut stages = [const { Stage::new() }; N];
     let step = STAGE_BYTES / size;
-    for n in 0..N {
+    let scalar = operands.iter().position(|operand| matches!(operand, Held::Scalar(_)));
+    let one = scalar.filter(|_| compute.repeats());
+    for n in (0..N).filter(|&n| one != Some(n)) {
         if let Held::Scalar(source) = operands[n] {
             // SAFETY: the stage has room for a step and the slack.
             unsafe { splat(compute.isa(), size, source, step.min(count), stages[n].start()) };
@@ -345,12 +353,19 @@ unsafe fn compute_staged<C: Compute<N>, const N: usize>(
                         ptr::copy_nonoverlapping(source.add(start * size), stage, n * size);
                         stage
                     }
+                    Held::Scalar(source) if one == Some(k) => source,
                     Held::Scalar(_) => stages[k].start(),
                 };
             }
         }
+        let dst = dst.wrapping_add(start * compute.dst_size());
         // SAFETY: as above; what is the destination too is read from its copy.
-        unsafe { compute.compute(from, dst.add(start * compute.dst_size()), Run::cached(n)) };
+        unsafe {
+            match one {
+                Some(one) => compute.compute_repeated(from, one, dst, n),
+                None => compute.compute(from, dst, Run::cached(n)),
+            }
+        }
     }
 }
 
@@ -381,6 +396,18 @@ impl Compute<2> for BinaryCompute {
     unsafe fn compute(&self, [a, b]: [*const u8; 2], dst: *mut u8, run: Run) {
         // SAFETY: the caller's contract is that of a block.
         unsafe { (self.kernel.block)(self.isa, self.attr, a, b, dst, run) }
+    }
+
+    #[inline(always)]
+    fn repeats(&self) -> bool {
+        self.kernel.repeat.is_some()
+    }
+
+    #[inline(always)]
+    unsafe fn compute_repeated(&self, src: [*const u8; 2], one: usize, dst: *mut u8, n: usize) {
+        let repeat = self.kernel.repeat.expect("asked for only where it is");
+        // SAFETY: the caller's contract is that of a block.
+        unsafe { repeat(self.isa, self.attr, src, one, dst, n) }
     }
 }
 
@@ -582,6 +609,39 @@ mod tests {
                     let wrong =
                         (0..n).find(|&i| dst.written()[i].to_bits() != (of(0, i) - of(1, i)).to_bits());
                     assert_eq!(wrong, None, "{n} {in_place:?} {scalar:?} {isa}");
+                }
+            }
+        }
+    }
+
+    /// A row of one element beside each of many, on either side, where the other may be the destination.
+    #[test]
+    fn an_element_for_each_row() {
+        let op = binary::OPS.iter().position(|o| *o == "sub").unwrap();
+        let kernel = binary::lookup(op, DType::F32, DType::F32).unwrap();
+        for (rows, cols) in [(3, 127), (3, 128), (40, 777), (2, 9001), (300, 1001)] {
+            let (matrix, column) = (noise(rows * cols), noise(rows));
+            for (isa, which) in Isa::available().into_iter().flat_map(|isa| [(isa, 0), (isa, 1)]) {
+                for in_place in [false, true] {
+                    let mut dst = Guarded::from(&matrix);
+                    let many = if in_place { dst.ptr().cast_const() } else { matrix.as_ptr() }.cast();
+                    let shapes = [[rows as i64, cols as i64], [rows as i64, 1]];
+                    let args = BinaryArgs {
+                        src0_dims: &shapes[which],
+                        src1_dims: &shapes[1 - which],
+                        src0: if which == 0 { many } else { column.as_ptr().cast() },
+                        src1: if which == 0 { column.as_ptr().cast() } else { many },
+                        dst: dst.ptr().cast(),
+                        attr: [0.0; 2],
+                    };
+                    // SAFETY: all have the elements of their shapes.
+                    unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
+                    let want = |i: usize| {
+                        let (x, y) = (matrix[i], column[i / cols]);
+                        if which == 0 { x - y } else { y - x }
+                    };
+                    let wrong = (0..rows * cols).find(|&i| dst.written()[i].to_bits() != want(i).to_bits());
+                    assert_eq!(wrong, None, "{rows} {cols} {which} {in_place} {isa}");
                 }
             }
         }

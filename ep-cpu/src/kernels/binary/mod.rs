@@ -73,6 +73,7 @@ impl BinaryKernel {
     fn of<O: Op<S, D>, S: Storage, D: Storage>() -> BinaryKernel {
         BinaryKernel(Binary {
             block: block::<O, S, D>,
+            repeat: (O::VECTOR && streams::<S, D>()).then_some(repeat::<O, S, D>),
             src_size: size_of::<S>(),
             dst_size: size_of::<D>(),
             cost: O::COST,
@@ -83,6 +84,7 @@ impl BinaryKernel {
     fn formula<F: Formula<2>, S: Cell>() -> BinaryKernel {
         BinaryKernel(Binary {
             block: formula_block::<F, S>,
+            repeat: None,
             src_size: size_of::<S>(),
             dst_size: size_of::<S>(),
             cost: Cost::Elementary,
@@ -198,6 +200,65 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
     };
     let map = Map::<O, S, D> { src, dst, attr, ahead, op: PhantomData };
     if O::VECTOR { isa.dispatch(map) } else { map.run() }
+}
+
+/// With `SECOND` the second operand is `one`, else the first.
+struct Repeat<'a, O, S, D, const SECOND: bool> {
+    many: &'a [S],
+    one: &'a S,
+    dst: &'a mut [MaybeUninit<D>],
+    attr: [f64; 2],
+    op: PhantomData<O>,
+}
+
+impl<O: Op<S, D>, S: Storage, D: Storage, const SECOND: bool> Body for Repeat<'_, O, S, D, SECOND> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { many, one, dst, attr, .. } = self;
+        map_repeated::<O, S, D, SECOND>(many, one, dst, attr);
+    }
+}
+
+/// [`map`] of an operand and an element, for ops of which no result is lost.
+#[inline(always)]
+fn map_repeated<O: Op<S, D>, S: Storage, D: Storage, const SECOND: bool>(
+    many: &[S],
+    one: &S,
+    dst: &mut [MaybeUninit<D>],
+    attr: [f64; 2],
+) {
+    let n = dst.len();
+    let many = &many[..n];
+    let one = one.load();
+    for i in 0..n {
+        let [a, b] = if SECOND { [many[i].load(), one] } else { [one, many[i].load()] };
+        dst[i].write(D::store(O::apply(a, b, attr)));
+    }
+}
+
+/// # Safety
+/// As [`super::engine::RepeatBlock`], with aligned elements of `S` and `D`.
+unsafe fn repeat<O: Op<S, D>, S: Storage, D: Storage>(
+    isa: Isa,
+    attr: [f64; 2],
+    src: [*const u8; 2],
+    one: usize,
+    dst: *mut u8,
+    n: usize,
+) {
+    // SAFETY: valid elements by the caller's contract, `n` or one, which also excludes overlap with `dst`; every bit
+    // pattern is a valid `S`.
+    let (many, element, dst) = unsafe {
+        let many = slice::from_raw_parts(src[1 - one].cast::<S>(), n);
+        (many, &*src[one].cast::<S>(), slice::from_raw_parts_mut(dst.cast::<MaybeUninit<D>>(), n))
+    };
+    if one == 1 {
+        isa.dispatch(Repeat::<O, S, D, true> { many, one: element, dst, attr, op: PhantomData });
+    } else {
+        isa.dispatch(Repeat::<O, S, D, false> { many, one: element, dst, attr, op: PhantomData });
+    }
 }
 
 /// An [`Op`] on groups. None of those that f16 has loses a result.

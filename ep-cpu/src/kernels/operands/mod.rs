@@ -35,6 +35,20 @@ pub(crate) trait Compute<const N: usize>: Copy + Sync {
     /// `src` are readable and `dst` writable for the elements of `run`, and `dst` overlaps no source. Runs that go past
     /// the cache are as [`Run`] says.
     unsafe fn compute(&self, src: [*const u8; N], dst: *mut u8, run: Run);
+
+    /// Whether [`Self::compute_repeated`] is there. Else an element that repeats is repeated in memory.
+    fn repeats(&self) -> bool {
+        false
+    }
+
+    /// As [`Self::compute`] of `n` elements that stay in the cache, with a source `one` of a single element.
+    ///
+    /// # Safety
+    /// As there, but for that source. Only where computations [repeat](Self::repeats).
+    unsafe fn compute_repeated(&self, src: [*const u8; N], one: usize, dst: *mut u8, n: usize) {
+        let _ = (src, one, dst, n);
+        unreachable!("what does not repeat is asked to");
+    }
 }
 
 /// How an operand is read.
@@ -149,9 +163,10 @@ impl<'a, const N: usize> Operands<'a, N> {
         let direct = self.kinds.iter().all(|kind| matches!(kind, Kind::Dense | Kind::Cycle(_)));
         let dense = self.kinds.iter().all(|kind| *kind == Kind::Dense);
         let most = if direct { usize::MAX } else { staged };
-        let reader =
-            Reader { operands: *self, compute, dense, room, most, lane_bytes: staged * self.size + SLACK };
-        for n in 0..N {
+        let one = self.kinds.iter().position(|kind| *kind == Kind::Table(1)).filter(|_| compute.repeats());
+        let lane_bytes = staged * self.size + SLACK;
+        let reader = Reader { operands: *self, compute, dense, one, room, most, lane_bytes };
+        for n in (0..N).filter(|&n| one != Some(n)) {
             if let (Kind::Table(period), Some(plan)) = (self.kinds[n], self.plan) {
                 // SAFETY: the caller's promise; a table of a period and a block fits the buffer.
                 unsafe { reader.fill_table(plan, n, period, period + staged.min(count)) };
@@ -167,6 +182,8 @@ pub(crate) struct Reader<'a, C, const N: usize> {
     compute: C,
     /// Whether all operands are dense, so that there is nothing to prepare.
     dense: bool,
+    /// The operand that is a single element, if the computation repeats it.
+    one: Option<usize>,
     room: [*mut u8; N],
     /// The most elements of a call.
     most: usize,
@@ -239,9 +256,10 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
                 }
             }
             let mut from = [ptr::null(); N];
+            let mut one = self.one;
             if cursor.row.is_some() {
                 // SAFETY: `run` elements fit the stages.
-                run = unsafe { self.gather(cursor, run, &mut from) };
+                run = unsafe { self.gather(cursor, run, &mut from, &mut one) };
             }
             for i in 0..N {
                 // SAFETY: dense operands have elements wherever the output has; phases are below the period.
@@ -261,6 +279,7 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
                             cursor.phase[i] =
                                 if cursor.phase[i] + run == period { 0 } else { cursor.phase[i] + run };
                         }
+                        Kind::Table(_) if one == Some(i) => from[i] = src[i],
                         Kind::Table(period) => {
                             from[i] = self.room[i].add(cursor.phase[i] * size);
                             cursor.phase[i] = (cursor.phase[i] + run) % period;
@@ -269,8 +288,14 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
                     }
                 }
             }
-            // SAFETY: each operand has `run` elements, none within the output; the caller vouches for that.
-            unsafe { self.compute.compute(from, out.add(done * self.compute.dst_size()), Run::cached(run)) };
+            let out = out.wrapping_add(done * self.compute.dst_size());
+            // SAFETY: each operand has `run` elements, or is the one, none within the output; the caller vouches for that.
+            unsafe {
+                match one {
+                    Some(one) => self.compute.compute_repeated(from, one, out, run),
+                    None => self.compute.compute(from, out, Run::cached(run)),
+                }
+            }
             cursor.at += run;
             done += run;
         }
@@ -279,11 +304,17 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
 
 impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
     /// Makes the gathered operands of the next `run` elements readable and moves past them; fewer, up to the
-    /// end of a long row. Returns how many.
+    /// end of a long row. Returns how many. Of an operand that repeats one element only that is readable, if it is `one`.
     ///
     /// # Safety
     /// `run` elements are left, and fit the cursor's stages.
-    unsafe fn gather(&self, cursor: &mut Cursor<'_, N>, run: usize, from: &mut [*const u8; N]) -> usize {
+    unsafe fn gather(
+        &self,
+        cursor: &mut Cursor<'_, N>,
+        run: usize,
+        from: &mut [*const u8; N],
+        one: &mut Option<usize>,
+    ) -> usize {
         let Operands { plan, size, src, kinds } = self.operands;
         let (Some(plan), Some((odometer, col))) = (plan, &mut cursor.row) else { return run };
         let inner = plan.inner();
@@ -325,9 +356,13 @@ impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
                         from[n] = src[n].add((offset + *col) * size);
                         continue;
                     }
+                    let source = src[n].add(offset * size);
+                    if one.is_none() && self.compute.repeats() {
+                        (from[n], *one) = (source, Some(n));
+                        continue;
+                    }
                     from[n] = cursor.stage[n];
                     if cursor.held[n].0 != offset || cursor.held[n].1 < run {
-                        let source = src[n].add(offset * size);
                         splat(self.compute.isa(), size, source, run, cursor.stage[n]);
                         cursor.held[n] = (offset, run);
                     }
