@@ -73,7 +73,8 @@ impl BinaryKernel {
     fn of<O: Op<S, D>, S: Storage, D: Storage>() -> BinaryKernel {
         BinaryKernel(Binary {
             block: block::<O, S, D>,
-            repeat: (O::VECTOR && streams::<S, D>()).then_some(repeat::<O, S, D>),
+            // Not compiled where it is not used.
+            repeat: if const { O::VECTOR && streams::<S, D>() } { Some(repeat::<O, S, D>) } else { None },
             src_size: size_of::<S>(),
             dst_size: size_of::<D>(),
             cost: O::COST,

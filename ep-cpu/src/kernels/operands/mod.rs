@@ -160,10 +160,11 @@ impl<'a, const N: usize> Operands<'a, N> {
             from_fn(|n| first.wrapping_add(n).cast())
         };
         let staged = if streaming { MOST_STEP_BYTES } else { STAGE_BYTES } / self.size;
-        let direct = self.kinds.iter().all(|kind| matches!(kind, Kind::Dense | Kind::Cycle(_)));
-        let dense = self.kinds.iter().all(|kind| *kind == Kind::Dense);
-        let most = if direct { usize::MAX } else { staged };
+        // What is beside a single element is as long as the output.
         let one = self.kinds.iter().position(|kind| *kind == Kind::Table(1)).filter(|_| compute.repeats());
+        let is_direct = |n| one == Some(n) || matches!(self.kinds[n], Kind::Dense | Kind::Cycle(_));
+        let dense = self.kinds.iter().all(|kind| *kind == Kind::Dense);
+        let most = if (0..N).all(is_direct) { usize::MAX } else { staged };
         let lane_bytes = staged * self.size + SLACK;
         let reader = Reader { operands: *self, compute, dense, one, room, most, lane_bytes };
         for n in (0..N).filter(|&n| one != Some(n)) {
@@ -288,9 +289,9 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
                     }
                 }
             }
-            let out = out.wrapping_add(done * self.compute.dst_size());
             // SAFETY: each operand has `run` elements, or is the one, none within the output; the caller vouches for that.
             unsafe {
+                let out = out.add(done * self.compute.dst_size());
                 match one {
                     Some(one) => self.compute.compute_repeated(from, one, out, run),
                     None => self.compute.compute(from, out, Run::cached(run)),

@@ -22,9 +22,11 @@ impl Case {
     }
 
     /// One term may be larger than all others together: whatever is added to it, or joined with it, is rounded at its
-    /// size, by half of that distance. A row goes to sixteen lanes at least, a block of it at a time.
+    /// size, by half of that distance. A row goes to sixteen lanes at least, a block of it at a time; a column that is
+    /// apart to one.
     fn with_large_terms(self) -> Self {
-        let added = self.shape[1].min(backward::BLOCK).div_ceil(16) + 3;
+        let lanes = if self.shape[2] == 1 { 16 } else { 1 };
+        let added = self.shape[1].min(backward::BLOCK).div_ceil(lanes) + 3;
         Self { sum_slack: 4.0 + added as f64 / 2.0, ..self }
     }
 

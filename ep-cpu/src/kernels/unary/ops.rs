@@ -153,29 +153,35 @@ formulas! {
 /// quotient, and may be infinite where the product with alpha is not.
 #[inline(always)]
 fn rising_celu<M: Math>(x: M::V, alpha: M::V) -> M::V {
-    /// Of whose power `e^FAR` there still is a number.
+    /// Of whose power `e^FAR` there still is a number. A quotient of a finite result is below three of it.
     const FAR: f64 = 709.0;
     const POWER: f64 = 8.218407461554972e307;
-    /// Of an alpha below it, what is left of a division by it is no normal number, until both are multiplied.
-    const TINY: f64 = 1e-270;
-    const LARGER: f64 = (1u128 << 100) as f64;
-    let (given_x, given) = (x, alpha);
-    let larger = M::V::select(alpha.abs().lt(M::V::splat(TINY)), M::V::splat(LARGER), M::V::splat(1.0));
-    let (x, alpha) = (x * larger, alpha * larger);
-    let quotient = x / alpha;
-    let whole = quotient * alpha;
-    let rest = ((x - whole) - quotient.product_error(alpha, whole)) / alpha;
-    // Where the quotient is outside the range so is the result, or alpha is, and nothing is to be corrected.
-    let usual = rest.abs().lt(M::V::splat(1e-3));
-    let rest = M::V::select(usual, rest, M::V::splat(0.0));
-    let far = M::V::splat(FAR).lt(quotient);
-    let power = M::exp_m1(M::V::select(far, quotient - FAR, quotient));
-    let finite = power.lt(M::V::splat(f64::INFINITY));
+    /// Of an alpha below the one or above the other, what is left of a division by it is no normal number, or a part of the
+    /// product is none that is finite, until both are multiplied.
+    const USUAL: [f64; 2] = [1e-270, 1e270];
+    const FACTOR: f64 = (1u128 << 100) as f64;
+    let splat = M::V::splat;
+    let size = alpha.abs();
+    let factor = M::V::select(splat(USUAL[1]).lt(size), splat(1.0 / FACTOR), splat(1.0));
+    let factor = M::V::select(size.lt(splat(USUAL[0])), splat(FACTOR), factor);
+    let (near_x, near_alpha) = (x * factor, alpha * factor);
+    let quotient = near_x / near_alpha;
+    let whole = quotient * near_alpha;
+    let rest = ((near_x - whole) - quotient.product_error(near_alpha, whole)) / near_alpha;
+    // Where the quotient is outside the range so is the result, and nothing is to be corrected.
+    let usual = rest.abs().lt(splat(1e-3));
+    let rest = M::V::select(usual, rest, splat(0.0));
+    let (far, further) = (splat(FAR).lt(quotient), splat(2.0 * FAR).lt(quotient));
+    let less = M::V::select(further, splat(2.0 * FAR), M::V::select(far, splat(FAR), splat(0.0)));
+    let power = M::exp_m1(quotient - less);
+    let finite = power.lt(splat(f64::INFINITY));
     let power = M::V::select(finite, (power + 1.0).mul_add(rest, power), power);
-    let result = M::V::select(far, (power + 1.0) * (given * POWER), power * given);
+    let first = alpha * POWER;
+    let times = M::V::select(further, first * POWER, first);
+    let result = M::V::select(far, (power + 1.0) * times, power * alpha);
     // A quotient below the normal range has lost digits.
-    let small = quotient.abs().lt(M::V::splat(1e-20));
-    M::V::select(small, M::V::select(usual, given_x, result), result)
+    let small = quotient.abs().lt(splat(1e-20));
+    M::V::select(small, M::V::select(usual, x, result), result)
 }
 
 /// `a` where `x` is above zero, else `b`.

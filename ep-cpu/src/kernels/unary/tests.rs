@@ -554,7 +554,11 @@ fn celu_grows_accurately_where_alpha_is_below_zero() {
             DType::F32 => (f64::from(f32::MAX), 1.0),
             _ => (f64::MAX, 4.0),
         };
-        let extreme: &[f64] = if row.dst == DType::F64 { &[-2.3e-308, -1e300] } else { &[] };
+        let extreme: &[f64] = if row.dst == DType::F64 {
+            &[-2.3e-308, -1e-308, -1e-310, -5e-324, -1e300, -1.4e300, -1e301, -1e303]
+        } else {
+            &[]
+        };
         for &alpha in [-0.5, -1.0, -3.3, -1e4, -1e-6, -1e-30].iter().chain(extreme) {
             let exact = Unary::new("celu", row.src, row.dst, [alpha, 0.0]).unwrap();
             let last = f64::ln(most) - f64::ln(-alpha);
