@@ -6,7 +6,7 @@
 use super::exp::{Last, Shift};
 use super::strips::{STRIP_BYTES, with_scratch};
 use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
-use super::{EXP_BYTES, LINE, Matrix, UNROLL, lanes, prefetch_line};
+use super::{ADDED, EXP_BYTES, LINE, Matrix, UNROLL, lanes, prefetch_line};
 use crate::isa::Isa;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::Cell;
@@ -16,9 +16,6 @@ use ep_core::parallel::Parallel;
 
 /// The fewest elements of a matrix `[cols, inner]` for which what is done once for it does not weigh too much.
 const FEWEST: usize = 128;
-/// Rounds of the accumulators after which they move to f64.
-const ROUNDS: usize = 32;
-
 /// Whether matrices `[cols, inner]` are for [`run`].
 pub(super) fn suits<A>(cols: usize, inner: usize) -> bool {
     let fits = STRIP_BYTES / size_of::<A>();
@@ -187,9 +184,9 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Part<S, D, A> {
         let step = V::LANES % self.inner;
         let mut col = 0;
         let round = accumulators * V::LANES;
-        for block in (0..self.len).step_by(ROUNDS * round) {
+        for block in (0..self.len).step_by(ADDED * round) {
             let mut each = [V::splat(A::ZERO); MAX_LANES];
-            for first in (block..self.len.min(block + ROUNDS * round)).step_by(round) {
+            for first in (block..self.len.min(block + ADDED * round)).step_by(round) {
                 for (i, sum) in each[..accumulators].iter_mut().enumerate() {
                     let at = first + i * V::LANES;
                     // SAFETY: the row is as `run` says, and its exponentials have room for a vector more.

@@ -485,7 +485,7 @@ fn more_elements_than_an_address_space_are_an_error() {
 #[test]
 fn sums_of_equal_terms_are_as_right() {
     let mut rng = Rng::new();
-    // Of many columns the sums of blocks are as many equal terms again; columns that are apart are added up one by one.
+    // Of many columns the sums of blocks are as many equal terms again.
     let shapes = [(512, 1, 4.0), (2048, 1, 4.0), (2000, 3, 5.0), (8192, 1, 5.0), (30_000, 1, 5.0)];
     for (cols, inner, units) in shapes {
         let random = if cols == 512 { 300 } else { 30 };
