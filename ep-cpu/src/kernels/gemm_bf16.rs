@@ -186,7 +186,7 @@ mod pairs {
         const ZERO: f32 = 0.0;
         const ONE: f32 = 1.0;
 
-        fn limits(m: usize, total: usize, reads_a: bool) -> Limits {
+        fn limits(m: usize, total: usize, reads_a: bool, _: bool) -> Limits {
             let depth = match (m <= 64, reads_a) {
                 (true, _) => 256,
                 (false, true) => 2048,

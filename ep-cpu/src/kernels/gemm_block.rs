@@ -3,6 +3,7 @@
 //! A task computes a tile of `c`. For each range of the depth it packs a block of `b`, then goes through its rows of `a`
 //! a few at a time, packs these too, and multiplies the two. The block of `b` is sized to stay in second-level cache; where
 //! the inner loop asks for the next panel ahead of time it may be larger, so that `a` is packed for fewer blocks.
+//! Few rows of `a` are packed, and a large `b` is read where it is stored, as packing it would take as long as multiplying by it.
 //! A small `a` is read where it is stored; then the tiles of different tasks are columns, and none packs what another does.
 //! Where both factors are packed, `b` would be packed for each tile: large ones are packed by all tasks together before any
 //! multiplies by them. Small ones are not, as moving what another core has packed takes as long as packing it.
@@ -118,6 +119,8 @@ pub(super) struct Block<'a, E: Engine> {
     pub(super) b: Source<E::Number, E::Packed>,
     /// Whether what comes next, rows or a part of `c`, is worth asking for, because it is not in the core's own cache.
     pub(super) ahead: bool,
+    /// See [`Engine::few`]; then `a` is packed and `b` is not.
+    pub(super) few: bool,
     pub(super) out: Out<E::Sum>,
     /// The part of `c` to be finished too, where the engine does that and the block is as deep as the product.
     pub(super) part: Option<Part<'a, E::Number, E::Sum>>,
@@ -156,7 +159,7 @@ pub(super) trait Engine: Copy + Send + Sync {
     const ONE: Self::Sum;
 
     /// For `m` rows of `a` and sums over `total` products.
-    fn limits(m: usize, total: usize, reads_a: bool) -> Limits;
+    fn limits(m: usize, total: usize, reads_a: bool, few: bool) -> Limits;
     /// Elements of a packed block of at most [`Engine::ROWS`] rows.
     fn packed_a(depth: usize) -> usize;
     /// Elements of a packed block of `b`.
@@ -165,7 +168,12 @@ pub(super) trait Engine: Copy + Send + Sync {
     fn sums(cols: usize) -> (usize, usize);
     /// Whether `b` is better read where it is than packed, if `m` rows use it.
     fn reads_b(m: usize, n: usize, k: usize, rows_contiguous: bool) -> bool;
-    /// The same for `a`.
+    /// Whether a `b` that is read where it is is so large, and the rows of `a` so few, that these are packed and the rows of `b`
+    /// are asked for ahead of time.
+    fn few(_m: usize, _n: usize, _k: usize) -> bool {
+        false
+    }
+    /// As [`Engine::reads_b`] for `a`.
     fn reads_a(m: usize, n: usize, k: usize, rows_contiguous: bool) -> bool;
     /// The factors of the sums where they are in place.
     fn in_place(scalar: <Self::Number as Element>::Scalar) -> Self::Sum;
@@ -480,7 +488,8 @@ impl<E: Engine> Tiles<'_, E> {
                         };
                         let depth = depth.end - depth.start;
                         let (ahead, part) = (plan.ahead, at_once.then_some(part));
-                        let block = Block::<E> { rows: lines, cols, depth, a, b, ahead, out, part };
+                        let few = plan.few;
+                        let block = Block::<E> { rows: lines, cols, depth, a, b, ahead, few, out, part };
                         // SAFETY: both blocks are there; the sums have room, or are this task's part of `c`.
                         unsafe { E::multiply(&block) };
                     }

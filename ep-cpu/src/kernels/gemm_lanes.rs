@@ -80,6 +80,8 @@ pub(super) trait Lanes: Copy + Send + Sync + 'static {
     const DEPTH: usize;
     /// Bytes of second-level cache that can be expected.
     const CACHE: usize;
+    /// Rows of `a` up to which a large `b` is better read where it is than packed; half as many where its rows are pages apart.
+    const FEW_ROWS: usize;
     /// Bytes of rows of `a` up to which they are better read where they are than packed, however many columns there are.
     const NEAR_ROWS: usize;
 
@@ -229,6 +231,7 @@ macro_rules! portable {
             const PACKED: bool = false;
             const DEPTH: usize = 512;
             const CACHE: usize = 1 << 20;
+            const FEW_ROWS: usize = 0;
             const NEAR_ROWS: usize = 1 << 20;
 
             #[inline(always)]
@@ -353,6 +356,7 @@ mod x86 {
                 const PACKED: bool = true;
                 const DEPTH: usize = 256;
                 const CACHE: usize = 256 << 10;
+                const FEW_ROWS: usize = 0;
                 const NEAR_ROWS: usize = 16 << 10;
 
                 #[inline(always)]
@@ -493,6 +497,7 @@ mod x86 {
                 const PACKED: bool = true;
                 const DEPTH: usize = 512;
                 const CACHE: usize = 1 << 20;
+                const FEW_ROWS: usize = 64;
                 const NEAR_ROWS: usize = 1 << 20;
 
                 #[inline(always)]

@@ -3,6 +3,7 @@
 use crate::isa::Body;
 use crate::kernels::gemm_block::Out;
 use crate::kernels::gemm_lanes::{Lanes, Real};
+use crate::kernels::gemm_stored::{FewRows, StoredRows};
 use crate::kernels::raw::{prefetch, prefetch_l2};
 
 /// Depth from which asking for the sums ahead of time costs nothing to speak of.
@@ -39,18 +40,21 @@ pub(super) struct Micro<L: Lanes> {
     /// Lanes of the last vector of sums that exist.
     pub(super) last: usize,
     pub(super) out: Out<L::Real>,
-    /// Whether to ask for the rows of `a` of the next group, and for its sums.
+    /// Whether to ask for the rows of `a` of the next group, and for its sums, where the group's own would come too late.
     pub(super) ahead: bool,
     pub(super) ahead_sums: bool,
     /// Whether to ask for the panel of `b` behind this one, which is in no core's own cache.
     pub(super) ahead_panel: bool,
+    /// Whether `a` is packed, its last group filled up with zeros, and `b` large and read where it is stored.
+    pub(super) few: bool,
 }
 
 impl<L: Lanes> Micro<L> {
     /// With `CUT`, the last vector of `b` is read in part, which takes longer.
     ///
     /// # Safety
-    /// The CPU has the level; the factors are readable, and the sums readable and writable.
+    /// The CPU has the level; the factors are readable, with [`Micro::few`] as many numbers as [`Lanes::ROWS`] at each step of `a`, and
+    /// the sums readable and writable.
     #[inline(always)]
     pub(super) unsafe fn by_rows<const VECTORS: usize, const CUT: bool>(self) {
         // Stored factors may lie like this too, eight columns of a transposed one.
@@ -59,7 +63,17 @@ impl<L: Lanes> Micro<L> {
         // SAFETY: the caller's promise.
         unsafe {
             let whole = L::PACKED && self.rows == L::ROWS && VECTORS > 1 && !CUT;
-            if whole && L::ROWS == MANY && packed {
+            let by_eight = L::ROWS == MANY && self.rows == MANY && self.parts == 1 && self.a_step == 1;
+            if L::FEW_ROWS > 0 && self.few && !CUT {
+                match self.rows {
+                    1 => L::run(FewRows::<L, 1, VECTORS>(self)),
+                    2 => L::run(FewRows::<L, 2, VECTORS>(self)),
+                    3..=FEW => L::run(FewRows::<L, FEW, VECTORS>(self)),
+                    _ => L::run(FewRows::<L, MANY, VECTORS>(self)),
+                }
+            } else if by_eight && self.depth >= SHORT {
+                L::run(StoredRows::<L, VECTORS, CUT>(self));
+            } else if whole && L::ROWS == MANY && packed {
                 L::run(Whole::<L, MANY, VECTORS, true>(self));
             } else if whole && L::ROWS == FEW && packed {
                 L::run(Whole::<L, FEW, VECTORS, true>(self));
@@ -253,7 +267,7 @@ unsafe fn two_steps<L: Lanes, const M: usize, const VECTORS: usize>(
 /// The CPU has the level; `a` is readable at each offset, and the vectors of `b`, with `CUT` `last` lanes of
 /// the last one.
 #[inline(always)]
-unsafe fn step<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(
+pub(super) unsafe fn step<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(
     sums: &mut [[L::V; VECTORS]; M],
     a: *const L::Real,
     offsets: &[usize; M],
@@ -301,7 +315,7 @@ impl<L: Lanes> Micro<L> {
     /// # Safety
     /// As for [`Micro::by_rows`].
     #[inline(always)]
-    unsafe fn write<const M: usize, const VECTORS: usize>(
+    pub(super) unsafe fn write<const M: usize, const VECTORS: usize>(
         &self,
         sums: &[[L::V; VECTORS]; M],
         out: Out<L::Real>,

@@ -13,7 +13,7 @@ const PACK_AHEAD: usize = 8;
 
 impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
     /// For each group of rows that are multiplied together, their numbers at one place along the depth after those at the
-    /// place before.
+    /// place before. Rows that the last group lacks are zeros, which `gemm_stored`'s loops read.
     ///
     /// # Safety
     /// As for [`Engine::pack_a`](crate::kernels::gemm_block::Engine::pack_a).
@@ -21,6 +21,11 @@ impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
     pub(super) unsafe fn pack_left(slab: &Slab<'_, T>, out: *mut T::Real) {
         let depth = slab.depth.len();
         let whole = if T::PARTS == 1 { slab.lines - slab.lines % L::ROWS } else { 0 };
+        if !slab.lines.is_multiple_of(Self::MICRO) {
+            let last = slab.lines / Self::MICRO * L::ROWS * depth;
+            // SAFETY: the last group, for which there is room; zero is a number.
+            unsafe { out.add(last).write_bytes(0, L::ROWS * depth) };
+        }
         for Stretch { at, first, len } in slab.stretches() {
             let to = out.wrapping_add(first * L::ROWS);
             // Rows that are packed already, and how far along the depth.

@@ -22,7 +22,7 @@ const SHARED_TASKS: usize = if cfg!(test) { 2 } else { 64 };
 /// Bytes of operands that a core's own cache can be expected to hold.
 const NEAR: usize = 1 << 20;
 
-/// How deep, and how wide, a packed block of `b` is at most.
+/// How deep, and how wide, a packed block of `b` is at most, or a part of a large one that is read where it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) depth: usize,
@@ -52,6 +52,8 @@ pub(super) struct Plan {
     pub(super) packed: usize,
     pub(super) reads_a: bool,
     pub(super) reads_b: bool,
+    /// See [`Engine::few`].
+    pub(super) few: bool,
     /// Columns of `b` that all tasks pack together before they multiply by them; 0 where each packs its own.
     pub(super) shared: usize,
     /// See [`Block::ahead`](crate::kernels::gemm_block::Block::ahead).
@@ -91,13 +93,14 @@ impl Plan {
         let total = p.k.saturating_mul(count(p.inner));
         let stored = E::READS_STORED && p.inner.is_empty();
         let reads_b = stored && E::reads_b(p.m, p.n, p.k, p.b.cs == 1);
-        let reads_a = stored && E::reads_a(p.m, p.n, p.k, p.a.cs == 1);
-        let limits = E::limits(p.m, total, reads_a);
+        let few = reads_b && E::few(p.m, p.n, p.k);
+        let reads_a = stored && !few && E::reads_a(p.m, p.n, p.k, p.a.cs == 1);
+        let limits = E::limits(p.m, total, reads_a, few);
         let depth = evenly(total, limits.depth, DEPTH_UNIT);
         // Sums in `c` itself take no room, so that one thread need not pack `b` again for rows further down.
         let most = if E::IN_PLACE && threads == 1 { p.m } else { limits.rows };
         let mut rows = evenly(p.m, most, E::ROWS);
-        let mut cols = if reads_b { p.n } else { evenly(p.n, limits.cols, limits.unit) };
+        let mut cols = if reads_b && !few { p.n } else { evenly(p.n, limits.cols, limits.unit) };
         let mut packed = depth * evenly(parts(total, depth), limits.blocks, 1);
         let mut shared = 0;
         let shares = E::SHARES && threads > 1 && !reads_a && !reads_b;
@@ -134,7 +137,7 @@ impl Plan {
         let elements = [(p.m, total), (total, p.n), (p.m, p.n)].map(|(x, y)| x.saturating_mul(y));
         let each = elements.into_iter().fold(0, usize::saturating_add).saturating_mul(size_of::<E::Number>());
         let ahead = each.saturating_mul(count(p.outer)) > NEAR;
-        Plan { tile: (rows, cols), tiles, total, depth, packed, reads_a, reads_b, shared, ahead }
+        Plan { tile: (rows, cols), tiles, total, depth, packed, reads_a, reads_b, few, shared, ahead }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::kernels::gemm_block::{self as block, Block, Engine, Out, Part as Fini
 use crate::kernels::gemm_lanes::{Lanes, Part, Real};
 use crate::kernels::gemm_micro::{FAR, Micro};
 use crate::kernels::gemm_plan::Limits;
+use crate::kernels::gemm_stored::PAGE;
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use half::{bf16, f16};
@@ -189,6 +190,12 @@ impl<T: Number, L: Lanes<Real = T::Real>> Vectors<T, L> {
     pub(super) const MICRO: usize = L::ROWS / T::PARTS;
     /// Rows of a packed block of `a`, as reals, that take half of second-level cache: the panels of `b` pass through the rest.
     const HALF: usize = L::CACHE / 2 / (L::DEPTH * size_of::<T::Real>());
+
+    /// Whether a `b` stays in cache where it is.
+    #[inline(always)]
+    fn is_small(n: usize, k: usize) -> bool {
+        n.saturating_mul(k).saturating_mul(size_of::<T>()) <= 64 << 10
+    }
 }
 
 impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
@@ -204,9 +211,11 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     const ZERO: T::Real = T::Real::ZERO;
     const ONE: T::Real = T::Real::ONE;
 
-    fn limits(m: usize, _: usize, reads_a: bool) -> Limits {
+    fn limits(m: usize, _: usize, reads_a: bool, few: bool) -> Limits {
         let unit = WIDE * L::LANES / T::PARTS;
         let (depth, cols) = match (m <= 32, reads_a) {
+            // Nothing of `b` is packed, and the sums stay in second-level cache from block to block along the depth.
+            _ if few => (L::DEPTH, L::CACHE / 2 / size_of::<T::Real>() / m.max(1)),
             // Few uses: `b` is best read in long stretches.
             (true, _) => (128, 4096 / size_of::<T::Real>()),
             // Fewer and deeper blocks, as `a` is packed again for each in the same columns.
@@ -237,9 +246,20 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     }
 
     #[inline]
-    fn reads_b(_: usize, n: usize, k: usize, rows_contiguous: bool) -> bool {
+    fn reads_b(m: usize, n: usize, k: usize, rows_contiguous: bool) -> bool {
         let whole = L::MASKS || (n * T::PARTS).is_multiple_of(L::LANES);
-        rows_contiguous && whole && n.saturating_mul(k).saturating_mul(size_of::<T>()) <= 64 << 10
+        rows_contiguous && whole && (Self::is_small(n, k) || Self::few(m, n, k))
+    }
+
+    #[inline]
+    fn few(m: usize, n: usize, k: usize) -> bool {
+        if !T::IN_PLACE || m > L::FEW_ROWS || Self::is_small(n, k) {
+            return false;
+        }
+        // Many rows that are pages apart compete for the same lines of cache, from group to group of the rows of `a`.
+        let apart = k > 256 && n.saturating_mul(size_of::<T>()).is_multiple_of(PAGE);
+        // `a` is packed for several panels.
+        n > 2 * WIDE * L::LANES && m <= if apart { L::FEW_ROWS / 2 } else { L::FEW_ROWS }
     }
 
     #[inline]
@@ -326,6 +346,7 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
                     ahead: block.ahead && panel == 0 && matches!(block.a, Source::Stored { .. }),
                     ahead_sums: block.ahead && block.depth < FAR,
                     ahead_panel: far && panel + 1 < panels.panels,
+                    few: block.few,
                 };
                 match (end - start, cut) {
                     (1, false) => micro.by_rows::<1, false>(),

@@ -49,6 +49,7 @@ impl<E: Engine> Body for Small<'_, E> {
             a: Source::Stored { at: p.a.at.get(), line: p.a.rs, step: p.a.cs },
             b: Source::Stored { at: p.b.at.get(), line: p.b.cs, step: p.b.rs },
             ahead: false,
+            few: false,
             out: Out { at: p.c.get().cast(), stride: p.c_rs, alpha: self.alpha, beta: self.beta },
             part: None,
         };

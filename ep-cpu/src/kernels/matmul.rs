@@ -427,6 +427,56 @@ mod tests {
         }
     }
 
+    /// Few rows, in groups of all sizes, by a large `b` that some levels read where it is: panels of all widths, fewer rows than
+    /// are asked for ahead, several blocks along the depth, rows of `b` that are pages apart.
+    #[test]
+    fn few_rows_by_a_large_b() {
+        let mut rng = Rng::new();
+        let some = |&m: &usize| (DType::F32, (m, 131, 130));
+        let by_rows = [2, 3, 4, 5, 6, 7, 8, 9, 23, 64, 65].iter().map(some);
+        let others = [
+            (DType::F32, (13, 97, 530)),
+            (DType::F32, (2, 3300, 6)),
+            // Cut in columns by threads; several blocks along the depth of rows that are pages apart.
+            (DType::F32, (33, 530, 130)),
+            (DType::F32, (9, 1024, 530)),
+            (DType::F32, (4, 1100, 33)),
+            (DType::F32, (3, 1024, 20)),
+            (DType::F32, (34, 1024, 17)),
+            (DType::F32, (35, 1024, 257)),
+            (DType::F64, (9, 67, 130)),
+            (DType::F64, (10, 67, 130)),
+            (DType::F64, (6, 67, 130)),
+            (DType::F64, (19, 52, 530)),
+            // One panel only, and one `b` that is small: not for these loops.
+            (DType::F64, (19, 24, 530)),
+            (DType::F32, (40, 128, 128)),
+            (DType::F64, (12, 512, 18)),
+        ];
+        for (dtype, sizes) in by_rows.chain(others) {
+            for trans in [0, 1] {
+                let mut case = Case::random(dtype, 1, sizes, trans, &mut rng);
+                case.check();
+                (case.alpha, case.beta) = scalars(dtype)[0];
+                case.check();
+            }
+        }
+    }
+
+    /// Many rows by a `b` of few columns, which stays in cache: both where they are stored.
+    #[test]
+    fn many_rows_by_few_columns() {
+        let mut rng = Rng::new();
+        for dtype in [DType::F32, DType::F64] {
+            for sizes in [(70, 1, 40), (73, 5, 25), (72, 8, 24), (150, 16, 33), (69, 17, 70), (80, 47, 131)] {
+                let mut case = Case::random(dtype, 1, sizes, 0, &mut rng);
+                case.check();
+                (case.alpha, case.beta) = scalars(dtype)[0];
+                case.check();
+            }
+        }
+    }
+
     /// One row of a factor is more than a task is given at a time.
     #[test]
     fn vectors_longer_than_the_grain() {

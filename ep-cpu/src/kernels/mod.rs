@@ -35,6 +35,7 @@ mod gemm_plan;
 mod gemm_room;
 mod gemm_simd;
 mod gemm_small;
+mod gemm_stored;
 mod gemv;
 mod grouped;
 mod groups;

@@ -113,6 +113,22 @@ pub(crate) fn prefetch_l2<T>(at: *const T) {
     let _ = at;
 }
 
+/// The same address, with the same provenance, of which compilers do not know where it comes from: what is added to it is added
+/// where it is used. The template is a comment because operands have to appear in it.
+#[inline(always)]
+pub(crate) fn opaque<T>(mut at: *const T) -> *const T {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: there are no instructions.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(reg) at, options(pure, nomem, nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        at = std::hint::black_box(at);
+    }
+    at
+}
+
 /// Asks for the cache line at an address, which need not be valid, to be written.
 #[inline(always)]
 pub(crate) fn prefetch_to_write<T>(at: *mut T) {
