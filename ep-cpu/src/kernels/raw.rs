@@ -116,6 +116,10 @@ pub(crate) fn prefetch_l2<T>(at: *const T) {
 /// The same address, with the same provenance, of which compilers do not know where it comes from: what is added to it is added
 /// where it is used. The template is a comment because operands have to appear in it.
 #[inline(always)]
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(clippy::pointers_in_nomem_asm_block, reason = "what it points to is not looked at")
+)]
 pub(crate) fn opaque<T>(mut at: *const T) -> *const T {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: there are no instructions.
