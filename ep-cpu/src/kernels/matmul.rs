@@ -388,9 +388,9 @@ mod tests {
             // Several groups of rows on tiles, each finished after the next is begun.
             (DType::BF16, 1, (67, 37, 530), 0),
             (DType::BF16, 1, (67, 37, 530), 1),
-            // A packed `b` that second-level cache does not hold, and an odd depth.
-            (DType::F32, 1, (45, 600, 511), 1),
-            (DType::F64, 1, (41, 300, 511), 1),
+            // A packed `b` that second-level cache does not hold, for more rows than read it where it is, and an odd depth.
+            (DType::F32, 1, (67, 600, 511), 1),
+            (DType::F64, 1, (66, 300, 511), 1),
             (DType::COMPLEX64, 1, (35, 260, 511), 1),
             // Stored as if packed.
             (DType::F32, 1, (8, 70, 130), 1),
