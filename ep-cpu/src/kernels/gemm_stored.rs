@@ -142,7 +142,8 @@ impl<L: Lanes, const VECTORS: usize, const CUT: bool> StoredRows<L, VECTORS, CUT
     }
 }
 
-/// One step along the depth.
+/// One step along the depth. As two calls of [`step`], of four rows each, it kept three vectors of sums in memory and took twice as
+/// long.
 ///
 /// # Safety
 /// The CPU has the level; a number is readable at each of four distances from both places, and the vectors of `b`, with `CUT`

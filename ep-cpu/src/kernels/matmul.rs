@@ -217,6 +217,13 @@ mod tests {
             }
         }
 
+        /// [`Case::check`] as it is, and with factors of both the product and the old result.
+        fn check_scaled_too(mut self) {
+            self.check();
+            (self.alpha, self.beta) = scalars(self.dtype)[0];
+            self.check();
+        }
+
         fn integers(&self) -> Vec<u8> {
             let size = self.dtype.size().unwrap();
             let widen = |bytes: &[u8]| -> Vec<i64> {
@@ -420,10 +427,7 @@ mod tests {
             (DType::F64, 1, (40, 24, 900), 2),
             (DType::COMPLEX64, 1, (70, 31, 300), 0),
         ] {
-            let mut case = Case::random(dtype, batch, sizes, trans, &mut rng);
-            case.check();
-            (case.alpha, case.beta) = scalars(dtype)[0];
-            case.check();
+            Case::random(dtype, batch, sizes, trans, &mut rng).check_scaled_too();
         }
     }
 
@@ -455,10 +459,7 @@ mod tests {
         ];
         for (dtype, sizes) in by_rows.chain(others) {
             for trans in [0, 1] {
-                let mut case = Case::random(dtype, 1, sizes, trans, &mut rng);
-                case.check();
-                (case.alpha, case.beta) = scalars(dtype)[0];
-                case.check();
+                Case::random(dtype, 1, sizes, trans, &mut rng).check_scaled_too();
             }
         }
     }
@@ -469,10 +470,7 @@ mod tests {
         let mut rng = Rng::new();
         for dtype in [DType::F32, DType::F64] {
             for sizes in [(70, 1, 40), (73, 5, 25), (72, 8, 24), (150, 16, 33), (69, 17, 70), (80, 47, 131)] {
-                let mut case = Case::random(dtype, 1, sizes, 0, &mut rng);
-                case.check();
-                (case.alpha, case.beta) = scalars(dtype)[0];
-                case.check();
+                Case::random(dtype, 1, sizes, 0, &mut rng).check_scaled_too();
             }
         }
     }
