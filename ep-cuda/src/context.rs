@@ -6,7 +6,7 @@ use crate::device::Properties;
 use crate::driver::{AccessDesc, CuContext, CuDevice, CuEvent, CuResult, CuStream, Driver, Failed, Location};
 use crate::given;
 use crate::kernel::Modules;
-use crate::memory::Pool;
+use crate::memory::{Limits, Pool};
 use crate::pending::Pending;
 use crate::refusal::Refusals;
 use ep_core::{Code, Error, Result};
@@ -22,6 +22,8 @@ pub struct Context {
     raw: CuContext,
     /// Whether it is the primary one, which is released.
     primary: bool,
+    /// Whether it stays current on a thread that had none.
+    stays: bool,
     space: String,
     overlaps: bool,
     /// Whether an error has made it useless.
@@ -72,6 +74,17 @@ impl Fleet {
     }
 }
 
+/// What the options say about contexts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Habits {
+    /// How much memory is handed out and kept.
+    pub(crate) limits: Limits,
+    /// Whether launches may overlap, where the device can.
+    pub(crate) may_overlap: bool,
+    /// Whether the primary context may stay current on a thread that had none.
+    pub(crate) may_stay: bool,
+}
+
 /// Idle events that are kept for reuse at most.
 const MAX_IDLE_EVENTS: usize = 1024;
 
@@ -81,8 +94,7 @@ impl Context {
         driver: &Arc<Driver>,
         (device, given): (CuDevice, Option<CuContext>),
         properties: &Properties,
-        limits: crate::memory::Limits,
-        may_overlap: bool,
+        habits: Habits,
         fleet: &Fleet,
     ) -> Result<Arc<Context>> {
         let mut raw = CuContext::NULL;
@@ -100,12 +112,13 @@ impl Context {
             device,
             raw,
             primary: given.is_none(),
+            stays: given.is_none() && habits.may_stay,
             space: crate::space::device(&properties.uuid),
-            overlaps: may_overlap && can_overlap(driver.version(), properties.arch),
+            overlaps: habits.may_overlap && can_overlap(driver.version(), properties.arch),
             lost: AtomicBool::new(false),
             events: Mutex::default(),
             modules: Modules::default(),
-            pool: Pool::new(limits),
+            pool: Pool::new(habits.limits),
             refusals: Refusals::default(),
             pending: Pending::default(),
         };
@@ -170,7 +183,9 @@ impl Context {
         &self.pending
     }
 
-    /// Makes it current on this thread until the result is dropped, which puts back what was current before.
+    /// Makes it current on this thread until the result is dropped, which puts back what was current before: another
+    /// context, and none too unless the process has no other device whose context a thread could want
+    /// ([`Settings::leave_current`](crate::settings::Settings::leave_current)).
     ///
     /// # Errors
     /// The driver's.
@@ -185,7 +200,23 @@ impl Context {
             }
             self.driver.cuCtxSetCurrent(self.raw).map_err(|e| self.error(e))?;
         }
-        Ok(Entered { context: self, before: Some(before) })
+        let stays = self.stays && before == CuContext::NULL;
+        Ok(Entered { context: self, before: (!stays).then_some(before) })
+    }
+
+    /// Has none current on this thread, where it is this one and nobody has it retained any more: calls would be told that it
+    /// is destroyed.
+    fn leave(&self) -> std::result::Result<(), Failed> {
+        let (mut current, mut flags, mut active) = (CuContext::NULL, 0, 0);
+        // SAFETY: valid out-pointers and an ordinal of this driver.
+        unsafe {
+            self.driver.cuCtxGetCurrent(&mut current)?;
+            if current != self.raw {
+                return Ok(());
+            }
+            self.driver.cuDevicePrimaryCtxGetState(self.device, &mut flags, &mut active)?;
+            if active == 0 { self.driver.cuCtxSetCurrent(CuContext::NULL) } else { Ok(()) }
+        }
     }
 
     /// An error of a call on this context. One after which nothing works is remembered, and names the work that may have
@@ -343,6 +374,9 @@ impl Drop for Context {
         }
         // SAFETY: retained once in `open`; every object in it holds an Arc of this.
         self.log("releasing a context", unsafe { self.driver.cuDevicePrimaryCtxRelease(self.device) });
+        if self.stays {
+            self.log("leaving a context", self.leave());
+        }
     }
 }
 
@@ -372,7 +406,7 @@ fn check_owner(driver: &Driver, device: CuDevice, raw: CuContext) -> Result<()> 
     if owner == device { Ok(()) } else { Err(given::of_another(raw, owner, device)) }
 }
 
-/// While it lives, a context is current on this thread.
+/// While it lives, a context is current on this thread; afterwards what was before, where that has to be put back.
 pub struct Entered<'a> {
     context: &'a Context,
     before: Option<CuContext>,

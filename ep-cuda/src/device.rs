@@ -1,13 +1,13 @@
 //! A GPU.
 
 use crate::compiler::{Arch, Compiler};
-use crate::context::{Context, Fleet};
+use crate::context::{Context, Fleet, Habits};
 use crate::cublaslt::{CublasLt, Handle};
 use crate::driver::{CuContext, CuDevice, Driver, constant};
 use crate::event::CudaEvent;
 use crate::given;
 use crate::kernel::Loader;
-use crate::memory::{CudaAllocator, Limits};
+use crate::memory::CudaAllocator;
 use crate::ops::softmax::Strategy;
 use crate::space::{self, KIND};
 use crate::stream::CudaStream;
@@ -102,9 +102,8 @@ pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
     pub(crate) compiler: Arc<Compiler>,
     pub(crate) fleet: Arc<Fleet>,
-    pub(crate) limits: Limits,
+    pub(crate) habits: Habits,
     pub(crate) sync_launches: bool,
-    pub(crate) overlap_launches: bool,
     pub(crate) softmax: Option<Strategy>,
     pub(crate) matmul: Products,
     /// Memory spaces of all devices of the driver with their numbers.
@@ -173,9 +172,9 @@ impl CudaDevice {
     /// `InvalidArgument` for a context of another device; the driver's. A later call tries again.
     pub fn context(&self) -> Result<&Arc<Context>> {
         self.context.get_or_try_init(|| {
-            let Shared { driver, fleet, limits, overlap_launches, .. } = &*self.shared;
+            let Shared { driver, fleet, habits, .. } = &*self.shared;
             let place = (self.ordinal, self.given);
-            Context::open(driver, place, &self.properties, *limits, *overlap_launches, fleet)
+            Context::open(driver, place, &self.properties, *habits, fleet)
                 .map_err(|e| e.context(format!("device {} ({})", self.ordinal, self.properties.name)))
         })
     }

@@ -2,6 +2,7 @@
 
 use crate::cache::Cache;
 use crate::compiler::{Arch, Compiler};
+use crate::context::Habits;
 use crate::device::{CudaDevice, Products, Properties, Shared};
 use crate::driver::{CuContext, CuDevice, Driver};
 use crate::given;
@@ -116,9 +117,12 @@ impl Devices {
             driver: Arc::new(driver),
             compiler: compiler.clone(),
             fleet: Arc::default(),
-            limits: settings.limits,
+            habits: Habits {
+                limits: settings.limits,
+                may_overlap: settings.overlap_launches,
+                may_stay: settings.leave_current && found.len() == 1,
+            },
             sync_launches: settings.sync_launches,
-            overlap_launches: settings.overlap_launches,
             softmax: settings.softmax,
             matmul: Products {
                 tf32: settings.tf32,

@@ -18,6 +18,7 @@ pub use crate::given::Contexts;
 /// | `cache_bytes` | all | bytes of freed memory that the pool of each device keeps for reuse at most |
 /// | `sync_launches` | `false` | waits for each launch, so that an error names the one that caused it |
 /// | `overlap_launches` | `true` | brings the blocks of a launch to the device while the launch before it ends, where both are able: compute capability 9.0 or later, CUDA 12.3 |
+/// | `leave_current` | `true` | leaves the primary context current on a thread that had none, where the driver shows one device |
 /// | `softmax` | by width | strategy of the softmax family, where it has room: `warp`, `block`, `cluster`, `shared`, `wide` |
 /// | `tf32` | `false` | matrix products of f32 may round their factors to TF32, which is faster |
 /// | `cache` | [`FOLDER_ENV`](crate::cache::FOLDER_ENV), else the user's cache folder | folder of compiled kernels, or `off` |
@@ -37,6 +38,8 @@ pub struct Settings {
     pub sync_launches: bool,
     /// `overlap_launches`
     pub overlap_launches: bool,
+    /// `leave_current`
+    pub leave_current: bool,
     /// `softmax`
     pub softmax: Option<Strategy>,
     /// `tf32`
@@ -61,6 +64,7 @@ impl Default for Settings {
             limits: Limits::default(),
             sync_launches: false,
             overlap_launches: true,
+            leave_current: true,
             softmax: None,
             tf32: false,
             cache: None,
@@ -85,6 +89,7 @@ impl Settings {
             "cache_bytes",
             "sync_launches",
             "overlap_launches",
+            "leave_current",
             "softmax",
             "tf32",
             "cache",
@@ -104,6 +109,7 @@ impl Settings {
             },
             sync_launches: options.parse("sync_launches", false)?,
             overlap_launches: options.parse("overlap_launches", true)?,
+            leave_current: options.parse("leave_current", true)?,
             softmax: softmax.map_err(|e: Error| e.context("option `softmax`"))?,
             tf32: options.parse("tf32", false)?,
             cache: text("cache"),

@@ -10,6 +10,7 @@ use ep_cuda::provider::CudaProvider;
 use ep_cuda::settings::{Contexts, Settings};
 use ep_registry::{Event, Runtime};
 use rig::{Rig, Setup, adopt, stream};
+use std::sync::mpsc::channel;
 
 /// A provider whose devices work in these contexts; 0: the primary one.
 fn provider(rig: &Rig, contexts: &[u64]) -> Result<CudaProvider> {
@@ -153,6 +154,91 @@ fn the_current_context_is_that_of_the_thread_that_makes_the_provider() {
     drop(provider);
     rig.fake.end_context(theirs);
     rig.assert_clean();
+}
+
+/// What is current on a new thread after work there, while the host still has its objects.
+fn left_behind(rig: &Rig, runtime: &Runtime, before: u64) -> u64 {
+    let new = || {
+        rig.fake.make_current(before);
+        work(runtime).unwrap();
+        rig.fake.current()
+    };
+    std::thread::scope(|scope| scope.spawn(new).join().unwrap())
+}
+
+const PRIMARY: u64 = 0x100;
+
+#[test]
+fn the_context_of_the_only_device_stays_on_threads_that_had_none() {
+    let rig = Rig::new(Setup::default());
+    let theirs = rig.fake.make_context(0);
+    {
+        let runtime = rig.runtime(&[]);
+        assert_eq!(rig.fake.current(), 0, "a host that is made needs none");
+        work(&runtime).unwrap();
+        assert_eq!((rig.fake.current(), left_behind(&rig, &runtime, 0)), (PRIMARY, PRIMARY));
+        assert_eq!(left_behind(&rig, &runtime, theirs), theirs, "another one is put back");
+    }
+    assert_eq!(rig.fake.current(), 0, "it is gone, and so not current on the thread that ended it");
+    let off = rig.runtime(&[("leave_current", "false")]);
+    assert_eq!(left_behind(&rig, &off, 0), 0);
+    assert_eq!(left_behind(&rig, &runtime_in(&rig, theirs), 0), 0, "one of the host is the host's to leave");
+    drop(off);
+    rig.fake.end_context(theirs);
+    rig.assert_clean();
+}
+
+#[test]
+fn of_several_devices_none_stays() {
+    let rig = Rig::new(Setup { devices: 2, ..Setup::default() });
+    for visible in ["0,1", "1"] {
+        let runtime = rig.runtime(&[("visible", visible)]);
+        assert_eq!(
+            left_behind(&rig, &runtime, 0),
+            0,
+            "the CUDA runtime would take it for the thread's choice"
+        );
+    }
+    rig.assert_clean();
+}
+
+#[test]
+fn a_context_that_others_retain_stays_when_the_provider_ends() {
+    let rig = Rig::new(Setup::default());
+    let other = rig.device();
+    let retained = other.context().unwrap().raw().raw();
+    let runtime = rig.runtime(&[]);
+    work(&runtime).unwrap();
+    drop(runtime);
+    assert_eq!((rig.fake.current(), retained), (PRIMARY, PRIMARY));
+    drop(other);
+    assert_eq!(rig.fake.current(), 0);
+    rig.assert_clean();
+}
+
+/// A thread on which a context is current that another thread has ended since.
+#[test]
+fn a_thread_whose_context_has_ended_works_in_the_next_one() {
+    let rig = Rig::new(Setup::default());
+    let ((send, take), (give_back, receive)) = (channel::<Runtime>(), channel());
+    std::thread::scope(|scope| {
+        let rig = &rig;
+        scope.spawn(move || {
+            for runtime in take {
+                let before = rig.fake.current();
+                work(&runtime).unwrap();
+                give_back.send((before, rig.fake.current(), runtime)).unwrap();
+            }
+        });
+        for expected in [(0, PRIMARY), (PRIMARY, PRIMARY)] {
+            send.send(rig.runtime(&[])).unwrap();
+            let (before, after, runtime) = receive.recv().unwrap();
+            assert_eq!((before, after), expected);
+            drop(runtime);
+            rig.assert_clean();
+        }
+        drop(send);
+    });
 }
 
 /// The driver would follow it.

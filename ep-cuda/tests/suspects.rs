@@ -195,7 +195,8 @@ fn whoever_finds_a_lost_device_says_so() {
         ("cuCtxSetCurrent(0x100", "the work pending on stream ", |device, _| device.create_event().map(drop)),
     ];
     for (call, words, find) in finders {
-        let rig = Rig::new(Setup::default());
+        // Of two devices none stays current, so that each call enters its context.
+        let rig = Rig::new(Setup { devices: 2, ..Setup::default() });
         let bench = Bench::new(rig.device());
         let queue = stream(&bench.device);
         rig.fake.fail(0, 0);
@@ -305,7 +306,8 @@ fn with_answer(work: impl FnOnce() + Send + 'static, answer: impl Fn() + Send + 
 /// Asking for shared memory fails when the context is left, which is told: whoever hears it may ask too.
 #[test]
 fn messages_come_when_no_lock_of_kernels_is_held() {
-    let rig = Rig::new(Setup::default());
+    // Of two devices none stays current, so that the context is left.
+    let rig = Rig::new(Setup { devices: 2, ..Setup::default() });
     let device = rig.device();
     let function = rig.function(&device);
     rig.fake.fail(0, 0);

@@ -90,6 +90,11 @@ extern "C" fn fakecuda_make_current(handle: u64) -> i32 {
     0
 }
 
+#[unsafe(no_mangle)]
+extern "C" fn fakecuda_current() -> u64 {
+    CURRENT.get()
+}
+
 /// Copies a text to `out` and returns its length; with no room, only that.
 fn text(text: &str, out: *mut u8, capacity: usize) -> usize {
     if text.len() <= capacity {
@@ -187,6 +192,11 @@ impl Fake {
     /// Makes a context current on this thread, as `cuCtxSetCurrent` of another library does; 0: none.
     pub fn make_current(&self, handle: u64) {
         self.symbol::<extern "C" fn(u64) -> i32>("fakecuda_make_current")(handle);
+    }
+
+    /// The context that is current on this thread; 0: none.
+    pub fn current(&self) -> u64 {
+        self.symbol::<extern "C" fn() -> u64>("fakecuda_current")()
     }
 
     /// Ends such a context, as `cuCtxDestroy` does.

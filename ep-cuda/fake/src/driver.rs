@@ -35,8 +35,8 @@ pub(crate) fn call(
         let mut early = None;
         if needs != Needs::Nothing && !w.initialized {
             early = Some(NOT_INITIALIZED);
-        } else if needs == Needs::Context && w.current().is_err() {
-            early = Some(INVALID_CONTEXT);
+        } else if needs == Needs::Context {
+            early = w.current().err();
         }
         // What a lost context allows: to leave it, and to give back what is in it.
         let harmless = ["cuCtxGetCurrent", "cuCtxSetCurrent"].contains(&name);
@@ -88,6 +88,7 @@ fn find(name: &str) -> *const c_void {
         "cuDeviceCanAccessPeer" => devices::can_access_peer as *const c_void,
         "cuDevicePrimaryCtxRetain" => devices::retain as *const c_void,
         "cuDevicePrimaryCtxRelease" => devices::release as *const c_void,
+        "cuDevicePrimaryCtxGetState" => devices::primary_state as *const c_void,
         "cuCtxSetCurrent" => devices::set_current as *const c_void,
         "cuCtxGetCurrent" => devices::get_current as *const c_void,
         "cuCtxGetDevice" => devices::context_device as *const c_void,

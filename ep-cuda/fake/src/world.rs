@@ -22,6 +22,7 @@ pub(crate) const NOT_FOUND: i32 = 500;
 pub(crate) const NOT_READY: i32 = 600;
 pub(crate) const PEER_ACCESS_UNSUPPORTED: i32 = 217;
 pub(crate) const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
+pub(crate) const CONTEXT_IS_DESTROYED: i32 = 709;
 pub(crate) const NOT_SUPPORTED: i32 = 801;
 pub(crate) const ILLEGAL_STATE: i32 = 401;
 pub(crate) const GRAPH_EXEC_UPDATE_FAILURE: i32 = 910;
@@ -266,10 +267,13 @@ impl World {
         counts.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n} {what}")).collect()
     }
 
-    /// The current context.
+    /// The current context, which may have been destroyed since.
     pub(crate) fn current(&self) -> Outcome<u64> {
-        let context = CURRENT.get();
-        if self.contexts.contains_key(&context) { Ok(context) } else { Err(INVALID_CONTEXT) }
+        match CURRENT.get() {
+            0 => Err(INVALID_CONTEXT),
+            context if self.contexts.contains_key(&context) => Ok(context),
+            _ => Err(CONTEXT_IS_DESTROYED),
+        }
     }
 
     /// The error of a context that is lost.

@@ -293,6 +293,7 @@ functions! {
     cuDeviceCanAccessPeer @ 4000 (out: *mut i32, device: CuDevice, peer: CuDevice);
     cuDevicePrimaryCtxRetain @ 7000 (out: *mut CuContext, device: CuDevice);
     cuDevicePrimaryCtxRelease @ 11000 (device: CuDevice);
+    cuDevicePrimaryCtxGetState @ 7000 (device: CuDevice, flags: *mut u32, active: *mut i32);
 
     cuCtxSetCurrent @ 4000 (context: CuContext);
     cuCtxGetCurrent @ 4000 (out: *mut CuContext);

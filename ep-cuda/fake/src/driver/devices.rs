@@ -42,6 +42,7 @@ fn words(result: i32) -> Option<[&'static CStr; 2]> {
         400 => [c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"],
         600 => [c"CUDA_ERROR_NOT_READY", c"device not ready"],
         700 => [c"CUDA_ERROR_ILLEGAL_ADDRESS", c"an illegal memory access was encountered"],
+        709 => [c"CUDA_ERROR_CONTEXT_IS_DESTROYED", c"context is destroyed"],
         719 => [c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"],
         900 => {
             [c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"operation not permitted when stream is capturing"]
@@ -173,6 +174,14 @@ pub(super) extern "C" fn release(ordinal: i32) -> i32 {
             w.peers.retain(|(a, b)| *a != handle && *b != handle);
         }
         Ok(())
+    })
+}
+
+pub(super) extern "C" fn primary_state(ordinal: i32, flags: *mut u32, active: *mut i32) -> i32 {
+    call("cuDevicePrimaryCtxGetState", ordinal, Needs::Driver, |w| {
+        device(w, ordinal)?;
+        give(flags, 0)?;
+        give(active, i32::from(w.contexts.contains_key(&context_of(ordinal))))
     })
 }
 
