@@ -374,9 +374,21 @@ impl Drop for Context {
         }
         // SAFETY: retained once in `open`; every object in it holds an Arc of this.
         self.log("releasing a context", unsafe { self.driver.cuDevicePrimaryCtxRelease(self.device) });
-        if self.stays {
-            self.log("leaving a context", self.leave());
+        // Also where it did not stay: another instance may have left it here.
+        self.log("leaving a context", self.leave());
+    }
+}
+
+/// Makes current on this thread what was before. Where another thread has ended that since, as it may a primary one, none is.
+fn put_back(driver: &Driver, before: CuContext) -> std::result::Result<(), Failed> {
+    // SAFETY: it was current on this thread a moment ago. The handle of a primary context is one for ever; others live as long as
+    // their host has them current.
+    match unsafe { driver.cuCtxSetCurrent(before) } {
+        Err(e) if [CuResult::INVALID_CONTEXT, CuResult::CONTEXT_IS_DESTROYED].contains(&e.result) => {
+            // SAFETY: none is always possible.
+            unsafe { driver.cuCtxSetCurrent(CuContext::NULL) }
         }
+        result => result,
     }
 }
 
@@ -400,7 +412,7 @@ fn check_owner(driver: &Driver, device: CuDevice, raw: CuContext) -> Result<()> 
         driver.cuCtxGetCurrent(&mut before)?;
         driver.cuCtxSetCurrent(raw).map_err(about)?;
         let asked = driver.cuCtxGetDevice(&mut owner).map_err(about);
-        driver.cuCtxSetCurrent(before)?;
+        put_back(driver, before)?;
         asked?;
     }
     if owner == device { Ok(()) } else { Err(given::of_another(raw, owner, device)) }
@@ -416,9 +428,7 @@ impl Drop for Entered<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            // SAFETY: it was current on this thread when `enter` was called.
-            let result = unsafe { self.context.driver.cuCtxSetCurrent(before) };
-            self.context.log("putting the thread's context back", result);
+            self.context.log("putting the thread's context back", put_back(&self.context.driver, before));
         }
     }
 }

@@ -66,15 +66,16 @@ impl Contexts {
         let entries = self.entries.iter().copied().chain(std::iter::repeat(Entry::Primary));
         let find = |(entry, device): (Entry, &CuDevice)| match entry {
             Entry::Primary => Ok(None),
-            Entry::Current => current(driver, *device).map(Some),
+            Entry::Current => current(driver, *device),
             Entry::Address(address) => Ok(Some(CuContext::from_raw(address))),
         };
         entries.zip(devices).map(find).collect()
     }
 }
 
-/// The context that is current on this thread, if it is of this device.
-fn current(driver: &Driver, device: CuDevice) -> Result<CuContext> {
+/// The context that is current on this thread, if it is alive and of this device; none for the device's primary one, which
+/// needs no host that keeps it.
+fn current(driver: &Driver, device: CuDevice) -> Result<Option<CuContext>> {
     let (mut context, mut owner) = (CuContext::NULL, 0);
     // SAFETY: valid out-pointers; the device is asked for only where a context is current.
     let result = unsafe {
@@ -92,7 +93,25 @@ fn current(driver: &Driver, device: CuDevice) -> Result<CuContext> {
     if owner != device {
         return Err(of_another(context, owner, device));
     }
-    Ok(context)
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: valid out-pointers. Of a context that another thread has ended the driver says so here.
+    unsafe { driver.cuMemGetInfo(&mut free, &mut total) }
+        .map_err(|e| Error::from(e).context("option `context`"))?;
+    Ok((!is_primary(driver, device, context)?).then_some(context))
+}
+
+/// Whether a live context is the primary one of its device.
+fn is_primary(driver: &Driver, device: CuDevice, context: CuContext) -> Result<bool> {
+    let (mut primary, mut flags, mut active) = (CuContext::NULL, 0, 0);
+    // SAFETY: an ordinal of this driver and valid out-pointers. It is retained only where it exists already, and released again.
+    unsafe {
+        driver.cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)?;
+        if active != 0 {
+            driver.cuDevicePrimaryCtxRetain(&mut primary, device)?;
+            driver.cuDevicePrimaryCtxRelease(device)?;
+        }
+    }
+    Ok(context == primary)
 }
 
 /// The error of a context that is given to a device to which it does not belong.

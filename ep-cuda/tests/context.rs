@@ -216,6 +216,60 @@ fn a_context_that_others_retain_stays_when_the_provider_ends() {
     rig.assert_clean();
 }
 
+/// Of two instances one leaves it current and the other does not; whichever ends last, the thread has none.
+#[test]
+fn who_releases_a_context_last_leaves_none() {
+    for keeper_first in [true, false] {
+        let rig = Rig::new(Setup::default());
+        let (keeper, other) = (rig.runtime(&[]), rig.runtime(&[("leave_current", "false")]));
+        work(&other).unwrap();
+        assert_eq!(rig.fake.current(), 0);
+        work(&keeper).unwrap();
+        let (first, last) = if keeper_first { (keeper, other) } else { (other, keeper) };
+        drop(first);
+        assert_eq!(rig.fake.current(), PRIMARY);
+        drop(last);
+        assert_eq!(rig.fake.current(), 0, "{keeper_first}");
+        rig.assert_clean();
+    }
+}
+
+/// What one instance has left there is no context of a host, which another one could take without retaining it.
+#[test]
+fn a_primary_context_that_is_current_is_retained() {
+    let rig = Rig::new(Setup::default());
+    let first = rig.runtime(&[]);
+    work(&first).unwrap();
+    let second = rig.runtime(&[("context", "current")]);
+    let uuid = |runtime: &Runtime| runtime.device("cuda:0").unwrap().info().uuid;
+    assert_eq!(uuid(&first), uuid(&second));
+    drop(first);
+    work(&second).unwrap();
+    drop(second);
+    assert_eq!(rig.calls("cuDevicePrimaryCtxRetain"), rig.calls("cuDevicePrimaryCtxRelease"));
+    rig.assert_clean();
+}
+
+/// Such a thread works in a context of the host, which does not suffer by that.
+#[test]
+fn a_context_that_has_ended_is_not_put_back() {
+    let rig = Rig::new(Setup::default());
+    let theirs = rig.fake.make_context(0);
+    let given = runtime_in(&rig, theirs);
+    rig.fake.make_current(PRIMARY);
+    for _ in 0..2 {
+        work(&given).unwrap();
+        assert_eq!(rig.fake.current(), 0);
+    }
+    rig.fake.make_current(PRIMARY);
+    let config = rig.config(&[("context", "current")]);
+    let report = Runtime::builder().linked_with::<CudaProvider>(config).build().unwrap().report().to_string();
+    assert!(report.contains("CUDA_ERROR_CONTEXT_IS_DESTROYED"), "{report}");
+    drop(given);
+    rig.fake.end_context(theirs);
+    rig.assert_clean();
+}
+
 /// A thread on which a context is current that another thread has ended since.
 #[test]
 fn a_thread_whose_context_has_ended_works_in_the_next_one() {

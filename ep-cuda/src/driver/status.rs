@@ -18,6 +18,10 @@ impl CuResult {
     pub const DEINITIALIZED: CuResult = CuResult(4);
     /// Access to this peer has been enabled before.
     pub const PEER_ACCESS_ALREADY_ENABLED: CuResult = CuResult(704);
+    /// A handle of no context, or none where one is needed.
+    pub const INVALID_CONTEXT: CuResult = CuResult(201);
+    /// A context that has ended while it was current.
+    pub const CONTEXT_IS_DESTROYED: CuResult = CuResult(709);
     /// Not done yet.
     pub const NOT_READY: CuResult = CuResult(600);
     /// A graph that cannot take another's place.
