@@ -7,6 +7,7 @@ use crate::isa::{Body, Isa};
 use crate::kernels::elem::{Bool, Storage};
 use crate::kernels::num::Number;
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
+use crate::kernels::reduce::{BLOCK, End, first};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Error, Result};
 use half::{bf16, f16};
@@ -100,8 +101,6 @@ impl Position for i64 {
     }
 }
 
-/// Elements that are looked through at a time, from the cache the second time.
-const BLOCK: usize = 2048;
 /// Elements of a part of a row that a thread works on by itself.
 const PART: usize = 128 << 10;
 /// Elements looked at side by side, and behind the last of these.
@@ -325,7 +324,10 @@ unsafe fn run<S: Storage<Value: Number>, P: Position, const MAX: bool>(
         let count = PART.min(reduced - from);
         // SAFETY: a part of row `row`, with at least one element.
         let at = unsafe { src.get().add(row * reduced + from) };
-        let (best, place) = isa.dispatch(Part::<S, MAX> { src: at, count });
+        let end = if MAX { End::Greatest } else { End::Least };
+        // SAFETY: as above.
+        let float = unsafe { first(isa, end, at, count) };
+        let (best, place) = float.unwrap_or_else(|| isa.dispatch(Part::<S, MAX> { src: at, count }));
         (best, from + place)
     };
     let better = |a: (S::Value, usize), b: (S::Value, usize)| if beats::<_, MAX>(b.0, a.0) { b } else { a };
@@ -456,6 +458,41 @@ mod tests {
                     check(row, shape, &data, 1 + rng.next() as usize % 3, *isa);
                 }
             }
+        }
+    }
+
+    /// Alone in any block, at its ends and behind the last vector, and the first of two; a lone NaN before and behind it.
+    #[test]
+    fn one_extreme_is_found_wherever_it_is() {
+        const COUNT: usize = 2 * BLOCK + 37;
+        let places = [0, 1, 63, 64, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, COUNT - 2, COUNT - 1];
+        for row in rows().iter().filter(|r| r.dst == DType::I32) {
+            let float = DType::FLOAT.contains(&row.src);
+            let number = |n: i32| if float { Value::Real(n.into()) } else { Value::Int(n.into()) };
+            let least = if row.src == DType::BOOL { [1, 0] } else { [7, 3] };
+            let [usual, extreme] = if OPS[row.op] == "argmin" { least } else { [least[1], least[0]] };
+            for place in places {
+                let mut values = vec![number(usual); COUNT];
+                values[place] = number(extreme);
+                values[COUNT - 1] = number(extreme);
+                let lone_nan = values
+                    .iter()
+                    .enumerate()
+                    .map(|(i, v)| if i == BLOCK + 5 { Value::Real(f64::NAN) } else { *v });
+                let with_nan: Option<Vec<Value>> = float.then(|| lone_nan.collect());
+                for values in std::iter::once(values.clone()).chain(with_nan) {
+                    let data = Data::new(row.src, values);
+                    for isa in Isa::available() {
+                        check(row, [1, COUNT, 1], &data, 1, isa);
+                    }
+                }
+            }
+        }
+        // In the second part of a row.
+        let row = rows().iter().find(|r| (r.src, r.op) == (DType::F32, 0)).unwrap();
+        for place in [PART, PART + BLOCK + 3, PART + BLOCK + 4] {
+            let values = (0..PART + BLOCK + 5).map(|i| Value::Real(if i == place { 2.0 } else { 1.0 }));
+            check(row, [1, PART + BLOCK + 5, 1], &Data::new(row.src, values), 2, Isa::detect().unwrap());
         }
     }
 }

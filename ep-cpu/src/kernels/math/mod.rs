@@ -15,7 +15,7 @@ mod single;
 #[cfg(test)]
 mod tests;
 
-use super::simd::Vector;
+use super::simd::{Vector, polynomial};
 use std::marker::PhantomData;
 
 /// Functions on f32 lanes: within 2 ulps of the true value except where noted.
@@ -205,16 +205,6 @@ fn gated<M: Math>(x: M::V, high: M::V, low: M::V) -> M::V {
     let left = x.mul_add(M::V::splat(0.0), (product + rest).scale(n));
     // Parts of a result that vanishes have either sign.
     M::V::select(negative, left, x * inverse).copysign(x)
-}
-
-/// `c[0] + c[1] x + ...`
-#[inline(always)]
-fn polynomial<V: Vector, const N: usize>(x: V, c: &[f64; N]) -> V {
-    let mut sum = V::splat(c[N - 1]);
-    for k in (0..N - 1).rev() {
-        sum = sum.mul_add(x, V::splat(c[k])).in_step();
-    }
-    sum
 }
 
 /// `result` where a logarithm of `x` is finite, and its limit or NaN elsewhere.

@@ -244,6 +244,26 @@ impl<V: simd::Single> Single<V> {
         (top / power.mul_add(t, one + power)).copysign(x)
     }
 
+    /// [`Math::pow`] without tables.
+    #[inline(always)]
+    fn pow_anywhere(x: V, y: V) -> V {
+        // The logarithm is multiplied by an exponent of up to 2^7 before it is one, so it needs digits of f64, but by far
+        // not all of them; and what is left of it beside an integer does not.
+        let (k, m) = x.split();
+        let f = (m - 1.0).widen();
+        let log2 = f.mul_add(polynomial(f, &LOG2_1P), k.widen());
+        let exponent = (log2 * y.widen()).at_most(200.0).at_least(-200.0);
+        let (n, _) = nearest(exponent, 1.0);
+        let power = polynomial(V::narrow(exponent - n), &EXP2).scale(V::narrow(n));
+        let infinity = V::splat(f64::INFINITY);
+        let usual = V::splat(0.0).lt(x) & x.lt(infinity) & y.abs().lt(infinity);
+        let unusual = !usual;
+        if !unusual.any() {
+            return power;
+        }
+        V::select(usual, power, V::narrow(Double::pow(x.widen(), y.widen())))
+    }
+
     /// Sine and cosine of `r` in `-pi/4..pi/4`.
     #[inline(always)]
     fn sin_cos(r: V) -> (V, V) {
@@ -329,6 +349,9 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn ln(x: V) -> V {
+        if let Some(ln) = x.ln_by_table() {
+            return ln;
+        }
         let (k, m) = x.split();
         ln_limits(x, Self::ln_of(k, m - 1.0))
     }
@@ -584,20 +607,9 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn pow(x: V, y: V) -> V {
-        // The logarithm is multiplied by an exponent of up to 2^7 before it is one, so it needs digits of f64, but by far
-        // not all of them; and what is left of it beside an integer does not.
-        let (k, m) = x.split();
-        let f = (m - 1.0).widen();
-        let log2 = f.mul_add(polynomial(f, &LOG2_1P), k.widen());
-        let exponent = (log2 * y.widen()).at_most(200.0).at_least(-200.0);
-        let (n, _) = nearest(exponent, 1.0);
-        let power = polynomial(V::narrow(exponent - n), &EXP2).scale(V::narrow(n));
-        let infinity = V::splat(f64::INFINITY);
-        let usual = V::splat(0.0).lt(x) & x.lt(infinity) & y.abs().lt(infinity);
+        let Some((near, exponent)) = x.pow_by_table(y) else { return Self::pow_anywhere(x, y) };
+        let usual = V::splat(0.0).lt(x) & x.lt(V::splat(f64::INFINITY)) & exponent.abs().lt(V::splat(1000.0));
         let unusual = !usual;
-        if !unusual.any() {
-            return power;
-        }
-        V::select(usual, power, V::narrow(Double::pow(x.widen(), y.widen())))
+        if unusual.any() { V::select(usual, near, Self::pow_anywhere(x, y)) } else { near }
     }
 }

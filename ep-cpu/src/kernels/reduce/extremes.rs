@@ -5,7 +5,8 @@ use super::CHUNK;
 use super::fold::{End, Ends};
 use super::rows::{AHEAD, Chunks};
 use super::source::Source;
-use crate::isa::Isa;
+use crate::isa::{Isa, Level};
+use crate::kernels::elem::Storage;
 use crate::kernels::num::{Float, Number};
 use crate::kernels::simd::{self, Kernel, Lanes, MAX_LANES, Mask, Vector};
 use crate::kernels::sink::prefetch;
@@ -74,6 +75,43 @@ pub(super) unsafe fn columns<L: Lanes, S: 'static, A: 'static>(
     0
 }
 
+/// The extreme of `count` elements, of which there is at least one, and where it is first; NaN and its place if there is one.
+/// Nothing for other types than floating-point numbers, nor at the baseline, where a vector has one lane.
+///
+/// # Safety
+/// `src` is readable for them.
+pub(crate) unsafe fn first<S: Storage>(
+    isa: Isa,
+    end: End,
+    src: *const S,
+    count: usize,
+) -> Option<(S::Value, usize)> {
+    if isa.level() == Level::Baseline {
+        return None;
+    }
+    let types = (TypeId::of::<S>(), TypeId::of::<S::Value>());
+    let mut found = MaybeUninit::<(S::Value, usize)>::uninit();
+    macro_rules! of_types {
+        ($($s:ty, $a:ty;)*) => {
+            $(if types == (TypeId::of::<$s>(), TypeId::of::<$a>()) {
+                let (src, into) = (src.cast::<$s>(), found.as_mut_ptr().cast::<($a, usize)>());
+                match end {
+                    End::Least => {
+                        simd::dispatch(isa, First::<$s, $a, Least>(src, count, into, PhantomData));
+                    }
+                    End::Greatest => {
+                        simd::dispatch(isa, First::<$s, $a, Greatest>(src, count, into, PhantomData));
+                    }
+                }
+                // SAFETY: `First` has written it, and these are the types.
+                return Some(unsafe { found.assume_init() });
+            })*
+        };
+    }
+    of_types! { f32, f32; f16, f32; bf16, f32; f64, f64; }
+    None
+}
+
 /// # Safety
 /// `acc` is valid for `n` elements, and each of the rows readable for as many; called inside of [`simd::dispatch`].
 #[inline(always)]
@@ -106,6 +144,8 @@ trait Choice: 'static {
     const WORST: f64;
     /// The one that counts; `b` if either is NaN.
     fn better<V: Vector>(a: V, b: V) -> V;
+    /// Whether `a` counts beside `b`, where neither is NaN.
+    fn beats<A: PartialOrd>(a: A, b: A) -> bool;
     /// The one that counts of many.
     fn over<A: Ends>(all: &[A]) -> A;
 }
@@ -119,6 +159,11 @@ impl Choice for Least {
     #[inline(always)]
     fn better<V: Vector>(a: V, b: V) -> V {
         a.lesser(b)
+    }
+
+    #[inline(always)]
+    fn beats<A: PartialOrd>(a: A, b: A) -> bool {
+        a < b
     }
 
     #[inline(always)]
@@ -140,6 +185,11 @@ impl Choice for Greatest {
     }
 
     #[inline(always)]
+    fn beats<A: PartialOrd>(a: A, b: A) -> bool {
+        a > b
+    }
+
+    #[inline(always)]
     fn over<A: Ends>(all: &[A]) -> A {
         let mut best = A::LOWEST;
         for &x in all {
@@ -151,6 +201,10 @@ impl Choice for Greatest {
 
 struct Extremes<'a, S, A, C>(&'a Chunks<S, A>, PhantomData<C>);
 
+/// Writes the extreme of elements and where it is first. Made only where the first is readable for so many, of which there is at
+/// least one, and the last writable.
+struct First<S, A, C>(*const S, usize, *mut (A, usize), PhantomData<C>);
+
 macro_rules! kernels {
     ($($s:ty, $a:ty, $lanes:ident;)*) => {
         $(impl<C: Choice> Kernel for Extremes<'_, $s, $a, C> {
@@ -158,6 +212,15 @@ macro_rules! kernels {
             fn run<L: Lanes>(self) {
                 // SAFETY: what a `Chunks` is made with; `dispatch` runs this.
                 unsafe { each::<L::$lanes, $s, $a, C>(self.0) }
+            }
+        }
+
+        impl<C: Choice> Kernel for First<$s, $a, C> {
+            #[inline(always)]
+            fn run<L: Lanes>(self) {
+                let First(src, count, into, _) = self;
+                // SAFETY: what a `First` is made with; `dispatch` runs this.
+                unsafe { into.write(first_of::<L::$lanes, $s, $a, C>(src, count)) };
             }
         })*
     };
@@ -181,6 +244,72 @@ unsafe fn each<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>(ch
             }
         }
     }
+}
+
+/// Elements that are looked through at a time, from the cache the second time.
+pub(crate) const BLOCK: usize = 2048;
+
+/// # Safety
+/// `src` is readable for `count` elements, of which there is at least one; called inside of [`simd::dispatch`].
+#[inline(always)]
+unsafe fn first_of<
+    V: Vector<Elem = A>,
+    S: Source<V> + Storage<Value = A>,
+    A: Float + Ends + Into<f64>,
+    C: Choice,
+>(
+    src: *const S,
+    count: usize,
+) -> (A, usize) {
+    let (mut best, mut place) = (A::of(C::WORST), 0);
+    for from in (0..count).step_by(BLOCK) {
+        let n = BLOCK.min(count - from);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let found = extreme::<V, S, A, C>(src.add(from), n);
+            if from == 0 || found.is_nan() || C::beats(found, best) {
+                (best, place) = (found, from + place_of::<V, S, A>(src.add(from), n, found));
+            }
+        }
+        if best.is_nan() {
+            break;
+        }
+    }
+    (best, place)
+}
+
+/// Where `found`, which is one of `count` elements, is first.
+///
+/// # Safety
+/// `src` is readable for them; called inside of [`simd::dispatch`].
+#[inline(always)]
+unsafe fn place_of<V: Vector<Elem = A>, S: Source<V> + Storage<Value = A>, A: Float + Into<f64>>(
+    src: *const S,
+    count: usize,
+    found: A,
+) -> usize {
+    let (lanes, nan, sought) = (V::LANES, found.is_nan(), V::splat(found.into()));
+    // A vector at a time is as fast as memory is by then, which is the first-level cache.
+    let mut at = 0;
+    // SAFETY: all indices are less than `count`.
+    unsafe {
+        while at + lanes <= count {
+            let x = S::vector(src.add(at));
+            let here = if nan { x.is_nan() } else { x.equals(sought) };
+            if here.any() {
+                break;
+            }
+            at += lanes;
+        }
+        while at + 1 < count {
+            let x = src.add(at).read().load();
+            if x == found || nan && x.is_nan() {
+                break;
+            }
+            at += 1;
+        }
+    }
+    at
 }
 
 /// The extreme of `count` elements, of which there is at least one; NaN if one of them is.

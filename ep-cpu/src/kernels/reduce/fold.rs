@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 /// An end of a range.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     Least,
     Greatest,
 }

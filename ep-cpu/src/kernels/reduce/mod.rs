@@ -15,6 +15,9 @@ mod sums;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use extremes::{BLOCK, first};
+pub(crate) use fold::End;
+
 use crate::isa::Isa;
 use crate::kernels::elem::{Bool, Complex, Storage};
 use crate::kernels::raw::{Shared, for_ranges};

@@ -1,5 +1,7 @@
 //! AVX-512: 16 lanes of f32, 8 of f64.
 
+pub(crate) use by_table::{EXP_SLOPE, POWERS};
+
 use super::{Kernel, Lanes, Mask, Pieces, Single, Table, Vector};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
@@ -49,6 +51,9 @@ macro_rules! x {
         unsafe { $($call)* }
     };
 }
+
+// Behind the macro, which it uses.
+mod by_table;
 
 macro_rules! vector {
     (
@@ -321,35 +326,6 @@ vector! {
     _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_mask_loadu_pd _mm512_mask_storeu_pd 2
 }
 
-/// The slope at 0 of the parabola with the curvature of `exp(r)` nearest to it for |r| up to ln(2) / 64.
-pub(crate) const EXP_SLOPE: f64 = 1.0000147;
-
-/// `2^(i / 32)`.
-pub(crate) static POWERS: [Table; 2] = [
-    Table([
-        1.0, 1.0218972, 1.0442737, 1.0671405, 1.0905077, 1.1143868, 1.1387886, 1.1637249, 1.1892071,
-        1.2152474, 1.2418578, 1.269051, 1.2968396, 1.3252367, 1.3542556, 1.38391,
-    ]),
-    Table([
-        std::f32::consts::SQRT_2,
-        1.4451808,
-        1.4768262,
-        1.5091645,
-        1.5422108,
-        1.5759809,
-        1.6104903,
-        1.6457555,
-        1.6817929,
-        1.7186193,
-        1.7562522,
-        1.7947091,
-        1.8340081,
-        1.8741677,
-        1.9152066,
-        1.9571441,
-    ]),
-];
-
 impl Table {
     /// The numbers of the pieces whose numbers are in the low bits of each lane.
     #[inline(always)]
@@ -364,24 +340,17 @@ impl Single for F32x16 {
 
     #[inline(always)]
     fn exp_by_table(self) -> Option<Self> {
-        // x = (n + i / 32) ln(2) + r, so that |r| <= ln(2) / 64: `1 + EXP_SLOPE r + r^2 / 2` is within 2^-24 of its
-        // exponential. It is positive for all r, also for what is left of numbers too large for all this, and scaling
-        // takes NaN for +inf to +inf: there is no need of an upper bound.
-        const LN_2: [f64; 2] = [355.0 / 512.0, std::f64::consts::LN_2 - 355.0 / 512.0];
-        let x = self.at_least(-104.0);
-        let rounder = Self::splat(Self::ROUNDER / 32.0);
-        let rounded = x.mul_add(Self::splat(std::f64::consts::LOG2_E), rounder);
-        let n = rounded - rounder;
-        let r = n.neg_mul_add(Self::splat(LN_2[1]), n.neg_mul_add(Self::splat(LN_2[0]), x));
-        let [low, high] = &POWERS;
-        // SAFETY: the tables are vectors in size and alignment; the level as in `x`.
-        let power = unsafe {
-            let (low, high) = (_mm512_load_ps(low.0.as_ptr()), _mm512_load_ps(high.0.as_ptr()));
-            Self(_mm512_permutex2var_ps(low, _mm512_castps_si512(rounded.0), high))
-        };
-        let slope = r.mul_add(Self::splat(0.5), Self::splat(EXP_SLOPE));
-        // Scaling rounds n down.
-        Some((power * r).mul_add(slope, power).scale(n))
+        Some(by_table::exp(self))
+    }
+
+    #[inline(always)]
+    fn ln_by_table(self) -> Option<Self> {
+        Some(by_table::ln(self))
+    }
+
+    #[inline(always)]
+    fn pow_by_table(self, y: Self) -> Option<(Self, Self)> {
+        Some(by_table::pow(self, y))
     }
 
     #[inline(always)]

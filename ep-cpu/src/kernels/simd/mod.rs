@@ -301,6 +301,16 @@ pub(crate) trait Vector:
     }
 }
 
+/// `c[0] + c[1] x + ...`
+#[inline(always)]
+pub(crate) fn polynomial<V: Vector, const N: usize>(x: V, c: &[f64; N]) -> V {
+    let mut sum = V::splat(c[N - 1]);
+    for k in (0..N - 1).rev() {
+        sum = sum.mul_add(x, V::splat(c[k])).in_step();
+    }
+    sum
+}
+
 /// An f32 for each of 16 pieces.
 #[repr(align(64))]
 pub(crate) struct Table(pub(crate) [f32; 16]);
@@ -371,6 +381,18 @@ pub(crate) trait Single: Vector<Elem = f32> {
     /// `exp(self)` within 1.75 ulps. `None` at levels where looking up part of it would not be fast.
     #[inline(always)]
     fn exp_by_table(self) -> Option<Self> {
+        None
+    }
+    /// `ln(self)` within 2 ulps. `None` as of [`Self::exp_by_table`].
+    #[inline(always)]
+    fn ln_by_table(self) -> Option<Self> {
+        None
+    }
+    /// For a positive finite `self`: `self` to the power of `y` within 4 ulps, and the binary logarithm of that power, if it is of a
+    /// magnitude below 1000. Else the power is unspecified, and the logarithm has such a magnitude or is NaN. `None` as of
+    /// [`Self::exp_by_table`].
+    #[inline(always)]
+    fn pow_by_table(self, _y: Self) -> Option<(Self, Self)> {
         None
     }
     /// As many lanes of f64.
