@@ -148,7 +148,7 @@ const LOG2_TAIL: [f64; 3] = [0.4808999, -0.36079237, 0.28356627];
 const LN_TAIL: [f64; 4] = [-0.5, 0.33333442, -0.25008222, 0.19655316];
 
 /// `(2^r - 1) / r` for |r| up to 1/64.
-const EXP2_TAIL: [f64; 3] = [0.6931472, 0.24022827, 0.05550435];
+const EXP2_TAIL: [f64; 3] = [LN_2, 0.24022827, 0.05550435];
 
 /// An entry for each lane: the one whose number is in its 5 low bits.
 #[inline(always)]
