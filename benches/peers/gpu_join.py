@@ -129,6 +129,18 @@ def host_table(rows):
     return "\n".join(text + [f"| {r['op']} | {number(r['us'], 2)} |" for r in rows])
 
 
+def launches_table(found):
+    """Launches in turns with PyTorch's, both at work on one processor."""
+    text = ["| op | shape | us | PyTorch us | of PyTorch's time | in each process |", "|---|---|--:|--:|--:|--:|"]
+    by_peer = {(r["peer"], r["op"], r["shape"]): r for r in found}
+    for r in found:
+        if r["peer"] == "ours":
+            theirs, every = by_peer["torch", r["op"], r["shape"]], r["all_of_torch"]
+            cells = [r["op"], r["shape"], number(r["us"], 2), number(theirs["us"], 2), number(r["of_torch"], 2)]
+            text.append("| " + " | ".join([*cells, f"{min(every):.2f} to {max(every):.2f}"]) + " |")
+    return "\n".join(text)
+
+
 def summary(rows):
     """For each group: how many rows, how they compare with the faster PyTorch, and the least share."""
     text = ["| group | rows | geometric mean of the ratios | rows behind PyTorch | least share |", "|---|--:|--:|--:|--:|"]
@@ -194,12 +206,14 @@ def chart(title, series):
     return "\n".join(out) + "\n"
 
 
-def page(rows, first_result, peers_host, two, machine, day):
+def page(rows, first_result, peers_host, launches, two, machine, day):
     """What goes between the marks."""
     text = [BEGIN, f"Measured {day} on {machine}.", ""]
     host = [r for r in rows if r["group"] == "host"]
     if host:
         text += ["### Cost of a launch on the host", "", host_table(host + peers_host), ""]
+    if launches:
+        text += ["In turns with PyTorch, on one processor:", "", launches_table(launches), ""]
     if first_result:
         line = f"First result of a process on a warm cache: {first_result['ours_ms']} ms, of the bare program {first_result['bare_ms']} ms"
         if "ours_whole_ms" in first_result:
@@ -264,9 +278,10 @@ def main():
     peers, two = (read(stage) if file(stage).is_file() else {"parts": []} for stage in ("bench-peers", "two"))
     rows = joined(ours, peers)
     peers_host = [dict(r, op="PyTorch's addition of four numbers") for r in lines(peers) if r["group"] == "host" and r["peer"] == "torch"]
+    launches = [r for r in lines(peers) if r["group"] == "launch"]
     machine = ours.get("machine") or "an unknown machine"
     document = arguments.docs / "performance.md"
-    text = page(rows, first_of(ours), peers_host, two, machine, arguments.date)
+    text = page(rows, first_of(ours), peers_host, launches, two, machine, arguments.date)
     document.write_text(replaced(document.read_text(), text))
     folder = arguments.docs / "charts"
     folder.mkdir(exist_ok=True)
@@ -274,7 +289,7 @@ def main():
         (folder / name).write_text(svg)
     record = arguments.docs.resolve().parent / "benches/record" / f"gpu-{arguments.date}.json"
     record.parent.mkdir(exist_ok=True)
-    record.write_text(json.dumps(dict(machine=machine, rows=rows, two=list(lines(two))), indent=0) + "\n")
+    record.write_text(json.dumps(dict(machine=machine, rows=rows, launches=launches, two=list(lines(two))), indent=0) + "\n")
 
 
 if __name__ == "__main__":

@@ -211,6 +211,41 @@ def matmul():
                       roles=dict(data=dtype), sizes=dict(batch=batch, m=m, n=n, k=k))
 
 
+def launches():
+    """Rows of so few elements that the host's part is what they cost. `statement` is PyTorch's, with the operands by their
+    names: as a program has it, without a call around it. What a row's operands would be made of in a program, such as a view
+    that is turned, is made once, by `setup`."""
+    few = (4,)
+    table = [
+        ("fill", "fill", {}, [], ("dst", few), "dst.fill_(1.5)", dict(roles=["data"], sizes=dict(count=4), scalars=dict(value=1.5))),
+        ("add", "broadcast_elementwise_binary", dict(op="add"), [("src0", few), ("src1", few)], ("dst", few),
+         "torch.add(src0, src1, out=dst)", dict(roles=["src", "dst"], dims=dict(src0_dims=few, src1_dims=few))),
+        ("add row", "broadcast_elementwise_binary", dict(op="add"), [("src0", (8, 8)), ("src1", (8,))], ("dst", (8, 8)),
+         "torch.add(src0, src1, out=dst)", dict(roles=["src", "dst"], dims=dict(src0_dims=(8, 8), src1_dims=(8,)))),
+        ("exp", "elementwise_unary", dict(op="exp"), [("src", few)], ("dst", few), "torch.exp(src, out=dst)",
+         dict(roles=["src", "dst"], sizes=dict(count=4))),
+        ("softmax", "softmax", {}, [("src", (4, 16))], ("dst", (4, 16)), "torch.softmax(src, -1, out=dst)",
+         dict(roles=["src", "dst"], limits=dict(cols=16), sizes=dict(rows=4, cols=16))),
+        ("permute", "permute", {}, [("src", (8, 8))], ("dst", (8, 8)), "dst.copy_(turned)",
+         dict(setup="turned = src.t()", roles=["data"], dims=dict(src_dims=(8, 8), permutation=(1, 0)))),
+        ("gather", "gather", dict(mode="wrap"), [("indices", few, "i64", 8), ("src", (8, 4))], ("dst", (4, 4)),
+         "torch.index_select(src, 0, indices, out=dst)",
+         dict(roles=["data"], sizes=dict(outer=1, processed=8, inner=4, num_indices=4))),
+        ("sum of rows", "reduce", dict(op="sum"), [("src", (8, 8))], ("dst", (8,)), "torch.sum(src, 1, out=dst)",
+         dict(roles=["src", "dst"], sizes=dict(outer=8, reduced=8, inner=1))),
+        ("matmul", "matmul", dict(transpose_a="none", transpose_b="none"), [("a", (64, 64)), ("b", (64, 64))], ("c", (64, 64)),
+         "torch.mm(a, b, out=c)", dict(roles=["data"], sizes=dict(m=64, n=64, k=64))),
+    ]
+    for op, primitive, selectors, inputs, output, statement, more in table:
+        operand = lambda name, dims, dtype="f32", content="normal": tensor(name, dtype, dims, content)
+        inputs = [operand(*i) for i in inputs]
+        roles = {name: "f32" for name in more.pop("roles")}
+        roles.update({t["name"]: t["dtype"] for t in inputs if t["dtype"] != "f32"})
+        shape = "x".join(map(str, inputs[0 if op != "gather" else 1]["dims"] if inputs else output[1]))
+        yield dict(row("launch", op, "f32", shape, primitive, inputs, operand(*output), selectors=selectors, roles=roles, **more),
+                   statement=statement)
+
+
 def rows(group=None):
     """All rows, or those of a group, in order."""
     tables = [softmax_family, norms, elementwise, memory, permute, gather, reduce, matmul]

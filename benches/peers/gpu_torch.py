@@ -1,14 +1,23 @@
-"""PyTorch's times of the rows of gpu_rows.py: python3 gpu_torch.py [--group NAME] [--compiled [--untimed]] [--groups]
+"""PyTorch's times of the rows of gpu_rows.py: python3 gpu_torch.py [--group NAME] [--compiled [--untimed]] [--groups] [--launches PROGRAM ...]
 
 Each line: {peer, group, op, dtype, shape, us, copy_us, share}, or with `error` in place of times. Times are medians of CUDA
 events over inputs and outputs that rotate beyond the L2 cache; `copy_us` is a device copy of as many bytes, read and
 written, rotated alike in the same run, and `share` its time over the row's. Eager mode is the peer `torch`, torch.compile is
 `compiled`. A last group, `host`, has what a launch costs the host. Of what is compiled with `--untimed` there are no times: it
 fills PyTorch's cache on disk, so that many processes can compile side by side before one measures.
+
+`--launches` has what launches of a few elements cost the host, in turns with `PROGRAM ...` (ep-gpu-bench --launches), on one
+processor: lines of both peers, {us, all_us}, and of the provider's also {of_torch}, the median of what its bursts took of the
+time of PyTorch's beside them.
 """
 import argparse
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
+import timeit
 
 import gpu_rows
 
@@ -19,6 +28,11 @@ MOST_SECONDS = 1.5
 # As in the provider's timing: before a row that draws much power, its clock is given time to settle.
 HEAVY_FLOPS = 500_000_000_000
 SETTLING_SECONDS = 1
+# Launches that are timed together, fewer than a stream's queue holds; turns that count of a row, and seconds of turns before
+# them, in which processors that were idle reach their clock.
+BURST = 500
+TURNS = 101
+WARM_SECONDS = 0.5
 
 
 def median(values):
@@ -123,6 +137,54 @@ class Bench:
                 bursts.append((time.perf_counter() - begin) / 500 * 1e6)
         return dict(peer="torch", group="host", op="launch", dtype="f32", shape="4", us=round(median(bursts), 3))
 
+    def launches(self, rows, provider):
+        """Lines of both for each row: bursts in turns, each behind one that does not count. Rows are interleaved, as either
+        program is slower for seconds at a time."""
+        torch, timers = self.torch, []
+        for row in rows:
+            operands = {t["name"]: self.tensor(t, 0) for t in (*row["inputs"], row["output"])}
+            timers.append(timeit.Timer(row["statement"], row.get("setup", "pass"), globals=dict(operands, torch=torch)))
+
+        def burst(i):
+            torch.cuda.synchronize()
+            us = timers[i].timeit(BURST) / BURST * 1e6
+            torch.cuda.synchronize()
+            return us
+
+        theirs = lambda i: (burst(i), burst(i))[1]
+        pairs, begin, turn = [[] for _ in rows], time.monotonic(), 0
+        while len(pairs[-1]) < TURNS:
+            turn, counts = turn + 1, time.monotonic() - begin > WARM_SECONDS
+            for i in range(len(rows)):
+                # Who is first changes: what is behind the other finds other caches.
+                pair = (provider(i), theirs(i)) if turn % 2 else (theirs(i), provider(i))[::-1]
+                if counts:
+                    pairs[i].append(pair)
+        digits = lambda values: [round(v, 3) for v in values]
+        for row, found in zip(rows, pairs):
+            line = {k: row[k] for k in ("group", "op", "dtype", "shape")}
+            for peer, times in zip(("ours", "torch"), zip(*found)):
+                own = dict(of_torch=round(median([a / b for a, b in found]), 4)) if peer == "ours" else {}
+                yield dict(line, peer=peer, us=round(median(times), 3), **own, all_us=digits(times))
+
+
+class Provider:
+    """The other program: asked for a burst of a row, it answers what a launch took."""
+
+    def __init__(self, command, rows):
+        self.rows = tempfile.NamedTemporaryFile("w", suffix=".jsonl")
+        self.rows.write("\n".join(json.dumps(r) for r in rows))
+        self.rows.flush()
+        self.process = subprocess.Popen([*command, "--rows", self.rows.name], text=True, bufsize=1,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __call__(self, row):
+        print(row, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            sys.exit(f"error: {self.process.args[0]} ended with {self.process.wait()} at row {row}")
+        return json.loads(answer)["us"]
+
 
 def sets(moved):
     return max(1, min(MOST_SETS, -(-ROTATION // max(1, moved))))
@@ -134,16 +196,24 @@ def main():
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--untimed", action="store_true")
     parser.add_argument("--groups", action="store_true")
+    parser.add_argument("--launches", nargs=argparse.REMAINDER, metavar="PROGRAM")
     arguments = parser.parse_args()
     if arguments.groups:
         print(*gpu_rows.groups(), "host")
         return
+    if arguments.launches:
+        os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
     import torch
 
     torch.manual_seed(1)
     torch.backends.cuda.matmul.allow_tf32 = False
     bench = Bench(torch)
     emit = lambda result: print(json.dumps(result), flush=True)
+    if arguments.launches:
+        rows = list(gpu_rows.launches())
+        for result in bench.launches(rows, Provider(arguments.launches, rows)):
+            emit(result)
+        return
     if arguments.group in (None, "host") and not arguments.compiled:
         emit(bench.host())
     if arguments.group == "host":

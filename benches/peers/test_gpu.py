@@ -6,11 +6,14 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as xml
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import gpu_join
 import gpu_rows
+import gpu_torch
 
 
 def line(peer, group, shape, us, copy=10.0, **more):
@@ -69,7 +72,10 @@ class Join(unittest.TestCase):
 
     def test_tables_have_a_line_for_each_row_also_for_failures(self):
         rows = gpu_join.joined(OURS, PEERS)
-        text = gpu_join.page(rows, gpu_join.first_of(OURS), [], TWO, "A GPU", "2030-01-02")
+        launch = dict(group="launch", op="add", dtype="f32", shape="4")
+        launches = [dict(launch, peer="ours", us=2.5, of_torch=0.456, all_of_torch=[0.5, 0.4, 0.456]), dict(launch, peer="torch", us=6.0)]
+        text = gpu_join.page(rows, gpu_join.first_of(OURS), [], launches, TWO, "A GPU", "2030-01-02")
+        self.assertIn("| add | 4 | 2.50 | 6.00 | 0.46 | 0.40 to 0.50 |", text)
         self.assertIn("| softmax | f32 | 49152x32 | 10.0 | 1.00 | 15.0 | 20.0 | 1.50 | 6.3 | 7.1 |", text)
         self.assertIn("| matmul | f32 | 1x16x16x16 | 4.0 | 123.4 | – | – | – |", text)
         self.assertIn("failed: OutOfMemory: a/b |", text)
@@ -116,6 +122,42 @@ class Join(unittest.TestCase):
             self.assertEqual([r["group"] for r in record["two"]], ["peer_copy", "peer_event"])
 
 
+class Launches(unittest.TestCase):
+    ROWS = [dict(group="launch", op=op, dtype="f32", shape="4", inputs=[], output=dict(name="dst"), statement="dst.append(1)") for op in ("one", "two")]
+
+    def test_both_are_timed_in_turns_and_of_the_pairs_the_middle_counts(self):
+        asked, theirs = [], []
+
+        def provider(i):
+            asked.append((i, len(theirs)))
+            return 1e9 if len(asked) % 3 == 0 else 1.0 + i
+
+        torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
+        bench = gpu_torch.Bench(torch)
+        bench.tensor = lambda t, shift: theirs
+        with patch.object(gpu_torch, "TURNS", 3), patch.object(gpu_torch, "WARM_SECONDS", -1.0):
+            lines = list(bench.launches(self.ROWS, provider))
+        self.assertEqual([(l["op"], l["peer"], len(l["all_us"])) for l in lines],
+                         [("one", "ours", 3), ("one", "torch", 3), ("two", "ours", 3), ("two", "torch", 3)])
+        self.assertEqual([l["us"] for l in lines if l["peer"] == "ours"], [1.0, 2.0])
+        # The one turn of a thousand seconds is nobody's median.
+        self.assertTrue(all(0 < l["of_torch"] < 1e6 for l in lines[::2]), lines)
+        # Two bursts of theirs for each of ours, and who begins changes.
+        burst = gpu_torch.BURST
+        self.assertEqual(asked, [(0, 0), (1, 2 * burst), (0, 6 * burst), (1, 8 * burst), (0, 8 * burst), (1, 10 * burst)])
+
+    def test_the_other_program_answers_or_ends(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "program")
+            program.write_text("import sys\nassert len(open(sys.argv[2]).readlines()) == 2\nfor l in sys.stdin:\n"
+                               "  if l == '9\\n': sys.exit(3)\n  print('{\"us\": 1.%s}' % l.strip(), flush=True)\n")
+            provider = gpu_torch.Provider([sys.executable, str(program)], self.ROWS)
+            self.assertEqual([provider(0), provider(5)], [1.0, 1.5])
+            with self.assertRaisesRegex(SystemExit, "ended with 3 at row 9"):
+                provider(9)
+            provider.process.stdin.close(), provider.process.stdout.close()
+
+
 class Rows(unittest.TestCase):
     def test_names_are_unique_and_bytes_are_plausible(self):
         rows = gpu_rows.rows()
@@ -133,6 +175,19 @@ class Rows(unittest.TestCase):
         self.assertEqual(len(rows), 2 * len(gpu_rows.WIDTHS))
         for r in rows:
             self.assertEqual((r["primitive"], r["op"], r["limits"], r["shift"]), ("softmax", "warp", dict(cols=r["sizes"]["cols"]), 0))
+
+    def test_launches_are_statements_on_their_operands(self):
+        rows = list(gpu_rows.launches())
+        self.assertGreater(len(rows), 8)
+        for r in rows:
+            operands = {t["name"] for t in (*r["inputs"], r["output"])}
+            text = f"{r.get('setup', 'pass')}\n{r['statement']}"
+            code = compile(text, gpu_rows.name(r), "exec")
+            made = {text.split(" = ")[0]} if "setup" in r else set()
+            self.assertIn(r["output"]["name"], text)
+            attributes = {word for word in code.co_names if f".{word}" in text}
+            self.assertLessEqual(set(code.co_names) - attributes, operands | made | {"torch", "out"})
+            self.assertLess(r["bytes"], 1 << 16)
 
     def test_the_program_of_the_provider_can_read_every_row(self):
         needed = {"group", "op", "dtype", "shape", "primitive", "selectors", "roles", "attrs", "limits", "sizes", "dims", "scalars", "inputs", "output", "shift", "bytes", "flops"}

@@ -338,23 +338,34 @@ def peers(group, *flags):
     return program(lambda p: [sys.executable, script, "--group", group, *flags], lines=True)
 
 
-def in_turns(group, turns):
-    """A group by the provider and by PyTorch, each a few times and in turns: the GPU's clock differs from minute to minute.
-    The result has one line for each row and program, that of the median time."""
-    own, theirs = benchmark(group), peers(group)
+def repeated(programs, **facts):
+    """Programs one after the other, whose rows come again and again. The result has one line for each row and peer, that of
+    the median time."""
 
     def part(place, seconds):
         begin, found = time.monotonic(), {}
-        for turn in range(turns):
-            for program in (own, theirs) if turn % 2 == 0 else (theirs, own):
-                record = program(place, seconds - (time.monotonic() - begin))
-                if record["status"] != "ok":
-                    return record
-                for line in record["result"]:
-                    found.setdefault(tuple(line.get(k) for k in ("peer", "op", "dtype", "shape")), []).append(line)
-        return {"status": "ok", "turns": turns, "result": [median_line(lines) for lines in found.values()]}
+        for program in programs:
+            record = program(place, seconds - (time.monotonic() - begin))
+            if record["status"] != "ok":
+                return record
+            for line in record["result"]:
+                found.setdefault(tuple(line.get(k) for k in ("peer", "op", "dtype", "shape")), []).append(line)
+        return {"status": "ok", **facts, "result": [median_line(lines) for lines in found.values()]}
 
     return part
+
+
+def in_turns(group, turns):
+    """A group by the provider and by PyTorch, each a few times and in turns: the GPU's clock differs from minute to minute."""
+    pair = (benchmark(group), peers(group))
+    return repeated([p for turn in range(turns) for p in (pair if turn % 2 == 0 else pair[::-1])], turns=turns)
+
+
+def launches(processes):
+    """What launches cost the host, in turns with PyTorch's, in so many processes of each."""
+    script = str(PEERS / "gpu_torch.py")
+    one = program(lambda p: [sys.executable, script, "--launches", *bench_program(p, "--launches")], lines=True)
+    return repeated([one] * processes, processes=processes)
 
 
 def median_line(lines):
@@ -362,8 +373,11 @@ def median_line(lines):
     failed = [line for line in lines if line.get("error")]
     if failed:
         return failed[0]
-    by_time = sorted(lines, key=lambda line: line["us"])
-    return {**by_time[len(lines) // 2], "all_us": [line["us"] for line in lines]}
+    middle = lambda key: sorted(lines, key=lambda line: line[key])[len(lines) // 2]
+    median = {**middle("us"), "all_us": [line["us"] for line in lines]}
+    if "of_torch" in median:
+        median.update(of_torch=middle("of_torch")["of_torch"], all_of_torch=[line["of_torch"] for line in lines])
+    return median
 
 
 def bench_ours(place):
@@ -393,7 +407,7 @@ def bench_peers(place):
     eager = [(f"{g} in turns", in_turns(g, TURNED[g])) if g in TURNED else (g, peers(g)) for g in ["host", *groups]]
     compiled = [g for g in groups if g != "matmul"]
     ahead = ("compile", side_by_side([peers(g, "--compiled", "--untimed") for g in compiled]))
-    return [*eager, ahead, *((f"{g} compiled", peers(g, "--compiled")) for g in compiled)]
+    return [("launches", launches(5)), *eager, ahead, *((f"{g} compiled", peers(g, "--compiled")) for g in compiled)]
 
 
 def demo(place):

@@ -260,6 +260,19 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
         self.assertEqual(all_us[("ours", "4")], [5.0, 9.0, 2.0])
         self.assertEqual(all_us[("torch", "4")], [1.0, 3.0, 1.0])
 
+    def test_launches_are_of_several_processes_and_their_middle_counts(self):
+        shares = iter([0.4, 0.2, 0.5])
+
+        def program(place, seconds):
+            line = dict(op="add", dtype="f32", shape="4")
+            return dict(status="ok", result=[dict(line, peer="ours", us=1.0, of_torch=next(shares)), dict(line, peer="torch", us=2.0)])
+
+        with patch.object(stages, "program", lambda *_, **__: program):
+            record = stages.launches(3)(None, 20)
+        ours, theirs = record["result"]
+        self.assertEqual((record["processes"], ours["of_torch"], ours["all_of_torch"]), (3, 0.4, [0.4, 0.2, 0.5]))
+        self.assertNotIn("of_torch", theirs)
+
     def test_side_by_side_all_run_and_a_failure_is_told(self):
         begun = threading.Barrier(3, timeout=10)
         ends = iter(["ok", "failed", "ok"])

@@ -18,7 +18,7 @@ use ep_registry::{Device, Runtime};
 use std::time::Instant;
 
 /// Launches that are timed together: fewer than a stream's queue holds, so that the device is not waited for.
-const BURST: usize = 500;
+pub const BURST: usize = 500;
 const BURSTS: usize = 40;
 /// Bursts before the first that counts: half a second, as processors that were idle take that long to reach their clock. The
 /// first bursts of a process took up to 1.4 times as long as its later ones.

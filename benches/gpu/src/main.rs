@@ -11,6 +11,7 @@ mod operands;
 mod peers;
 mod row;
 mod timing;
+mod turns;
 
 use clap::Parser;
 use ep_core::{Error, Result};
@@ -22,6 +23,7 @@ use operands::{Copier, Launches};
 use peers::{Pair, Side};
 use row::Row;
 use serde::Serialize;
+use serde_json::json;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,6 +49,10 @@ struct Cli {
     /// What a launch costs the host, by each way to launch
     #[arg(long)]
     host: bool,
+    /// Answers each line of standard input, the number of a row from 0, with {us}: what its launch costs the host, so that
+    /// another program can time its own in turns with it
+    #[arg(long, requires = "rows")]
+    launches: bool,
     /// Copies to this device beside `cuMemcpyPeerAsync`, back from it, and work of each that waits for the other's events
     #[arg(long, value_name = "NAME")]
     peer_copy: Option<String>,
@@ -150,6 +156,11 @@ fn run(cli: &Cli) -> Result<()> {
         return chains::judge(&checked);
     }
     let rows = row::read(&text(cli.rows.as_deref())?)?;
+    if cli.launches {
+        return turns::serve(&runtime, device, &rows, std::io::stdin().lock(), |us| {
+            print(&json!({ "us": us }))
+        });
+    }
     let (stream, copier) = (device.stream()?, Copier::new(&runtime, device)?);
     let mut copies = timing::Copies::default();
     for row in &rows {
