@@ -20,9 +20,9 @@ pub(crate) type UnaryBlock = unsafe fn(Isa, [f64; 2], *const u8, *mut u8, Run);
 /// Computes elements: `(isa, attributes, src0, src1, dst, how many)`. `dst` must overlap neither source.
 pub(crate) type BinaryBlock = unsafe fn(Isa, [f64; 2], *const u8, *const u8, *mut u8, Run);
 
-/// Computes elements of which a source is a single one: `(isa, attributes, sources, which, dst, how many)`. `dst` must
-/// overlap neither source.
-pub(crate) type RepeatBlock = unsafe fn(Isa, [f64; 2], [*const u8; 2], usize, *mut u8, usize);
+/// Computes elements of which a source is a single one: `(isa, attributes, the other source, that element, whether it is the
+/// second source, dst, how many)`. `dst` must overlap neither.
+pub(crate) type RepeatBlock = unsafe fn(Isa, [f64; 2], *const u8, *const u8, bool, *mut u8, usize);
 
 /// How many elements a block computes, and how it stores them.
 #[derive(Clone, Copy)]
@@ -362,7 +362,7 @@ unsafe fn compute_staged<C: Compute<N>, const N: usize>(
         unsafe {
             let dst = dst.add(start * compute.dst_size());
             match one {
-                Some(one) => compute.compute_repeated(from, one, dst, n),
+                Some(one) => compute.compute_repeated(&from, one, dst, n),
                 None => compute.compute(from, dst, Run::cached(n)),
             }
         }
@@ -404,10 +404,10 @@ impl Compute<2> for BinaryCompute {
     }
 
     #[inline(always)]
-    unsafe fn compute_repeated(&self, src: [*const u8; 2], one: usize, dst: *mut u8, n: usize) {
+    unsafe fn compute_repeated(&self, src: &[*const u8; 2], one: usize, dst: *mut u8, n: usize) {
         let repeat = self.kernel.repeat.expect("asked for only where it is");
         // SAFETY: the caller's contract is that of a block.
-        unsafe { repeat(self.isa, self.attr, src, one, dst, n) }
+        unsafe { repeat(self.isa, self.attr, src[1 - one], src[one], one == 1, dst, n) }
     }
 }
 

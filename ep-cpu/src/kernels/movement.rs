@@ -247,6 +247,9 @@ unsafe fn transpose_all(
     let mode = mode(isa, batches, rows, across, size, dst, batch * across.size * row_bytes);
     let line = LINE / size;
     let (row_step, col_step) = match mode {
+        // Whole rows of the destination for each thread: of parts of rows two threads would write the first and the last line,
+        // and hand both to and fro.
+        Mode::Cached if across.size >= 4 * line => (rows.size, line),
         Mode::Cached => (2 * line, 2048),
         Mode::Lines => (transpose::lines_at_once(size).max(2) * line, 2048),
         Mode::Panels => (8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)),

@@ -244,21 +244,22 @@ fn map_repeated<O: Op<S, D>, S: Storage, D: Storage, const SECOND: bool>(
 unsafe fn repeat<O: Op<S, D>, S: Storage, D: Storage>(
     isa: Isa,
     attr: [f64; 2],
-    src: [*const u8; 2],
-    one: usize,
+    many: *const u8,
+    one: *const u8,
+    second: bool,
     dst: *mut u8,
     n: usize,
 ) {
     // SAFETY: valid elements by the caller's contract, `n` or one, which also excludes overlap with `dst`; every bit
     // pattern is a valid `S`.
-    let (many, element, dst) = unsafe {
-        let many = slice::from_raw_parts(src[1 - one].cast::<S>(), n);
-        (many, &*src[one].cast::<S>(), slice::from_raw_parts_mut(dst.cast::<MaybeUninit<D>>(), n))
+    let (many, one, dst) = unsafe {
+        let many = slice::from_raw_parts(many.cast::<S>(), n);
+        (many, &*one.cast::<S>(), slice::from_raw_parts_mut(dst.cast::<MaybeUninit<D>>(), n))
     };
-    if one == 1 {
-        isa.dispatch(Repeat::<O, S, D, true> { many, one: element, dst, attr, op: PhantomData });
+    if second {
+        isa.dispatch(Repeat::<O, S, D, true> { many, one, dst, attr, op: PhantomData });
     } else {
-        isa.dispatch(Repeat::<O, S, D, false> { many, one: element, dst, attr, op: PhantomData });
+        isa.dispatch(Repeat::<O, S, D, false> { many, one, dst, attr, op: PhantomData });
     }
 }
 

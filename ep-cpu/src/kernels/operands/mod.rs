@@ -41,11 +41,13 @@ pub(crate) trait Compute<const N: usize>: Copy + Sync {
         false
     }
 
-    /// As [`Self::compute`] of `n` elements that stay in the cache, with a source `one` of a single element.
+    /// As [`Self::compute`] of `n` elements that stay in the cache, with a source `one` of a single element. The sources are
+    /// by reference: addresses that were stored one by one, and copied at once as an argument, have to leave for the cache first,
+    /// behind stores that wait for memory.
     ///
     /// # Safety
     /// As there, but for that source. Only where computations [repeat](Self::repeats).
-    unsafe fn compute_repeated(&self, src: [*const u8; N], one: usize, dst: *mut u8, n: usize) {
+    unsafe fn compute_repeated(&self, src: &[*const u8; N], one: usize, dst: *mut u8, n: usize) {
         let _ = (src, one, dst, n);
         unreachable!("what does not repeat is asked to");
     }
@@ -293,7 +295,7 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
             unsafe {
                 let out = out.add(done * self.compute.dst_size());
                 match one {
-                    Some(one) => self.compute.compute_repeated(from, one, out, run),
+                    Some(one) => self.compute.compute_repeated(&from, one, out, run),
                     None => self.compute.compute(from, out, Run::cached(run)),
                 }
             }

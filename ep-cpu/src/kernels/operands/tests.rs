@@ -48,12 +48,12 @@ impl Compute<2> for Pairs {
         self.repeats
     }
 
-    unsafe fn compute_repeated(&self, src: [*const u8; 2], one: usize, dst: *mut u8, n: usize) {
+    unsafe fn compute_repeated(&self, src: &[*const u8; 2], one: usize, dst: *mut u8, n: usize) {
         assert!(self.repeats);
         let mut steps = [self.size; 2];
         steps[one] = 0;
         // SAFETY: the caller's promise.
-        unsafe { self.write(src, steps, dst, n) };
+        unsafe { self.write(*src, steps, dst, n) };
     }
 }
 
