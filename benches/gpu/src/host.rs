@@ -8,7 +8,8 @@ use ep_core::{DType, Error, Result, Scalar};
 use ep_cuda::cache::Cache;
 use ep_cuda::compiler::{Compiler, Spec};
 use ep_cuda::device::CudaDevice;
-use ep_cuda::driver::{CuFunction, CuModule};
+use ep_cuda::driver::{CuFunction, CuModule, Driver};
+use ep_cuda::graph::GraphExec;
 use ep_cuda::kernel::{Function, Geometry, Loader};
 use ep_cuda::ops::fill;
 use ep_cuda::settings::Settings;
@@ -56,79 +57,87 @@ impl FillKernel {
         self.device.create_stream(StreamOptions::default())
     }
 
-    /// Microseconds of `cuLaunchKernel` alone, while the context is current.
-    fn launches(&self, dst: u64) -> Result<f64> {
-        let context = &self.loader.context;
-        let driver = context.driver();
-        let code = self.code()?;
-        let stream = self.stream()?;
-        let _current = context.enter()?;
+    /// The kernel as the driver launches it.
+    fn loaded(&self, dst: u64) -> Result<Loaded<'_>> {
+        let driver = self.loader.context.driver();
+        let (code, stream) = (self.code()?, self.stream()?);
+        let _current = self.loader.context.enter()?;
         let (mut module, mut function) = (CuModule::NULL, CuFunction::NULL);
         // SAFETY: a whole image, a name that ends, valid out-pointers; the context is current.
         unsafe {
             driver.cuModuleLoadData(&mut module, code.as_ptr().cast())?;
             driver.cuModuleGetFunction(&mut function, module, c"ep_fill".as_ptr())?;
         }
-        let mut args = fill::Args { count: 4, dst, src: 0, value: [0; 2] };
-        let mut params = [(&raw mut args).cast()];
-        let times = bursts(
-            || {
-                // SAFETY: the kernel of this argument, and memory of four elements.
-                let launched = unsafe {
-                    driver.cuLaunchKernel(
-                        function,
-                        1,
-                        1,
-                        1,
-                        256,
-                        1,
-                        1,
-                        0,
-                        stream.raw(),
-                        params.as_mut_ptr(),
-                        std::ptr::null(),
-                    )
-                };
-                Ok(launched?)
-            },
-            || ep_core::provider::Stream::sync(&stream),
-        );
-        // SAFETY: loaded above; its work is done.
-        unsafe { driver.cuModuleUnload(module) }?;
-        times
+        let args = fill::Args { count: 4, dst, src: 0, value: [0; 2] };
+        Ok(Loaded { driver, module, function, stream, args })
     }
 
-    /// Microseconds of replaying a graph of [`GRAPH`] launches.
-    fn replay(&self, dst: u64) -> Result<f64> {
-        let stream = self.stream()?;
+    /// A graph of [`GRAPH`] launches.
+    fn graph(&self, stream: &CudaStream, dst: u64) -> Result<GraphExec> {
         let function = Function::load(&self.loader, "fill", &self.spec)?;
         stream.begin_capture()?;
         for _ in 0..GRAPH {
             let args = fill::Args { count: 4, dst, src: 0, value: [0; 2] };
-            // SAFETY: as in `launches`.
-            unsafe { function.launch(&stream, Geometry::linear(1, 256), &args) }?;
+            // SAFETY: the kernel of this argument, and memory of four elements.
+            unsafe { function.launch(stream, Geometry::linear(1, 256), &args) }?;
         }
-        let graph = stream.end_capture()?.instantiate()?;
-        // SAFETY: as in `launches`, at each replay.
-        bursts(|| unsafe { graph.launch(&stream) }, || ep_core::provider::Stream::sync(&stream))
+        stream.end_capture()?.instantiate()
     }
 }
 
-/// Microseconds of one call, the median over bursts; between them `wait` empties the device's queue.
-fn bursts(mut call: impl FnMut() -> Result<()>, wait: impl Fn() -> Result<()>) -> Result<f64> {
-    let mut times = Vec::new();
-    for _ in 0..BURSTS {
-        let begin = Instant::now();
-        for _ in 0..BURST {
-            call()?;
-        }
-        times.push(begin.elapsed().as_secs_f64() * 1e6 / BURST as f64);
-        wait()?;
-    }
-    Ok(median(times))
+/// A kernel that is launched with nothing around the driver's call.
+struct Loaded<'a> {
+    driver: &'a Driver,
+    module: CuModule,
+    function: CuFunction,
+    stream: CudaStream,
+    args: fill::Args,
 }
 
-/// Name and microseconds of each way to launch.
+impl Loaded<'_> {
+    /// A [`burst`] of `cuLaunchKernel`, for a caller that has the context current.
+    ///
+    /// # Safety
+    /// The memory that it was made for is valid.
+    unsafe fn burst(&mut self) -> Result<f64> {
+        let Loaded { driver, function, ref stream, ref mut args, .. } = *self;
+        let mut params = [(&raw mut *args).cast()];
+        let launch = || {
+            let (raw, params, extra) = (stream.raw(), params.as_mut_ptr(), std::ptr::null());
+            // SAFETY: the kernel of this argument, and memory as the caller promises until the burst has been waited for.
+            Ok(unsafe { driver.cuLaunchKernel(function, 1, 1, 1, 256, 1, 1, 0, raw, params, extra) }?)
+        };
+        burst(launch, || ep_core::provider::Stream::sync(stream))
+    }
+
+    /// Its work is done, and the context is current.
+    fn unload(self) -> Result<()> {
+        // SAFETY: loaded with this, of which nothing runs.
+        Ok(unsafe { self.driver.cuModuleUnload(self.module) }?)
+    }
+}
+
+/// Microseconds of one call, of a burst behind which `wait` empties the device's queue.
+fn burst(mut call: impl FnMut() -> Result<()>, wait: impl Fn() -> Result<()>) -> Result<f64> {
+    let begin = Instant::now();
+    for _ in 0..BURST {
+        call()?;
+    }
+    let us = begin.elapsed().as_secs_f64() * 1e6 / BURST as f64;
+    wait()?;
+    Ok(us)
+}
+
+/// Ways to launch.
+const WAYS: [&str; 5] = [
+    "launch",
+    "launch in the current context",
+    "launch by the driver",
+    "replay of a graph of 20",
+    "launch with checks",
+];
+
+/// Name and microseconds of each way to launch: medians of bursts in turns, as the processor's clock changes.
 ///
 /// # Errors
 /// The provider's; those of a machine without CUDA.
@@ -142,25 +151,38 @@ pub fn measure(runtime: &Runtime, device: &Device, settings: &Settings) -> Resul
         unsafe { fill.launch_raw(&stream, &args) }
     };
     for _ in 0..WARM_BURSTS {
-        for _ in 0..BURST {
-            raw()?;
-        }
-        stream.sync()?;
+        burst(raw, || stream.sync())?;
     }
-    let mut rows = vec![("launch", bursts(raw, || stream.sync())?)];
     let bare = FillKernel::new(Bare::of(settings, device)?)?;
-    {
-        let _current = bare.loader.context.enter()?;
-        rows.push(("launch in the current context", bursts(raw, || stream.sync())?));
-    }
-    rows.push(("launch by the driver", bare.launches(y.address())?));
-    rows.push(("replay of a graph of 20", bare.replay(y.address())?));
-    let safe = || {
-        let call = ep_core::primitive::FillCall { count: 4, value: Scalar::F64(1.0), dst: &mut y };
-        fill.launch(&stream, call)
+    let context = &bare.loader.context;
+    let graph_stream = bare.stream()?;
+    let graph = bare.graph(&graph_stream, y.address())?;
+    let mut loaded = bare.loaded(y.address())?;
+    let done = |stream: &CudaStream| ep_core::provider::Stream::sync(stream);
+    let mut turns = || -> Result<[Vec<f64>; WAYS.len()]> {
+        let mut times: [Vec<f64>; WAYS.len()] = Default::default();
+        for _ in 0..BURSTS {
+            times[0].push(burst(raw, || stream.sync())?);
+            {
+                let _current = context.enter()?;
+                times[1].push(burst(raw, || stream.sync())?);
+                // SAFETY: the buffer lives.
+                times[2].push(unsafe { loaded.burst() }?);
+            }
+            // SAFETY: the buffer lives until each burst has been waited for.
+            times[3].push(burst(|| unsafe { graph.launch(&graph_stream) }, || done(&graph_stream))?);
+            let safe = || {
+                let call = ep_core::primitive::FillCall { count: 4, value: Scalar::F64(1.0), dst: &mut y };
+                fill.launch(&stream, call)
+            };
+            times[4].push(burst(safe, || stream.sync())?);
+        }
+        Ok(times)
     };
-    rows.push(("launch with checks", bursts(safe, || stream.sync())?));
-    Ok(rows)
+    let timed = turns();
+    let _current = context.enter()?;
+    loaded.unload()?;
+    Ok(WAYS.into_iter().zip(timed?.map(median)).collect())
 }
 
 /// The first result of a process: a device, memory, one launch, its result, while the device and all else is still there.

@@ -110,6 +110,8 @@ mod pairs {
     const PIECE: usize = SIDE * SIDE;
     /// Columns that take long enough to multiply by for a row of `a` to come from third-level cache meanwhile.
     const NARROW: usize = 256;
+    /// Columns up to which rows of `a` that do not begin at lines are read in place by tiles.
+    const FEW_COLS: usize = 128;
 
     /// What the tiles are: as the instruction that sets them up reads it.
     #[repr(C, align(64))]
@@ -217,9 +219,10 @@ mod pairs {
             false
         }
 
-        /// A row that is read in place should have a whole step at least; what is left of it is packed.
-        fn reads_a(_: usize, _: usize, k: usize, rows_contiguous: bool) -> bool {
-            rows_contiguous && k >= SIDE
+        /// A row that is read in place should have a whole step at least; what is left of it is packed. Rows that begin
+        /// anywhere in lines take twice as long to load as tiles, so that packing them pays from a few panels on.
+        fn reads_a(_: usize, n: usize, k: usize, rows_contiguous: bool) -> bool {
+            rows_contiguous && k >= SIDE && (!TILES || k.is_multiple_of(SIDE) || n <= FEW_COLS)
         }
 
         fn in_place(scalar: f32) -> f32 {
@@ -626,6 +629,15 @@ mod pairs {
             };
             let plan = Plan::new::<Tiles>(&problem(&args, &[]), 2);
             assert_eq!(plan.tile, (512, NARROW));
+            assert!(plan.reads_a);
+            // Rows of `a` that begin anywhere are packed for tiles, unless that is for few columns.
+            let odd = MatmulArgs { k: k + 1, ..args };
+            let reads_a = |args: &MatmulArgs| {
+                let problem = problem(args, &[]);
+                [Plan::new::<Tiles>(&problem, 1).reads_a, Plan::new::<Pairs<false>>(&problem, 1).reads_a]
+            };
+            assert_eq!((reads_a(&odd), reads_a(&args)), ([false, true], [true; 2]));
+            assert_eq!(reads_a(&MatmulArgs { n: FEW_COLS, ..odd }), [true; 2]);
             // A packed `a` would be packed again for each.
             let plan = Plan::new::<Tiles>(&problem(&MatmulArgs { trans_a: true, ..args }, &[]), 2);
             assert_eq!(plan.tile, (256, 512));

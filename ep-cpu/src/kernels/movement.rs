@@ -246,15 +246,7 @@ unsafe fn transpose_all(
     let row_bytes = rows.size * size;
     let mode = mode(isa, batches, rows, across, size, dst, batch * across.size * row_bytes);
     let line = LINE / size;
-    let (row_step, col_step) = match mode {
-        // Whole rows of the destination for each thread: of parts of rows two threads would write the first and the last line,
-        // and hand both to and fro.
-        Mode::Cached if across.size >= 4 * line => (rows.size, line),
-        Mode::Cached => (2 * line, 2048),
-        Mode::Lines => (transpose::lines_at_once(size).max(2) * line, 2048),
-        Mode::Panels => (8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)),
-        Mode::Block => (rows.size, ((64 << 10) / row_bytes).next_multiple_of(LINE)),
-    };
+    let (row_step, col_step) = steps(mode, size, rows.size, across.size);
     let kernel = match mode {
         Mode::Cached => cached(isa, size, rows.size, across.size),
         _ => transpose::lookup(isa, size, mode),
@@ -323,6 +315,20 @@ unsafe fn transpose_all(
         }
         Ok(())
     })
+}
+
+/// Rows and columns of the source in a piece of work.
+fn steps(mode: Mode, size: usize, rows: usize, cols: usize) -> (usize, usize) {
+    let line = LINE / size;
+    match mode {
+        // Whole rows of the destination for each thread: of parts of rows two threads would write the first and the last line,
+        // and hand both to and fro.
+        Mode::Cached if cols >= 4 * line => (rows, line),
+        Mode::Cached => (2 * line, 2048),
+        Mode::Lines => (transpose::lines_at_once(size).max(2) * line, 2048),
+        Mode::Panels => (8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)),
+        Mode::Block => (rows, ((64 << 10) / (rows * size)).next_multiple_of(LINE)),
+    }
 }
 
 /// How to write matrices of these two axes.
@@ -446,6 +452,27 @@ mod tests {
                     turn(rows, cols, 1, size, (rows + cols) % 3);
                 }
             }
+        }
+    }
+
+    /// Of what stays in the cache, threads have whole rows of the destination where there are enough of them.
+    #[test]
+    fn threads_share_out_rows_of_the_destination() {
+        assert_eq!(steps(Mode::Cached, 1, 1001, 777), (1001, LINE));
+        assert_eq!(steps(Mode::Cached, 4, 100_000, 64), (100_000, LINE / 4));
+        assert_eq!(steps(Mode::Cached, 4, 100_000, 63), (LINE / 2, 2048));
+        for size in [1, 2, 4] {
+            let (rows, cols) = (60 / size, 24_000 / size);
+            let strides = [rows as isize + 3, 1];
+            // Rows with gaps between them, shorter than a line, go no other way. There are enough of them for threads.
+            let axis = |size, src, dst| Axis { size, src, dst };
+            let (down, across) = (axis(rows, 0, size as isize), axis(cols, 0, strides[0] * size as isize));
+            let dst = std::ptr::null_mut();
+            assert_eq!(
+                mode(Isa::available()[0], &[], down, across, size, dst, rows * cols * size),
+                Mode::Cached
+            );
+            check(&Threads(3), &[cols, rows], &strides, &[1, cols as isize], size, 1);
         }
     }
 
