@@ -5,7 +5,7 @@ use crate::isa::Body;
 use crate::kernels::gemm_block::Out;
 use crate::kernels::gemm_lanes::{Lanes, Real};
 use crate::kernels::gemm_micro::{MANY, Micro, step};
-use crate::kernels::raw::{opaque, prefetch};
+use crate::kernels::raw::{opaque, prefetch, prefetch_l2};
 use std::hint::black_box;
 
 /// How many rows of `b` ahead are asked for by [`MANY`] rows of `a`; by fewer, which take less time for each, more. Rows that are
@@ -49,9 +49,20 @@ impl<L: Lanes, const M: usize, const VECTORS: usize> FewRows<L, M, VECTORS> {
         let apart = (b_row * size_of::<L::Real>()).is_multiple_of(PAGE);
         let ahead = if apart { ROWS_AHEAD } else { ROWS_AHEAD * MANY / M };
         let (left, next) = (depth.saturating_sub(ahead), b.wrapping_add(VECTORS * L::LANES));
+        // The panel behind this one comes from far away: each group but the first asks for one of its vectors in each row, or, where
+        // there are none left, for the same line again.
+        let spare = if groups > VECTORS + 1 { groups - 1 } else { 0 };
         for group in 0..groups {
             let (mut a, mut b) = (self.0.a.wrapping_add(group * a_group), b);
             let mut asked = if left == 0 { next } else { b.wrapping_add(ahead * b_row) };
+            let (mut far, far_step) = match group {
+                1.. if group <= spare.min(VECTORS) => (next.wrapping_add((group - 1) * L::LANES), b_row),
+                // Rows that do not begin at a line reach into one more, here and below.
+                1.. if group <= spare && group == VECTORS + 1 => {
+                    (next.wrapping_add(VECTORS * L::LANES - 1), b_row)
+                }
+                _ => (b, 0),
+            };
             // SAFETY: places of the group's packed rows, which are whole as promised, and the vectors of `b` there; the group's sums.
             unsafe {
                 let mut sums = [[L::splat(L::Real::ZERO); VECTORS]; M];
@@ -59,9 +70,10 @@ impl<L: Lanes, const M: usize, const VECTORS: usize> FewRows<L, M, VECTORS> {
                     for j in 0..VECTORS {
                         prefetch(asked.wrapping_add(j * L::LANES));
                     }
-                    // Rows that do not begin at a line reach into one more.
                     prefetch(asked.wrapping_add(VECTORS * L::LANES - 1));
+                    prefetch_l2(far);
                     asked = if p == left { next } else { asked.wrapping_add(b_row) };
+                    far = far.wrapping_add(far_step);
                     step::<L, M, VECTORS, false>(&mut sums, a, &Self::NEIGHBOURS, b, L::LANES);
                     (a, b) = (a.wrapping_add(a_step), b.wrapping_add(b_row));
                 }

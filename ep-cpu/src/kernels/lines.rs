@@ -8,6 +8,9 @@ use crate::isa::Level;
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 
+/// Bytes from which stores begin at multiples of a vector.
+const LONG_RUN: usize = 512;
+
 /// Copies `bytes` bytes, at least one, with pairs of stores that may overlap.
 ///
 /// # Safety
@@ -27,6 +30,11 @@ pub(super) unsafe fn copy_run<V: Vector, W: Vector>(to: *mut u8, from: *const u8
     unsafe {
         if bytes >= vector {
             let mut at = 0;
+            if bytes >= LONG_RUN {
+                // A store that is in two lines takes as long as two.
+                V::load(from).store(to);
+                at = vector - to.addr() % vector;
+            }
             while at + vector <= bytes {
                 V::load(from.add(at)).store(to.add(at));
                 at += vector;
