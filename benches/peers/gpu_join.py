@@ -130,14 +130,19 @@ def host_table(rows):
 
 
 def launches_table(found):
-    """Launches in turns with PyTorch's, both at work on one processor."""
-    text = ["| op | shape | us | PyTorch us | of PyTorch's time | in each process |", "|---|---|--:|--:|--:|--:|"]
+    """Raw launches in turns with PyTorch's, as programs find it and in inference mode."""
+    head = ["op", "shape", "us"]
+    for name in ("PyTorch", "inference mode"):
+        head += [f"{name} us", "of its time", "in each process"]
+    text = ["| " + " | ".join(head) + " |", "|---|---|" + "--:|" * (len(head) - 2)]
     by_peer = {(r["peer"], r["op"], r["shape"]): r for r in found}
     for r in found:
         if r["peer"] == "ours":
-            theirs, every = by_peer["torch", r["op"], r["shape"]], r["all_of_torch"]
-            cells = [r["op"], r["shape"], number(r["us"], 2), number(theirs["us"], 2), number(r["of_torch"], 2)]
-            text.append("| " + " | ".join([*cells, f"{min(every):.2f} to {max(every):.2f}"]) + " |")
+            cells = [r["op"], r["shape"], number(r["us"], 2)]
+            for peer in ("torch", "inference"):
+                every = r[f"all_of_{peer}"]
+                cells += [number(by_peer[peer, r["op"], r["shape"]]["us"], 2), number(r[f"of_{peer}"], 2), f"{min(every):.2f} to {max(every):.2f}"]
+            text.append("| " + " | ".join(cells) + " |")
     return "\n".join(text)
 
 

@@ -7,8 +7,9 @@ written, rotated alike in the same run, and `share` its time over the row's. Eag
 fills PyTorch's cache on disk, so that many processes can compile side by side before one measures.
 
 `--launches` has what launches of a few elements cost the host, in turns with `PROGRAM ...` (ep-gpu-bench --launches), on one
-processor: lines of both peers, {us, all_us}, and of the provider's also {of_torch}, the median of what its bursts took of the
-time of PyTorch's beside them.
+processor: lines of the provider, of PyTorch as programs find it, and of the peer `inference`, PyTorch in inference mode, with
+{us, all_us}, and of the provider's also {of_torch, of_inference}, medians of what its bursts took of the time of those beside
+them. The provider's are raw launches, whose arguments were made once and whose memory is not checked.
 """
 import argparse
 import json
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 import timeit
+from contextlib import nullcontext
 
 import gpu_rows
 
@@ -138,34 +140,48 @@ class Bench:
         return dict(peer="torch", group="host", op="launch", dtype="f32", shape="4", us=round(median(bursts), 3))
 
     def launches(self, rows, provider):
-        """Lines of both for each row: bursts in turns, each behind one that does not count. Rows are interleaved, as either
+        """Lines of all for each row: bursts in turns, each behind one that does not count. Rows are interleaved, as either
         program is slower for seconds at a time."""
-        torch, timers = self.torch, []
-        for row in rows:
-            operands = {t["name"]: self.tensor(t, 0) for t in (*row["inputs"], row["output"])}
-            timers.append(timeit.Timer(row["statement"], row.get("setup", "pass"), globals=dict(operands, torch=torch)))
+        torch = self.torch
+        timers = {peer: [self.timer(row, mode) for row in rows] for peer, mode in self.modes().items()}
 
-        def burst(i):
+        def burst(peer, i):
             torch.cuda.synchronize()
-            us = timers[i].timeit(BURST) / BURST * 1e6
+            with self.modes()[peer]():
+                us = timers[peer][i].timeit(BURST) / BURST * 1e6
             torch.cuda.synchronize()
             return us
 
-        theirs = lambda i: (burst(i), burst(i))[1]
-        pairs, begin, turn = [[] for _ in rows], time.monotonic(), 0
-        while len(pairs[-1]) < TURNS:
+        ask = lambda peer, i: provider(i) if peer == "ours" else (burst(peer, i), burst(peer, i))[1]
+        order = ["ours", *timers]
+        times, begin, turn = [{peer: [] for peer in order} for _ in rows], time.monotonic(), 0
+        while len(times[-1]["ours"]) < TURNS:
             turn, counts = turn + 1, time.monotonic() - begin > WARM_SECONDS
             for i in range(len(rows)):
-                # Who is first changes: what is behind the other finds other caches.
-                pair = (provider(i), theirs(i)) if turn % 2 else (theirs(i), provider(i))[::-1]
-                if counts:
-                    pairs[i].append(pair)
+                # Who is first changes: what is behind another finds other caches.
+                for peer in order[turn % len(order):] + order[:turn % len(order)]:
+                    us = ask(peer, i)
+                    if counts:
+                        times[i][peer].append(us)
         digits = lambda values: [round(v, 3) for v in values]
-        for row, found in zip(rows, pairs):
+        for row, found in zip(rows, times):
             line = {k: row[k] for k in ("group", "op", "dtype", "shape")}
-            for peer, times in zip(("ours", "torch"), zip(*found)):
-                own = dict(of_torch=round(median([a / b for a, b in found]), 4)) if peer == "ours" else {}
-                yield dict(line, peer=peer, us=round(median(times), 3), **own, all_us=digits(times))
+            of = lambda peer: round(median([a / b for a, b in zip(found["ours"], found[peer])]), 4)
+            for peer in order:
+                own = {f"of_{other}": of(other) for other in timers} if peer == "ours" else {}
+                yield dict(line, peer=peer, us=round(median(found[peer]), 3), **own, all_us=digits(found[peer]))
+
+    def modes(self):
+        """PyTorch as programs find it, and without what keeps track for gradients."""
+        return dict(torch=nullcontext, inference=self.torch.inference_mode)
+
+    def timer(self, row, mode):
+        """Of a row's statement, on operands that were made in a mode."""
+        with mode():
+            operands = {t["name"]: self.tensor(t, 0) for t in (*row["inputs"], row["output"])}
+            names = dict(operands, torch=self.torch)
+            exec(row.get("setup", "pass"), names)
+        return timeit.Timer(row["statement"], globals=names)
 
 
 class Provider:
@@ -179,8 +195,11 @@ class Provider:
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def __call__(self, row):
-        print(row, file=self.process.stdin, flush=True)
-        answer = self.process.stdout.readline()
+        try:
+            print(row, file=self.process.stdin, flush=True)
+            answer = self.process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
         if not answer:
             sys.exit(f"error: {self.process.args[0]} ended with {self.process.wait()} at row {row}")
         return json.loads(answer)["us"]
@@ -201,6 +220,8 @@ def main():
     if arguments.groups:
         print(*gpu_rows.groups(), "host")
         return
+    if arguments.launches == []:
+        parser.error("--launches needs the program to take turns with: ep-gpu-bench --launches")
     if arguments.launches:
         os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
     import torch

@@ -5,6 +5,7 @@ import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree as xml
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -73,9 +74,10 @@ class Join(unittest.TestCase):
     def test_tables_have_a_line_for_each_row_also_for_failures(self):
         rows = gpu_join.joined(OURS, PEERS)
         launch = dict(group="launch", op="add", dtype="f32", shape="4")
-        launches = [dict(launch, peer="ours", us=2.5, of_torch=0.456, all_of_torch=[0.5, 0.4, 0.456]), dict(launch, peer="torch", us=6.0)]
+        launches = [dict(launch, peer="ours", us=2.5, of_torch=0.456, of_inference=0.5, all_of_torch=[0.5, 0.4, 0.456], all_of_inference=[0.5, 0.5, 0.55]),
+                    dict(launch, peer="torch", us=6.0), dict(launch, peer="inference", us=5.0)]
         text = gpu_join.page(rows, gpu_join.first_of(OURS), [], launches, TWO, "A GPU", "2030-01-02")
-        self.assertIn("| add | 4 | 2.50 | 6.00 | 0.46 | 0.40 to 0.50 |", text)
+        self.assertIn("| add | 4 | 2.50 | 6.00 | 0.46 | 0.40 to 0.50 | 5.00 | 0.50 | 0.50 to 0.55 |", text)
         self.assertIn("| softmax | f32 | 49152x32 | 10.0 | 1.00 | 15.0 | 20.0 | 1.50 | 6.3 | 7.1 |", text)
         self.assertIn("| matmul | f32 | 1x16x16x16 | 4.0 | 123.4 | – | – | – |", text)
         self.assertIn("failed: OutOfMemory: a/b |", text)
@@ -125,26 +127,46 @@ class Join(unittest.TestCase):
 class Launches(unittest.TestCase):
     ROWS = [dict(group="launch", op=op, dtype="f32", shape="4", inputs=[], output=dict(name="dst"), statement="dst.append(1)") for op in ("one", "two")]
 
-    def test_both_are_timed_in_turns_and_of_the_pairs_the_middle_counts(self):
-        asked, theirs = [], []
+    def launches(self, turns, warm_seconds, clock):
+        """Lines, the provider's bursts with how many launches of the others there had been, and whether each was in inference mode."""
+        asked, theirs, modes = [], [], []
+
+        class Launched(list):
+            def append(self, one):
+                super().append(bool(modes))
+
+        theirs = Launched()
 
         def provider(i):
             asked.append((i, len(theirs)))
             return 1e9 if len(asked) % 3 == 0 else 1.0 + i
 
-        torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
-        bench = gpu_torch.Bench(torch)
+        @contextmanager
+        def inference_mode():
+            modes.append(1)
+            yield
+            modes.pop()
+
+        bench = gpu_torch.Bench(SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None), inference_mode=inference_mode))
         bench.tensor = lambda t, shift: theirs
-        with patch.object(gpu_torch, "TURNS", 3), patch.object(gpu_torch, "WARM_SECONDS", -1.0):
-            lines = list(bench.launches(self.ROWS, provider))
+        with patch.multiple(gpu_torch, TURNS=turns, WARM_SECONDS=warm_seconds), patch.object(gpu_torch.time, "monotonic", clock):
+            return list(bench.launches(self.ROWS, provider)), asked, theirs
+
+    def test_all_are_timed_in_turns_and_of_the_turns_the_middle_counts(self):
+        lines, asked, theirs = self.launches(3, -1.0, lambda: 0.0)
         self.assertEqual([(l["op"], l["peer"], len(l["all_us"])) for l in lines],
-                         [("one", "ours", 3), ("one", "torch", 3), ("two", "ours", 3), ("two", "torch", 3)])
+                         [(op, peer, 3) for op in ("one", "two") for peer in ("ours", "torch", "inference")])
         self.assertEqual([l["us"] for l in lines if l["peer"] == "ours"], [1.0, 2.0])
         # The one turn of a thousand seconds is nobody's median.
-        self.assertTrue(all(0 < l["of_torch"] < 1e6 for l in lines[::2]), lines)
-        # Two bursts of theirs for each of ours, and who begins changes.
+        self.assertTrue(all(0 < l[of] < 1e6 for l in lines[::3] for of in ("of_torch", "of_inference")), lines)
+        # Two bursts of each mode for each of ours, and who begins changes.
         burst = gpu_torch.BURST
-        self.assertEqual(asked, [(0, 0), (1, 2 * burst), (0, 6 * burst), (1, 8 * burst), (0, 8 * burst), (1, 10 * burst)])
+        self.assertEqual([at // burst for _, at in asked], [4, 8, 10, 14, 16, 20])
+        self.assertEqual((len(theirs), sum(theirs)), (24 * burst, 12 * burst))
+
+    def test_turns_count_when_processors_are_awake(self):
+        lines, asked, _ = self.launches(3, 1.5, iter(range(100)).__next__)
+        self.assertEqual(([len(l["all_us"]) for l in lines], len(asked)), ([3] * 6, 2 * 4))
 
     def test_the_other_program_answers_or_ends(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +177,11 @@ class Launches(unittest.TestCase):
             self.assertEqual([provider(0), provider(5)], [1.0, 1.5])
             with self.assertRaisesRegex(SystemExit, "ended with 3 at row 9"):
                 provider(9)
-            provider.process.stdin.close(), provider.process.stdout.close()
+            with self.assertRaisesRegex(SystemExit, "ended with 3 at row 1"):
+                provider(1)
+            provider.process.stdout.close()
+            with suppress(BrokenPipeError):
+                provider.process.stdin.close()
 
 
 class Rows(unittest.TestCase):
@@ -184,7 +210,7 @@ class Rows(unittest.TestCase):
             text = f"{r.get('setup', 'pass')}\n{r['statement']}"
             code = compile(text, gpu_rows.name(r), "exec")
             made = {text.split(" = ")[0]} if "setup" in r else set()
-            self.assertIn(r["output"]["name"], text)
+            self.assertLessEqual(operands, set(compile(text.replace("turned", "src"), "", "exec").co_names))
             attributes = {word for word in code.co_names if f".{word}" in text}
             self.assertLessEqual(set(code.co_names) - attributes, operands | made | {"torch", "out"})
             self.assertLess(r["bytes"], 1 << 16)

@@ -375,8 +375,8 @@ def median_line(lines):
         return failed[0]
     middle = lambda key: sorted(lines, key=lambda line: line[key])[len(lines) // 2]
     median = {**middle("us"), "all_us": [line["us"] for line in lines]}
-    if "of_torch" in median:
-        median.update(of_torch=middle("of_torch")["of_torch"], all_of_torch=[line["of_torch"] for line in lines])
+    for of in [key for key in median if key.startswith("of_")]:
+        median.update({of: middle(of)[of], f"all_{of}": [line[of] for line in lines]})
     return median
 
 

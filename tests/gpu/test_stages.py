@@ -267,8 +267,12 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
             line = dict(op="add", dtype="f32", shape="4")
             return dict(status="ok", result=[dict(line, peer="ours", us=1.0, of_torch=next(shares)), dict(line, peer="torch", us=2.0)])
 
-        with patch.object(stages, "program", lambda *_, **__: program):
+        commands = []
+        with patch.object(stages, "program", lambda command, **_: commands.append(command) or program):
             record = stages.launches(3)(None, 20)
+        script, *command = commands[0](self.place())[1:]
+        self.assertEqual((Path(script).name, command[0], command[2], command[-1]), ("gpu_torch.py", "--launches", "--config", "--launches"))
+        self.assertEqual(Path(command[1]).name, "ep-gpu-bench")
         ours, theirs = record["result"]
         self.assertEqual((record["processes"], ours["of_torch"], ours["all_of_torch"]), (3, 0.4, [0.4, 0.2, 0.5]))
         self.assertNotIn("of_torch", theirs)

@@ -50,7 +50,7 @@ struct Cli {
     #[arg(long)]
     host: bool,
     /// Answers each line of standard input, the number of a row from 0, with {us}: what its launch costs the host, so that
-    /// another program can time its own in turns with it
+    /// another program can time its own in turns with it; --rows is a file then
     #[arg(long, requires = "rows")]
     launches: bool,
     /// Copies to this device beside `cuMemcpyPeerAsync`, back from it, and work of each that waits for the other's events
@@ -154,6 +154,9 @@ fn run(cli: &Cli) -> Result<()> {
         let checked = chains::check(&runtime, device, chains::MOST, number)?;
         print(&checked)?;
         return chains::judge(&checked);
+    }
+    if cli.launches && cli.rows.as_deref().is_some_and(|path| path.as_os_str() == "-") {
+        return Err(Error::invalid("--launches reads requests from standard input; name a file with --rows"));
     }
     let rows = row::read(&text(cli.rows.as_deref())?)?;
     if cli.launches {

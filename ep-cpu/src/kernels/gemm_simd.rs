@@ -345,7 +345,7 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
                     out: Out { at, ..block.out },
                     ahead: block.ahead && panel == 0 && matches!(block.a, Source::Stored { .. }),
                     ahead_sums: block.ahead && block.depth < FAR,
-                    ahead_panel: far && panel + 1 < panels.panels,
+                    ahead_panel: (far || block.few) && panel + 1 < panels.panels,
                     few: block.few,
                 };
                 match (end - start, cut) {

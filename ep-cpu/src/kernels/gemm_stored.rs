@@ -44,23 +44,21 @@ impl<L: Lanes, const M: usize, const VECTORS: usize> FewRows<L, M, VECTORS> {
     /// As for [`Micro::by_rows`].
     #[inline(always)]
     unsafe fn groups(&self) {
-        let Micro { depth, a_group, a_step, b, b_row, groups, out, .. } = self.0;
+        let Micro { depth, a_group, a_step, b, b_row, groups, out, ahead_panel, .. } = self.0;
         // Behind this panel's rows come those of the next.
         let apart = (b_row * size_of::<L::Real>()).is_multiple_of(PAGE);
         let ahead = if apart { ROWS_AHEAD } else { ROWS_AHEAD * MANY / M };
         let (left, next) = (depth.saturating_sub(ahead), b.wrapping_add(VECTORS * L::LANES));
-        // The panel behind this one comes from far away: each group but the first asks for one of its vectors in each row, or, where
-        // there are none left, for the same line again.
-        let spare = if groups > VECTORS + 1 { groups - 1 } else { 0 };
+        // The panel behind this one comes from far away: where there are enough groups, each but the first asks for one of its vectors
+        // in each row, and all others for a line that is there. (Rows pages apart share places in second-level cache too.)
+        let asks = ahead_panel && !apart && groups > VECTORS + 1;
         for group in 0..groups {
             let (mut a, mut b) = (self.0.a.wrapping_add(group * a_group), b);
             let mut asked = if left == 0 { next } else { b.wrapping_add(ahead * b_row) };
             let (mut far, far_step) = match group {
-                1.. if group <= spare.min(VECTORS) => (next.wrapping_add((group - 1) * L::LANES), b_row),
+                1.. if asks && group <= VECTORS => (next.wrapping_add((group - 1) * L::LANES), b_row),
                 // Rows that do not begin at a line reach into one more, here and below.
-                1.. if group <= spare && group == VECTORS + 1 => {
-                    (next.wrapping_add(VECTORS * L::LANES - 1), b_row)
-                }
+                1.. if asks && group == VECTORS + 1 => (next.wrapping_add(VECTORS * L::LANES - 1), b_row),
                 _ => (b, 0),
             };
             // SAFETY: places of the group's packed rows, which are whole as promised, and the vectors of `b` there; the group's sums.

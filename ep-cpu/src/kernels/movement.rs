@@ -246,7 +246,7 @@ unsafe fn transpose_all(
     let row_bytes = rows.size * size;
     let mode = mode(isa, batches, rows, across, size, dst, batch * across.size * row_bytes);
     let line = LINE / size;
-    let (row_step, col_step) = steps(mode, size, rows.size, across.size);
+    let (row_step, col_step) = steps(mode, size, [rows.size, across.size], par.threads());
     let kernel = match mode {
         Mode::Cached => cached(isa, size, rows.size, across.size),
         _ => transpose::lookup(isa, size, mode),
@@ -318,12 +318,12 @@ unsafe fn transpose_all(
 }
 
 /// Rows and columns of the source in a piece of work.
-fn steps(mode: Mode, size: usize, rows: usize, cols: usize) -> (usize, usize) {
+fn steps(mode: Mode, size: usize, [rows, cols]: [usize; 2], threads: usize) -> (usize, usize) {
     let line = LINE / size;
     match mode {
-        // Whole rows of the destination for each thread: of parts of rows two threads would write the first and the last line,
-        // and hand both to and fro.
-        Mode::Cached if cols >= 4 * line => (rows, line),
+        // Whole rows of the destination for each thread, if there are some for all: of parts of rows two threads would write the
+        // first and the last line, and hand both to and fro.
+        Mode::Cached if cols >= 2 * line * threads.max(2) => (rows, line),
         Mode::Cached => (2 * line, 2048),
         Mode::Lines => (transpose::lines_at_once(size).max(2) * line, 2048),
         Mode::Panels => (8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)),
@@ -458,21 +458,24 @@ mod tests {
     /// Of what stays in the cache, threads have whole rows of the destination where there are enough of them.
     #[test]
     fn threads_share_out_rows_of_the_destination() {
-        assert_eq!(steps(Mode::Cached, 1, 1001, 777), (1001, LINE));
-        assert_eq!(steps(Mode::Cached, 4, 100_000, 64), (100_000, LINE / 4));
-        assert_eq!(steps(Mode::Cached, 4, 100_000, 63), (LINE / 2, 2048));
-        for size in [1, 2, 4] {
-            let (rows, cols) = (60 / size, 24_000 / size);
-            let strides = [rows as isize + 3, 1];
-            // Rows with gaps between them, shorter than a line, go no other way. There are enough of them for threads.
+        assert_eq!(steps(Mode::Cached, 1, [1001, 777], 2), (1001, LINE));
+        assert_eq!(steps(Mode::Cached, 4, [100_000, 64], 1), (100_000, LINE / 4));
+        assert_eq!(steps(Mode::Cached, 4, [100_000, 63], 2), (LINE / 2, 2048));
+        assert_eq!(steps(Mode::Cached, 4, [100_000, 64], 8), (LINE / 2, 2048));
+        // Rows with gaps between them, of less than four lines and not at lines, go no other way. There are enough for threads.
+        for (size, row_bytes) in [(1, 60), (2, 60), (4, 60), (4, 160), (8, 160), (16, 160)] {
+            let (rows, cols) = (row_bytes / size, 24_000 / size);
             let axis = |size, src, dst| Axis { size, src, dst };
-            let (down, across) = (axis(rows, 0, size as isize), axis(cols, 0, strides[0] * size as isize));
-            let dst = std::ptr::null_mut();
-            assert_eq!(
-                mode(Isa::available()[0], &[], down, across, size, dst, rows * cols * size),
-                Mode::Cached
-            );
-            check(&Threads(3), &[cols, rows], &strides, &[1, cols as isize], size, 1);
+            let gapped = rows as isize + 3;
+            let (down, across) = (axis(rows, 0, size as isize), axis(cols, 0, gapped * size as isize));
+            let dst = std::ptr::null_mut::<u8>().wrapping_add(1);
+            let way = mode(Isa::available()[0], &[], down, across, size, dst, rows * cols * size);
+            assert_eq!(way, Mode::Cached);
+            let (par, wide) = (Threads(3), cols as isize);
+            check(&par, &[cols, rows], &[gapped, 1], &[1, wide], size, 1);
+            check(&par, &[cols, rows], &[gapped, 1], &[-1, wide], size, 1);
+            let whole = [gapped * wide, rows as isize * wide];
+            check(&par, &[3, cols, rows], &[whole[0], gapped, 1], &[whole[1], 1, wide], size, 1);
         }
     }
 
@@ -546,6 +549,13 @@ mod tests {
             check(&Threads(2), &[40, run], &[n + 5, 1], &[n, 1], 1, 0);
             turn(37, 33, run, 1, run % 2);
             check(&Threads(2), &[3, 40, run], &[n * 40, n, 1], &[n * 64, n * 192, 1], 1, 0);
+        }
+        // Long ones that stay in the cache, from and to anywhere in a vector.
+        for run in [511, 512, 513, 575, 640, 1023] {
+            let n = run as isize;
+            for shift in [0, 1, 31, 32, 63] {
+                check(&Serial, &[9, run], &[n + 5, 1], &[n + 3, 1], 1, shift);
+            }
         }
         // Longer than a piece.
         check(&Threads(3), &[2, 700_001], &[700_002, 1], &[700_005, 1], 1, 1);
