@@ -214,6 +214,21 @@ mod tests {
     use crate::fake::{Alone, Setup};
 
     #[test]
+    fn a_burst_that_fails_is_waited_for() {
+        let (mut calls, waits) = (0, std::cell::Cell::new(0));
+        let call = || {
+            calls += 1;
+            if calls == 3 { Err(Error::internal("the third")) } else { Ok(()) }
+        };
+        let wait = || {
+            waits.set(waits.get() + 1);
+            Ok(())
+        };
+        let error = burst(call, wait).unwrap_err();
+        assert_eq!((error.message(), calls, waits.get()), ("the third", 3, 1));
+    }
+
+    #[test]
     fn every_way_to_launch_is_measured_on_the_device_that_is_named() {
         let alone = Alone::new(Setup { devices: 2, ..Setup::default() });
         {

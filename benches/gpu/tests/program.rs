@@ -172,6 +172,11 @@ fn what_means_nothing_is_refused() {
         (&["--host", "--device", "cuda:7"], "no device `cuda:7`"),
         (&["--peer-copy", "cuda:1", "--bytes", "0"], "invalid value '0'"),
         (&["--large", "--large-bytes", "1000"], "invalid value '1000'"),
+        (&["--launches"], "--rows <FILE>"),
+        (
+            &["--launches", "--rows", "-"],
+            "--launches reads requests from standard input; name a file with --rows",
+        ),
     ] {
         let ended = run("refused", 1, arguments, "");
         assert!(!ended.well && ended.errors.contains(words), "{arguments:?}: {}", ended.errors);
