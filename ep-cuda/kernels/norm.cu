@@ -90,8 +90,10 @@ EP_DEVICE i32 held_by_warp(i32 count) {
 // Packs of gamma and beta that are loaded together: more need registers that other blocks could use.
 constexpr int together = is_half<Data> && Rows::is_aligned && Rows::packs >= 4 ? 2 : 1;
 static_assert(Rows::packs % together == 0, "all packs are in a group");
+// Blocks of 256 threads with more than four packs are as large as three for each multiprocessor leave registers for.
+constexpr bool is_deep = !Rows::in_warp && Rows::threads == 256 && Rows::packs > 4;
 // The same for the registers of layer_norm's warps.
-constexpr u32 resident = Rows::in_warp && !EP_RMS ? (keeps ? 640 : 768) / Rows::threads : Rows::resident;
+constexpr u32 resident = is_deep ? 3 : Rows::in_warp && !EP_RMS ? (keeps ? 640 : 768) / Rows::threads : Rows::resident;
 
 // Gamma and beta of half types are shifted into place out of two aligned packs where rows are not aligned. The packs at
 // their ends, of which a part may be outside, each warp has in shared memory. The most packs of a thread leave no registers

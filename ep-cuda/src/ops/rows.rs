@@ -13,6 +13,9 @@ const PACKS_OF_FEWER: [u32; 3] = [4, 6, 8];
 /// Packs of a thread at most in blocks of 128 threads that hold an aligned row of 4-byte elements alone: the next size with half as
 /// many is faster.
 const MOST_PACKS_OF_WORDS: u32 = 3;
+/// Packs of a thread at most in blocks of 256 threads that hold an aligned row for a norm: three of these for each multiprocessor
+/// have more under way than two of 512 threads, which spend longer meeting for each row.
+const MOST_PACKS_OF_NORMS: u32 = 8;
 /// Threads and blocks that share the widest rows.
 const CLUSTERS: [(u32, u32); 4] = [(512, 2), (512, 4), (512, 8), (1024, 8)];
 /// The same for devices without clusters.
@@ -84,9 +87,11 @@ impl Holding {
         let registers = if self.bytes == 8 { 4 } else { 8 } / self.sources;
         if aligned {
             let of_words = self.bytes == 4 && self.sources == 1 && !self.single;
+            let of_norms = self.single && self.bytes <= 4;
             for threads in BLOCK_THREADS {
                 let limit = match threads {
                     128 if of_words => MOST_PACKS_OF_WORDS,
+                    256 if of_norms => MOST_PACKS_OF_NORMS,
                     512 => registers,
                     _ => 4,
                 };
@@ -210,11 +215,13 @@ mod tests {
         }
         let most = if h.bytes == 8 { 4 } else { 8 } / h.sources;
         if aligned {
-            let of_words = h.bytes == 4 && h.sources == 1 && !h.single;
-            let found = BLOCK_THREADS.into_iter().find_map(|threads| {
+            let limits = match (h.single, h.bytes, h.sources) {
+                (true, ..=4, _) => [4, 4, 8, most],
+                (false, 4, 1) => [4, 3, 4, most],
+                _ => [4, 4, 4, most],
+            };
+            let found = BLOCK_THREADS.into_iter().zip(limits).find_map(|(threads, limit)| {
                 let n = each(threads.into())?;
-                let limit = [4, 3, 4, most][(threads / 64).ilog2() as usize];
-                let limit = if threads == 512 || of_words { limit } else { 4 };
                 (n <= limit).then_some((threads, 32, 1, n))
             });
             if found.is_some() {
@@ -243,8 +250,10 @@ mod tests {
 
     #[test]
     fn each_width_gets_what_was_measured_to_be_best() {
-        for (bytes, sources) in [(4, 1), (2, 1), (8, 1), (4, 2), (8, 2), (2, 2)] {
-            let holding = Holding { pack: 16 / bytes, bytes, sources, single: false };
+        let of_softmax = [(4, 1), (2, 1), (8, 1), (4, 2), (8, 2), (2, 2)].map(|(b, s)| (b, s, false));
+        let of_norms = [4, 2, 8].map(|bytes| (bytes, 1, true));
+        for (bytes, sources, single) in of_softmax.into_iter().chain(of_norms) {
+            let holding = Holding { pack: 16 / bytes, bytes, sources, single };
             for aligned in [true, false] {
                 let sharings = holding.sharings(HOPPER, aligned);
                 for packs in (if aligned { 1 } else { 2 }..2100).chain((2100..70_000).step_by(509)) {
