@@ -23,6 +23,7 @@ mod norm;
 mod one_hot;
 mod partial;
 mod permute;
+mod recent;
 mod reduce;
 mod rows;
 mod scalar;

@@ -5,15 +5,15 @@ mod rig;
 use ep_core::primitive::{
     BinaryOp, Cast, CastCall, CastDesc, ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, Fill,
     FillCall, FillDesc, LayerNorm, LayerNormCall, LayerNormDesc, LogSoftmaxBackward, LogSoftmaxBackwardCall,
-    LogSoftmaxBackwardDesc, Memset, MemsetCall, MemsetDesc, ReduceOp, Softmax, SoftmaxCall, SoftmaxDesc,
-    TensorFill, TensorFillCall, TensorFillDesc, UnaryOp,
+    LogSoftmaxBackwardDesc, Memset, MemsetCall, MemsetDesc, Permute, PermuteCall, PermuteDesc, ReduceOp,
+    Softmax, SoftmaxCall, SoftmaxDesc, TensorFill, TensorFillCall, TensorFillDesc, UnaryOp,
 };
 use ep_core::provider::{Allocator, Device as _, MemoryKind, Stream as _};
 use ep_core::{Code, DType, Scalar};
 use ep_cuda::device::CudaDevice;
 use ep_cuda::stream::CudaStream;
-use ep_registry::NoMemory;
 use ep_registry::query::Filter;
+use ep_registry::{Buffer, NoMemory};
 use rig::ops::Bench;
 use rig::{Rig, Setup};
 
@@ -170,6 +170,81 @@ fn no_launch_overlaps_with_work_that_may_not_be_ours() {
     assert_eq!(manners(&rig), ["plain", "plain"]);
     [&queue, &other, &adopted].into_iter().for_each(|s| s.sync().unwrap());
     memory.free(x, 64).unwrap();
+}
+
+/// Each launch of one primitive is what a new primitive would launch, whatever was launched before.
+#[test]
+fn what_is_remembered_of_a_launch_is_for_those_like_it() {
+    let rig = Rig::new(Setup::default());
+    {
+        let runtime = rig.runtime(&[]);
+        let device = runtime.device("cuda:0").unwrap();
+        let stream = device.stream().unwrap();
+        let x = device.upload(&vec![0.0f32; 1 << 16]).unwrap();
+        let mut y = device.alloc(DType::F32, 1 << 16).unwrap();
+        let mut same = |what: &str, count: usize, launch: &mut dyn FnMut(bool, usize, &mut Buffer)| {
+            let mut launched = |new: bool, number: usize| {
+                rig.fake.fail(0, 0);
+                launch(new, number, &mut y);
+                stream.sync().unwrap();
+                launches(&rig)
+            };
+            let expected: Vec<_> = (0..count).map(|number| launched(true, number)).collect();
+            for (a, b) in (0..count).flat_map(|a| (0..count).map(move |b| (a, b))) {
+                for number in [a, b, b, a] {
+                    assert_eq!(launched(false, number), expected[number], "{what} {number} of {a} and {b}");
+                }
+            }
+            let different = |a: usize, b: usize| a == b || expected[a] != expected[b];
+            assert!((0..count).all(|a| different(0, a)), "{what}: {expected:?}");
+        };
+
+        let permutes: [(&[i64], &[i64], usize); 7] = [
+            (&[8, 8], &[1, 0], 0),
+            (&[64, 64], &[1, 0], 0),
+            (&[64, 64], &[1, 0], 1),
+            (&[8, 8, 64], &[1, 0, 2], 0),
+            (&[3, 1024], &[1, 0], 0),
+            (&[40, 7, 90], &[2, 1, 0], 0),
+            (&[8, 0], &[1, 0], 0),
+        ];
+        let make = || runtime.primitive::<Permute>(device, PermuteDesc::new(DType::F32)).unwrap();
+        let old = make();
+        same("permute", permutes.len(), &mut |new, number, y| {
+            let (src_dims, permutation, shift) = permutes[number];
+            let src = x.slice(shift, (1 << 16) - shift).unwrap();
+            let call = PermuteCall { src_dims, permutation, src, dst: y };
+            if new { make().launch(&stream, call) } else { old.launch(&stream, call) }.unwrap();
+        });
+
+        let sizes = [(400, 16), (40, 16), (400, 17), (4, 2000), (1, 40_000)];
+        let make = || runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F32, DType::F32)).unwrap();
+        let old = make();
+        same("softmax", sizes.len(), &mut |new, number, y| {
+            let (rows, cols) = sizes[number];
+            let call = SoftmaxCall { rows, cols, inner: 0, src: &x, dst: y };
+            if new { make().launch(&stream, call) } else { old.launch(&stream, call) }.unwrap();
+        });
+
+        let make =
+            || runtime.primitive::<LayerNorm>(device, LayerNormDesc::new(DType::F32, DType::F32)).unwrap();
+        let old = make();
+        same("layer_norm", sizes.len(), &mut |new, number, y| {
+            let (rows, cols) = sizes[number];
+            let call = LayerNormCall {
+                rows,
+                cols,
+                src: &x,
+                gamma: NoMemory,
+                beta: NoMemory,
+                dst: y,
+                mean: NoMemory,
+                rstd: NoMemory,
+            };
+            if new { make().launch(&stream, call) } else { old.launch(&stream, call) }.unwrap();
+        });
+    }
+    rig.assert_clean();
 }
 
 #[test]

@@ -28,8 +28,14 @@ impl FastDiv {
     pub(super) fn new(divisor: u64) -> FastDiv {
         let divisor = divisor.max(1);
         let shift = u64::BITS - (divisor - 1).leading_zeros();
-        let excess = |d: u64| ((((1u128 << shift) - u128::from(d)) << 32) / u128::from(d) + 1) as u32;
-        FastDiv { divisor, multiplier: if divisor < 1 << 32 { excess(divisor) } else { 0 }, shift }
+        // The excess is less than the divisor, so that nothing is lost to the shift: a division of 128 bits would take
+        // longer than the rest of a launch's arguments.
+        let multiplier = match divisor {
+            1 => 1,
+            2..4_294_967_296 => ((((1 << shift) - divisor) << 32) / divisor + 1) as u32,
+            _ => 0,
+        };
+        FastDiv { divisor, multiplier, shift }
     }
 
     #[cfg(test)]

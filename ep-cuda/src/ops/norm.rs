@@ -1,5 +1,6 @@
 //! `layer_norm` and `rms_norm`: rows in registers, or read again for each thing that they need.
 
+use super::recent::Recent;
 use super::rows::{Holding, Sharing, block_for_each, cheapest};
 use super::source::{NORM, NORM_WIDE};
 use super::{dtype_name, size};
@@ -271,6 +272,24 @@ struct Norm {
     rms: bool,
     wide: Lazy,
     sm_count: u32,
+    /// By rows, columns, and whether those are aligned.
+    recent: Recent<(u64, u64, bool), Chosen>,
+}
+
+/// Which of a primitive's kernels: those of [`Norm::kept`], of [`Norm::held`], or the one for rows of any width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Kept,
+    Held,
+    Wide,
+}
+
+/// What a launch needs: the number is that of the kernel among those of its kind.
+#[derive(Debug, Clone, Copy)]
+struct Chosen {
+    kind: Kind,
+    number: usize,
+    geometry: Geometry,
 }
 
 impl Norm {
@@ -288,17 +307,41 @@ impl Norm {
         });
         let of_way = |way: Way| (way, Lazy::new(&loader, name, way.spec(rms, data)));
         let kept = ways.map(|ways| ways.into_iter().map(of_way).collect());
-        Ok(Norm { data, epsilon, held, kept, rms, wide: lazy(None), sm_count: properties.sm_count })
+        let sm_count = properties.sm_count;
+        Ok(Norm { data, epsilon, held, kept, rms, wide: lazy(None), sm_count, recent: Recent::default() })
     }
 
-    /// The kernel that keeps gamma and beta with the most memory that it may need, how rows are shared, and how many groups of
-    /// threads take them, where that is faster or the only way to hold them.
-    fn kept(&self, rows: u64, packs: u64, aligned: bool) -> Option<(&Lazy, u32, Sharing, u64)> {
-        let mut ways = self.kept[usize::from(!aligned)].iter();
-        let (way, lazy) = ways.find(|(way, _)| way.is_for(self.rms, self.data, packs))?;
+    /// Where gamma and beta are kept: the number of the way, how rows are shared, and how many groups of threads take them, if
+    /// that is faster or the only way to hold them.
+    fn kept(&self, rows: u64, packs: u64, aligned: bool) -> Option<(usize, Sharing, u64)> {
+        let mut ways = self.kept[usize::from(!aligned)].iter().enumerate();
+        let (number, (way, _)) = ways.find(|(_, (way, _))| way.is_for(self.rms, self.data, packs))?;
         let shared = way.sharing.shared(packs);
         let groups = way.groups(&shared, rows, self.sm_count, holding(self.data).pack)?;
-        Some((lazy, kept_bytes(self.rms, &way.sharing), shared, groups))
+        Some((number, shared, groups))
+    }
+
+    /// The kernel and the grid for so many rows.
+    fn chosen(&self, rows: u64, cols: u64, aligned: bool) -> Chosen {
+        let packs = holding(self.data).packs(cols, aligned && self.data != DType::F64);
+        // Over no columns the statistics are not numbers, which the general kernel finds by itself.
+        let wide = Chosen { kind: Kind::Wide, number: 0, geometry: block_for_each(rows, WIDE_THREADS) };
+        if cols == 0 {
+            return wide;
+        }
+        if let Some((number, shared, groups)) = self.kept(rows, packs, aligned) {
+            let geometry =
+                Geometry { shared_bytes: kept_bytes(self.rms, &shared), ..shared.geometry(groups) };
+            return Chosen { kind: Kind::Kept, number, geometry };
+        }
+        let held = self.held[usize::from(!aligned)].iter().map(|(sharing, _)| *sharing).enumerate();
+        let with_room = held.filter(|(_, sharing)| sharing.capacity() >= packs);
+        match cheapest(packs, is_laborious(self.rms, self.data), with_room, |(_, sharing)| Some(*sharing)) {
+            Some((number, sharing)) => {
+                Chosen { kind: Kind::Held, number, geometry: sharing.shared(packs).geometry(rows) }
+            }
+            None => wide,
+        }
     }
 
     /// # Safety
@@ -308,31 +351,21 @@ impl Norm {
         if rows == 0 {
             return Ok(());
         }
-        let holding = holding(self.data);
-        let aligned = (src | dst).is_multiple_of(16) && cols.is_multiple_of(holding.pack);
-        let packs = holding.packs(cols, aligned && self.data != DType::F64);
-        let kept = if cols > 0 { self.kept(rows, packs, aligned) } else { None };
-        // Over no columns the statistics are not numbers, which the general kernel finds by itself.
-        let held = self.held[usize::from(!aligned)].iter();
-        let with_room = held.filter(|(sharing, _)| cols > 0 && sharing.capacity() >= packs);
-        if let Some((lazy, most_bytes, shared, groups)) = kept {
-            let function = lazy.get()?;
-            function.allow_shared(most_bytes)?;
-            let geometry =
-                Geometry { shared_bytes: kept_bytes(self.rms, &shared), ..shared.geometry(groups) };
-            // SAFETY: the caller's promise, and the kernel's argument.
-            return unsafe { function.launch(stream, geometry, &args) };
-        }
-        // SAFETY: the caller's promise, and the argument of both kernels.
-        unsafe {
-            match cheapest(packs, is_laborious(self.rms, self.data), with_room, |(sharing, _)| Some(*sharing))
-            {
-                Some((sharing, lazy)) => {
-                    lazy.get()?.launch(stream, sharing.shared(packs).geometry(rows), &args)
-                }
-                None => self.wide.get()?.launch(stream, block_for_each(rows, WIDE_THREADS), &args),
+        let aligned = (src | dst).is_multiple_of(16) && cols.is_multiple_of(holding(self.data).pack);
+        let Chosen { kind, number, geometry } =
+            self.recent.get_or((rows, cols, aligned), || self.chosen(rows, cols, aligned));
+        let function = match kind {
+            Kind::Kept => {
+                let (way, lazy) = &self.kept[usize::from(!aligned)][number];
+                let function = lazy.get()?;
+                function.allow_shared(kept_bytes(self.rms, &way.sharing))?;
+                function
             }
-        }
+            Kind::Held => self.held[usize::from(!aligned)][number].1.get()?,
+            Kind::Wide => self.wide.get()?,
+        };
+        // SAFETY: the caller's promise, and the argument of all of these kernels.
+        unsafe { function.launch(stream, geometry, &args) }
     }
 }
 

@@ -5,14 +5,15 @@ mod blocks;
 
 use super::copy::{self, Move, Mover};
 use super::nd::{FastDiv, RANK};
+use super::recent::Recent;
 use super::source::{INTERLEAVE, PERMUTE, TRANSPOSE};
-use super::strided::sizes;
 use super::{SIZES, is_loose, with_loose, with_loose_sizes};
 use crate::compiler::{Arch, Spec};
 use crate::device::CudaDevice;
 use crate::kernel::{Argument, Geometry, Lazy};
 use crate::provider::CudaProvider;
 use crate::stream::CudaStream;
+use blocks::Blocks;
 use ep_core::op::{Op, view};
 use ep_core::primitive::{Permute, PermuteArgs, PermuteDesc};
 use ep_core::provider::{Factory, Kernel, Registrar};
@@ -99,6 +100,7 @@ fn build(device: &CudaDevice, desc: &PermuteDesc) -> Result<Permuter> {
         planes: PLANES.map(|planes| [false, true].map(|apart| lazy(planes_spec(size, planes, apart)))),
         size,
         sm_count: u64::from(device.properties().sm_count),
+        recent: Recent::default(),
     })
 }
 
@@ -260,44 +262,104 @@ struct Permuter {
     planes: [[Lazy; 2]; PLANES.len()],
     size: u64,
     sm_count: u64,
+    recent: Recent<Asked, Way>,
+}
+
+/// What a way to move depends on: the dimensions, how they are permuted, and where operands begin within [`PLACES`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Asked {
+    num_dims: usize,
+    dims: [i64; RANK],
+    permutation: [i64; RANK],
+    src: u64,
+    dst: u64,
+}
+
+/// Bytes of the largest pieces that are moved.
+const PLACES: u64 = 16;
+
+/// How a permutation is moved: with true elements are at multiples of half their size only, of blocks that runs are copied in
+/// bulk. Addresses are still those within [`PLACES`].
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one is kept for each primitive")]
+enum Way {
+    /// There are no elements.
+    Nothing,
+    Runs(Plan),
+    Planes(usize, bool, Geometry, Planes),
+    Tiles(bool, Geometry, Tiles),
+    Blocks(bool, bool, Geometry, Blocks),
+}
+
+impl Permuter {
+    fn way(&self, asked: &Asked) -> Result<Way> {
+        let of = |values: &[i64; RANK]| values.map(|n| n as usize);
+        let (dims, order) = (of(&asked.dims), of(&asked.permutation));
+        let n = asked.num_dims;
+        let permutation = Permutation::simplify(&dims[..n], &order[..n], self.size as usize)?;
+        if permutation.count() == 0 {
+            return Ok(Way::Nothing);
+        }
+        let plan = Plan::new(&permutation, self.size, asked.src, asked.dst);
+        let loose = is_loose(self.size, asked.src | asked.dst);
+        if plan.keeps_runs() {
+            return Ok(Way::Runs(plan));
+        }
+        if let Some((planes, apart, argument)) = plan.planes() {
+            let geometry = Geometry::covering(argument.packs, THREADS, 1)?;
+            return Ok(Way::Planes((planes - PLANES[0]) as usize, apart, geometry, argument));
+        }
+        if plan.fills_tiles() && !loose {
+            let (argument, whole) = plan.tiles();
+            let geometry = Geometry::linear(argument.tiles.min(MAX_GRID) as u32, THREADS);
+            return Ok(Way::Tiles(whole, geometry, argument));
+        }
+        let (argument, bulk) = plan.blocks(self.sm_count, self.bulk.is_some() && !loose);
+        if argument.is_far() {
+            return Ok(Way::Runs(plan));
+        }
+        let geometry = Geometry::linear(argument.blocks.min(MAX_GRID) as u32, THREADS);
+        Ok(Way::Blocks(loose, bulk, geometry, argument))
+    }
 }
 
 impl Kernel<Permute, CudaDevice> for Permuter {
     unsafe fn launch(&self, stream: &CudaStream, args: &PermuteArgs) -> Result<()> {
+        let (src, dst) = (args.src, args.dst);
         // SAFETY: the launch has been checked, and its dims are readable during the call.
-        let (dims, permutation) = unsafe {
-            (sizes(view(args.src_dims, args.num_dims)), sizes(view(args.permutation, args.num_dims)))
+        let (dims, permutation) =
+            unsafe { (view(args.src_dims, args.num_dims), view(args.permutation, args.num_dims)) };
+        let mut asked = Asked {
+            num_dims: dims.len().min(RANK),
+            dims: [1; RANK],
+            permutation: [0; RANK],
+            src: src % PLACES,
+            dst: dst % PLACES,
         };
-        let permutation = Permutation::simplify(&dims, &permutation, self.size as usize)?;
-        if permutation.count() == 0 {
-            return Ok(());
-        }
-        let plan = Plan::new(&permutation, self.size, args.src, args.dst);
-        let loose = is_loose(self.size, args.src | args.dst);
-        // SAFETY: the caller promises both operands, which do not overlap, and each is the argument of its kernel.
+        asked.dims.iter_mut().zip(dims).for_each(|(to, from)| *to = *from);
+        asked.permutation.iter_mut().zip(permutation).for_each(|(to, from)| *to = *from);
+        // SAFETY: the caller promises both operands, which do not overlap, and each is the argument of its kernel. What was
+        // found for other addresses fits these, which are the same within the bytes that are moved at once.
         unsafe {
-            if plan.keeps_runs() {
-                return self.mover.run(stream, plan.runs());
+            match self.recent.get_or_try(asked, || self.way(&asked))? {
+                Way::Nothing => Ok(()),
+                Way::Runs(plan) => self.mover.run(stream, Plan { src, dst, ..plan }.runs()),
+                Way::Planes(planes, apart, geometry, argument) => {
+                    let kernel = &self.planes[planes][usize::from(apart)];
+                    kernel.get()?.launch(stream, geometry, &Planes { src, dst, ..argument })
+                }
+                Way::Tiles(whole, geometry, argument) => {
+                    let kernel = &self.tiles[usize::from(whole)];
+                    kernel.get()?.launch(stream, geometry, &Tiles { src, dst, ..argument })
+                }
+                Way::Blocks(loose, is_bulk, geometry, mut argument) => {
+                    (argument.src, argument.dst) = (src, dst);
+                    let bulk = self.bulk.as_ref().filter(|_| is_bulk);
+                    let kernels = bulk.unwrap_or(&self.blocks[usize::from(loose)]);
+                    let kernel = &kernels[usize::from(argument.is_short(is_bulk))];
+                    kernel.get()?.launch(stream, geometry, &argument)
+                }
             }
-            if let Some((planes, apart, argument)) = plan.planes() {
-                let geometry = Geometry::covering(argument.packs, THREADS, 1)?;
-                let kernel = &self.planes[(planes - PLANES[0]) as usize][usize::from(apart)];
-                return kernel.get()?.launch(stream, geometry, &argument);
-            }
-            if plan.fills_tiles() && !loose {
-                let (argument, whole) = plan.tiles();
-                let geometry = Geometry::linear(argument.tiles.min(MAX_GRID) as u32, THREADS);
-                return self.tiles[usize::from(whole)].get()?.launch(stream, geometry, &argument);
-            }
-            let bulk = self.bulk.as_ref().filter(|_| !loose);
-            let (argument, is_bulk) = plan.blocks(self.sm_count, bulk.is_some());
-            if argument.is_far() {
-                return self.mover.run(stream, plan.runs());
-            }
-            let geometry = Geometry::linear(argument.blocks.min(MAX_GRID) as u32, THREADS);
-            let kernels = bulk.filter(|_| is_bulk).unwrap_or(&self.blocks[usize::from(loose)]);
-            let kernel = &kernels[usize::from(argument.is_short(is_bulk))];
-            kernel.get()?.launch(stream, geometry, &argument)
         }
     }
 

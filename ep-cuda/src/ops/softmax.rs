@@ -5,6 +5,7 @@ mod limits;
 pub use limits::Widest;
 
 use super::nd::between;
+use super::recent::Recent;
 use super::rows::{Holding, Sharing, block_for_each, cheapest};
 use super::source::{SOFTMAX, SOFTMAX_BACKWARD, SOFTMAX_STRIDED, SOFTMAX_WIDE};
 use crate::compiler::{Arch, Source, Spec};
@@ -286,6 +287,8 @@ struct Rows {
     wide: [Lazy; THREADS.len()],
     strided: Lazy,
     forced: Option<Strategy>,
+    /// By rows, columns, and whether those are aligned.
+    recent: Recent<(u64, u64, bool), Chosen>,
     shared_bytes: u32,
     about: String,
 }
@@ -352,6 +355,14 @@ struct Call {
     dst: u64,
 }
 
+/// What a launch needs: the number is that of the kernel among those of its kind.
+#[derive(Debug, Clone, Copy)]
+struct Chosen {
+    shape: Shape,
+    number: usize,
+    geometry: Geometry,
+}
+
 impl Rows {
     fn new(device: &CudaDevice, task: Task, max_cols: u64) -> Result<Rows> {
         let (loader, properties) = (device.loader()?, device.properties());
@@ -389,6 +400,7 @@ impl Rows {
             strided: Lazy::new(loader, name, task.strided()),
             shapes,
             forced,
+            recent: Recent::default(),
             shared_bytes: shared_bytes.saturating_sub(OWN_SHARED),
             about: "rows in registers of a warp, a block or a cluster, or read twice, by width".to_owned(),
         }
@@ -417,16 +429,14 @@ impl Rows {
             return unsafe { self.strided.get()?.launch(stream, geometry, &argument) };
         }
         let aligned = (src | dy | dst).is_multiple_of(16) && cols.is_multiple_of(self.task.holding().pack);
-        let (shape, number) = self.choose(cols, aligned);
-        let block = self.task.threads(cols);
-        let mut geometry = block_for_each(rows, self.task.launched_threads(cols));
+        let Chosen { shape, number, geometry } =
+            self.recent.get_or((rows, cols, aligned), || self.chosen(rows, cols, aligned));
         let wide = Wide { rows, cols, src, dst, dy, log };
         // SAFETY: the operands are valid as the caller promises, and each is the argument of its kernel.
         unsafe {
             match shape {
-                Shape::Held(sharing) => {
-                    let shared = sharing.shared(self.task.holding().packs(cols, sharing.aligned));
-                    let (function, geometry) = (self.held[number].get()?, shared.geometry(rows));
+                Shape::Held(_) => {
+                    let function = self.held[number].get()?;
                     if self.task.backward {
                         function.launch(stream, geometry, &Backward { rows, cols, y: src, dy, dx: dst, log })
                     } else {
@@ -434,14 +444,29 @@ impl Rows {
                     }
                 }
                 Shape::Shared => {
-                    let function = self.shared[block].get()?;
-                    geometry.shared_bytes = shared_need(cols, self.task) as u32;
+                    let function = self.shared[number].get()?;
                     function.allow_shared(self.shared_bytes)?;
                     function.launch(stream, geometry, &wide)
                 }
-                Shape::Wide => self.wide[block].get()?.launch(stream, geometry, &wide),
+                Shape::Wide => self.wide[number].get()?.launch(stream, geometry, &wide),
             }
         }
+    }
+
+    /// The kernel and the grid for so many rows.
+    fn chosen(&self, rows: u64, cols: u64, aligned: bool) -> Chosen {
+        let (shape, held) = self.choose(cols, aligned);
+        let number = if matches!(shape, Shape::Held(_)) { held } else { self.task.threads(cols) };
+        let blocks = block_for_each(rows, self.task.launched_threads(cols));
+        let geometry = match shape {
+            Shape::Held(sharing) => {
+                let packs = self.task.holding().packs(cols, sharing.aligned);
+                sharing.shared(packs).geometry(rows)
+            }
+            Shape::Shared => Geometry { shared_bytes: shared_need(cols, self.task) as u32, ..blocks },
+            Shape::Wide => blocks,
+        };
+        Chosen { shape, number, geometry }
     }
 }
 

@@ -66,8 +66,8 @@ pub(super) struct Blocks {
     cut_of: [u32; RANK],
     pub(super) blocks: u64,
     src_bytes: u64,
-    src: u64,
-    dst: u64,
+    pub(super) src: u64,
+    pub(super) dst: u64,
 }
 
 impl Blocks {
