@@ -1,6 +1,7 @@
 //! Copying bytes with vectors, and collecting them to whole cache lines that go past the cache.
 
 use super::lanes::{LANE, Vector};
+use super::stream::own;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
@@ -59,6 +60,33 @@ pub(super) unsafe fn copy_run<V: Vector, W: Vector>(to: *mut u8, from: *const u8
             ends!(u16)
         } else {
             to.write(from.read());
+        }
+    }
+}
+
+/// Copies `bytes` bytes to lines that are asked for before they are written, and those behind them.
+///
+/// # Safety
+/// As for [`copy_run`].
+#[inline(always)]
+pub(super) unsafe fn own_run<V: Vector, W: Vector>(to: *mut u8, from: *const u8, bytes: usize) {
+    let head = (to.addr().wrapping_neg() % LINE).min(bytes);
+    let vector = V::LANES * LANE;
+    // SAFETY: every part lies within `bytes`.
+    unsafe {
+        if head > 0 {
+            copy_run::<V, W>(to, from, head);
+        }
+        let mut at = head;
+        while at + LINE <= bytes {
+            own(to.wrapping_add(at));
+            for part in (0..LINE).step_by(vector) {
+                V::load(from.add(at + part)).store(to.add(at + part));
+            }
+            at += LINE;
+        }
+        if at < bytes {
+            copy_run::<V, W>(to.add(at), from.add(at), bytes - at);
         }
     }
 }

@@ -549,6 +549,8 @@ mod tests {
             check(&Threads(2), &[40, run], &[n + 5, 1], &[n, 1], 1, 0);
             turn(37, 33, run, 1, run % 2);
             check(&Threads(2), &[3, 40, run], &[n * 40, n, 1], &[n * 64, n * 192, 1], 1, 0);
+            // One row for all.
+            check(&Threads(2), &[40, run], &[n, 1], &[0, 1], 1, run % 4);
         }
         // Long ones that stay in the cache, from and to anywhere in a vector.
         for run in [511, 512, 513, 575, 640, 1023] {

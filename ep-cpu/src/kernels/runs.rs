@@ -1,7 +1,7 @@
 //! Copying runs: pieces that are contiguous on both sides, one for each index of some axes.
 
 use super::lanes::{Vector, prefetch};
-use super::lines::{LINE, copy_run, flush_by, stream_run};
+use super::lines::{LINE, copy_run, flush_by, own_run, stream_run};
 use super::movement::{Axis, Odometer};
 use super::raw::{Shared, for_ranges};
 use super::stream;
@@ -38,6 +38,9 @@ const STREAM_BANDS: usize = if cfg!(test) { 16 << 10 } else { 4 << 20 };
 /// the cache behind it.
 const STREAM_RUNS: usize = if cfg!(test) { 32 << 10 } else { 8 << 20 };
 
+/// Bytes of a source that stay in the first cache, or just behind it, while all of the destination is written from it.
+const FEW_READ: usize = 256 << 10;
+
 /// Bytes of the buffer in which short runs are collected to whole lines.
 const SCRATCH: usize = 16 << 10;
 
@@ -47,11 +50,18 @@ enum Store {
     Cached,
     /// Whole lines of each run past the cache.
     Stream,
+    /// Ordinary stores to lines that are asked for before: nothing else than these is on its way.
+    Own,
     /// The runs follow each other without gaps: collect them, and write whole lines past the cache.
     Collect,
     /// The same for the runs of each index of the second of two axes.
     CollectBands,
 }
+
+/// [`Store`] where a run is written on its own.
+const CACHED: u8 = 0;
+const STREAM: u8 = 1;
+const OWN: u8 = 2;
 
 /// What the tasks share.
 #[derive(Clone, Copy)]
@@ -99,8 +109,10 @@ pub(super) unsafe fn copy(
         next = next.saturating_mul(a.size as isize);
         fits
     });
+    let read = axes.iter().filter(|a| a.src != 0).map(|a| a.size).product::<usize>() * run;
     let store = match rows * run {
         total if !stream::reaches(total, STREAM_RUNS) => Store::Cached,
+        _ if read <= FEW_READ && run >= LONG && stream::suits_intel() => Store::Own,
         _ if is_whole || run >= LONG => Store::Stream,
         _ if is_dense => Store::Collect,
         _ => Store::Cached,
@@ -250,8 +262,9 @@ unsafe fn rows<V: Vector, W: Vector>(job: &Job<'_>, range: Range<usize>) {
         match job.store {
             Store::Collect => collect::<V, W>(job, range),
             Store::CollectBands => collect_bands::<V, W>(job),
-            Store::Cached => each::<V, W, false>(job, range),
-            Store::Stream => each::<V, W, true>(job, range),
+            Store::Cached => each::<V, W, CACHED>(job, range),
+            Store::Stream => each::<V, W, STREAM>(job, range),
+            Store::Own => each::<V, W, OWN>(job, range),
         }
     }
 }
@@ -259,7 +272,7 @@ unsafe fn rows<V: Vector, W: Vector>(job: &Job<'_>, range: Range<usize>) {
 /// # Safety
 /// As for [`Kernel`].
 #[inline(always)]
-unsafe fn each<V: Vector, W: Vector, const STREAM: bool>(job: &Job<'_>, range: Range<usize>) {
+unsafe fn each<V: Vector, W: Vector, const STORE: u8>(job: &Job<'_>, range: Range<usize>) {
     let (inner, outer) = job.inner();
     let mut at = Odometer::at(outer, range.start / inner.size);
     let mut index = range.start % inner.size;
@@ -272,14 +285,16 @@ unsafe fn each<V: Vector, W: Vector, const STREAM: bool>(job: &Job<'_>, range: R
             let next = from.wrapping_offset(inner.src);
             // SAFETY: a run of the job.
             unsafe {
-                if STREAM {
-                    // The start of the next run, which no hardware prefetcher guesses.
-                    for line in (0..job.run.min(4 * LINE)).step_by(LINE) {
-                        prefetch(next.wrapping_add(line));
+                match STORE {
+                    STREAM => {
+                        // The start of the next run, which no hardware prefetcher guesses.
+                        for line in (0..job.run.min(4 * LINE)).step_by(LINE) {
+                            prefetch(next.wrapping_add(line));
+                        }
+                        stream_run::<V, W>(to, from, job.run);
                     }
-                    stream_run::<V, W>(to, from, job.run);
-                } else {
-                    copy_run::<V, W>(to, from, job.run);
+                    OWN => own_run::<V, W>(to, from, job.run),
+                    _ => copy_run::<V, W>(to, from, job.run),
                 }
             }
             (from, to) = (next, to.wrapping_offset(inner.dst));
@@ -358,3 +373,35 @@ unsafe fn collect_bands<V: Vector, W: Vector>(job: &Job<'_>) {
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([u8; LINE]);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::testing::{Guarded, Rng};
+
+    /// Rows of one source, which every store of runs repeats, to a destination with a gap behind each.
+    #[test]
+    fn each_store_writes_every_run_and_no_gap() {
+        const ROWS: usize = 3;
+        let lengths = (1..140).chain([511, 512, 513, 1024, 1100, 4099]);
+        for (run, shift) in lengths.flat_map(|run| [0, 1, 31].map(|shift| (run, shift))) {
+            let (from, pitch) = (Rng::new().bytes(run), run + 5);
+            for store in [Store::Cached, Store::Stream, Store::Own] {
+                for isa in Isa::available() {
+                    let mut dst = Guarded::from(&vec![0xa5u8; shift + ROWS * pitch]);
+                    let axes = [Axis { size: ROWS, src: 0, dst: pitch as isize }];
+                    let to = dst.ptr().wrapping_add(shift);
+                    let job = Job { axes: &axes, run, store, src: from.as_ptr(), dst: to };
+                    // SAFETY: the rows fit the destination, and each reads all of the source.
+                    unsafe { lookup(isa)(&job, 0..ROWS) };
+                    stream::fence();
+                    let mut wanted = vec![0xa5; shift + ROWS * pitch];
+                    for row in wanted[shift..].chunks_exact_mut(pitch) {
+                        row[..run].copy_from_slice(&from);
+                    }
+                    assert!(dst.written() == &wanted[..], "{run} bytes at {shift} {isa}");
+                }
+            }
+        }
+    }
+}

@@ -23,33 +23,40 @@ pub(crate) const PAGES_ENV: &str = "EP_CPU_STREAM_PAGES";
 
 /// What [`configure`] has read.
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
-static WALK: OnceLock<Walk> = OnceLock::new();
+static ASKED: OnceLock<Walk> = OnceLock::new();
 
-/// In which order what no cache holds is read and written. Reductions fetch what they read accordingly, whatever its size.
+/// In which order what no cache holds is copied or computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Walk {
     /// [`LANES`] pages in turns, so that several memory channels and prefetchers work at once. What is read is fetched
-    /// ahead by as many: by itself a core of Intel's has too little on the way.
+    /// ahead by as many.
     Pages,
-    /// From the first byte to the last. A core of AMD's Zen 4 takes half as long again for pages in turns. What is copied or
-    /// computed on its way is fetched a little ahead.
+    /// From the first byte to the last, fetched a little ahead. A core of AMD's Zen 4 takes half as long again for pages in
+    /// turns, one of Intel's Sapphire Rapids up to a seventh.
     Straight,
 }
 
-/// The order that suits this CPU, or was asked for.
+/// The order that was asked for, or else the one that is the fastest wherever it was measured.
 pub(crate) fn walk() -> Walk {
-    *WALK.get_or_init(|| if isa::is_intel() { Walk::Pages } else { Walk::Straight })
+    ASKED.get().copied().unwrap_or(Walk::Straight)
+}
+
+/// Whether memory is treated as Intel's cores like it. By themselves these have too little on the way: what reductions read is
+/// fetched ahead, whatever its size, and lines that are only written are asked for before.
+pub(crate) fn suits_intel() -> bool {
+    static IS_INTEL: OnceLock<bool> = OnceLock::new();
+    ASKED.get().map_or_else(|| *IS_INTEL.get_or_init(isa::is_intel), |walk| *walk == Walk::Pages)
 }
 
 /// Bytes written from which streaming pays, whatever was read: below, the output is likelier to be read again from the cache.
 pub(crate) const STREAM_BYTES: usize = 32 << 20;
 /// Bytes read and written from which streaming pays, however little of it is written.
 const STREAM_FOOTPRINT: usize = 64 << 20;
-/// The same on CPUs of x86 that walk [`Walk::Straight`]: less than the 32 MiB of last-level cache that most cores of AMD's share,
+/// The same on other CPUs of x86 than Intel's: less than the 32 MiB of last-level cache that most cores of AMD's share,
 /// as some of it is others' (docs/performance.md has what it brings where it is, and where it is not).
-const STRAIGHT_FOOTPRINT: usize = 20 << 20;
+const SHARED_FOOTPRINT: usize = 20 << 20;
 /// The same of rows, which may be read again before they are written: half as much again as that cache.
-const STRAIGHT_ROWS_FOOTPRINT: usize = 48 << 20;
+const SHARED_ROWS_FOOTPRINT: usize = 48 << 20;
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
@@ -76,7 +83,7 @@ pub(crate) fn configure() -> Result<()> {
     let read = |name| std::env::var_os(name).unwrap_or_default();
     LEAST.store(least(&read(STREAM_ENV).to_string_lossy())?, Ordering::Relaxed);
     if let Some(walk) = pages(&read(PAGES_ENV).to_string_lossy())? {
-        WALK.get_or_init(|| walk);
+        ASKED.get_or_init(|| walk);
     }
     Ok(())
 }
@@ -107,18 +114,18 @@ pub(crate) fn reaches(bytes: usize, usual: usize) -> bool {
 
 /// Whether streaming pays for a launch that writes `output` bytes and touches `footprint` in all.
 pub(crate) fn pays(output: usize, footprint: usize) -> bool {
-    pays_from(STRAIGHT_FOOTPRINT, output, footprint)
+    pays_from(SHARED_FOOTPRINT, output, footprint)
 }
 
 /// [`pays`] for kernels of rows.
 pub(crate) fn pays_for_rows(output: usize, footprint: usize) -> bool {
-    pays_from(STRAIGHT_ROWS_FOOTPRINT, output, footprint)
+    pays_from(SHARED_ROWS_FOOTPRINT, output, footprint)
 }
 
-/// [`pays`] with a threshold for [`Walk::Straight`]. Other CPUs than those of x86 have no stores past the cache.
-fn pays_from(straight: usize, output: usize, footprint: usize) -> bool {
-    let is_straight = cfg!(target_arch = "x86_64") && walk() == Walk::Straight;
-    reaches(output, STREAM_BYTES) || footprint >= if is_straight { straight } else { STREAM_FOOTPRINT }
+/// [`pays`] with a threshold for other CPUs than Intel's. Those that are not of x86 have no stores past the cache.
+fn pays_from(shared: usize, output: usize, footprint: usize) -> bool {
+    let is_shared = cfg!(target_arch = "x86_64") && !suits_intel();
+    reaches(output, STREAM_BYTES) || footprint >= if is_shared { shared } else { STREAM_FOOTPRINT }
 }
 
 /// Bytes from `address` to the next line.
@@ -223,11 +230,11 @@ mod x86 {
     }
 
     /// # Safety
-    /// As for [`super::fill`].
+    /// As for [`super::fill_with`].
     #[target_feature(enable = "avx")]
-    pub(super) unsafe fn fill_halves(dst: *mut u8, pattern: [u8; 16], bytes: usize) {
+    pub(super) unsafe fn fill_halves(dst: *mut u8, pattern: [u8; 16], bytes: usize, asks: bool) {
         // SAFETY: the caller's promise.
-        unsafe { fill_by::<Halves>(dst, pattern, bytes) }
+        unsafe { fill_by::<Halves>(dst, pattern, bytes, asks) }
     }
 
     /// # Safety
@@ -263,11 +270,11 @@ mod x86 {
     }
 
     /// # Safety
-    /// As for [`super::fill`].
+    /// As for [`super::fill_with`].
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn fill(dst: *mut u8, pattern: [u8; 16], bytes: usize) {
+    pub(super) unsafe fn fill(dst: *mut u8, pattern: [u8; 16], bytes: usize, asks: bool) {
         // SAFETY: the caller's promise.
-        unsafe { fill_by::<Whole>(dst, pattern, bytes) }
+        unsafe { fill_by::<Whole>(dst, pattern, bytes, asks) }
     }
 
     /// # Safety
@@ -332,27 +339,36 @@ unsafe fn copy_by<L: Store>(dst: *mut u8, src: *const u8, bytes: usize) {
     fence();
 }
 
-/// Repeats `pattern` over `bytes` bytes with streaming stores; ends with [`fence`].
+/// Repeats `pattern` over `bytes` bytes that no cache holds; ends with [`fence`].
 ///
 /// # Safety
 /// `dst` is writable for `bytes` bytes.
 pub(crate) unsafe fn fill(isa: Isa, dst: *mut u8, pattern: [u8; 16], bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { fill_with(isa, dst, pattern, bytes, suits_intel()) }
+}
+
+/// [`fill`] by stores past the cache, or by lines that are asked for before.
+///
+/// # Safety
+/// As for [`fill`].
+unsafe fn fill_with(isa: Isa, dst: *mut u8, pattern: [u8; 16], bytes: usize, asks: bool) {
     // SAFETY: the caller's promise; an `Isa` of a level exists only where the CPU has its features.
     unsafe {
         match isa.level() {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Amx => x86::fill(dst, pattern, bytes),
+            Level::Avx512 | Level::Amx => x86::fill(dst, pattern, bytes, asks),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => x86::fill_halves(dst, pattern, bytes),
-            _ => fill_by::<Parts>(dst, pattern, bytes),
+            Level::Avx2 => x86::fill_halves(dst, pattern, bytes, asks),
+            _ => fill_by::<Parts>(dst, pattern, bytes, asks),
         }
     }
 }
 
 /// # Safety
-/// As for [`fill`]; the CPU has what `L` takes.
+/// As for [`fill_with`]; the CPU has what `L` takes.
 #[inline(always)]
-unsafe fn fill_by<L: Store>(dst: *mut u8, mut pattern: [u8; 16], bytes: usize) {
+unsafe fn fill_by<L: Store>(dst: *mut u8, mut pattern: [u8; 16], bytes: usize, asks: bool) {
     let head = to_line(dst).min(bytes);
     for i in 0..head {
         // SAFETY: `i < bytes`.
@@ -363,15 +379,51 @@ unsafe fn fill_by<L: Store>(dst: *mut u8, mut pattern: [u8; 16], bytes: usize) {
     for (i, byte) in line.0.iter_mut().enumerate() {
         *byte = pattern[i % 16];
     }
-    let mut done = head;
-    while bytes - done >= LINE {
-        // SAFETY: a whole line is left, and `dst + done` is at one.
-        unsafe { L::line(dst.add(done), line.0.as_ptr()) };
-        done += LINE;
+    let lines = (bytes - head) / LINE * LINE;
+    // SAFETY: whole lines from one on, and what is left is less than a line; what was written in between is a multiple of
+    // the pattern's length.
+    unsafe {
+        repeat_line::<L>(dst.add(head), &line, lines, asks);
+        dst.add(head + lines).copy_from_nonoverlapping(line.0.as_ptr(), bytes - head - lines);
     }
-    // SAFETY: less than a line is left; what was written in between is a multiple of the pattern's length.
-    unsafe { dst.add(done).copy_from_nonoverlapping(line.0.as_ptr(), bytes - done) };
     fence();
+}
+
+/// Writes a line to each of `bytes` bytes, whole lines.
+///
+/// # Safety
+/// `to` is at a line and writable for so many. The CPU has what `L` takes.
+#[inline(always)]
+unsafe fn repeat_line<L: Store>(to: *mut u8, line: &Line, bytes: usize, asks: bool) {
+    if asks {
+        for at in (0..bytes).step_by(LINE) {
+            own(to.wrapping_add(at));
+            // SAFETY: a line within `bytes`.
+            unsafe { to.add(at).copy_from_nonoverlapping(line.0.as_ptr(), LINE) };
+        }
+    } else {
+        for at in (0..bytes).step_by(LINE) {
+            // SAFETY: as above.
+            unsafe { L::line(to.add(at), line.0.as_ptr()) };
+        }
+    }
+}
+
+/// Bytes ahead of what is written of the line that [`own`] asks for.
+const OWN_AHEAD: usize = 2048;
+
+/// Asks for a line a little behind `at`, to write it: where nothing is read, so that ordinary stores do not wait for it. On cores of
+/// Intel's that takes less than stores past the cache, and leaves the end of what was written there.
+#[inline(always)]
+pub(crate) fn own(at: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86-64, and a prefetch never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(at.wrapping_add(OWN_AHEAD).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// What fits a line of the cache.
@@ -563,7 +615,28 @@ unsafe fn lines_by<L: Store>(to: *mut u8, from: *const u8, bytes: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::testing::Guarded;
     use ep_core::Code;
+
+    #[test]
+    fn fills_keep_their_phase_and_their_ends_either_way() {
+        let pattern: [u8; 16] = *b"abcdefghijklmnop";
+        let lengths = (0..200).chain([4096, 4097, 9999]);
+        for (bytes, shift) in lengths.flat_map(|bytes| [0, 1, 17, 63].map(|shift| (bytes, shift))) {
+            for (isa, asks) in
+                Isa::available().into_iter().flat_map(|isa| [false, true].map(|asks| (isa, asks)))
+            {
+                let mut dst = Guarded::from(&vec![b'.'; shift + bytes + 3]);
+                // SAFETY: so many bytes are there from the shift on.
+                unsafe { fill_with(isa, dst.ptr().wrapping_add(shift), pattern, bytes, asks) };
+                let all = dst.written();
+                let wanted = |i: usize| if i < bytes { pattern[i % 16] } else { b'.' };
+                assert!(all[..shift].iter().all(|b| *b == b'.'), "{bytes} at {shift} {isa} {asks}");
+                let right = all[shift..].iter().enumerate().all(|(i, b)| *b == wanted(i));
+                assert!(right, "{bytes} at {shift} {isa} {asks}");
+            }
+        }
+    }
 
     #[test]
     fn variables_are_numbers_or_empty() {

@@ -4,7 +4,7 @@ use super::lanes::prefetch;
 use super::lines::{LINE, flush};
 use super::movement::{Axis, DST, Odometer, Pieces, SRC};
 use super::raw::{Shared, for_ranges};
-use super::stream::{self, STREAM_BYTES, Walk};
+use super::stream::{self, STREAM_BYTES};
 use crate::isa::{Body, Isa};
 use ep_core::Result;
 use ep_core::parallel::Parallel;
@@ -187,7 +187,7 @@ pub(super) unsafe fn copy(
 /// pages of a row are asked for side by side, which keeps more of memory busy than one stream does, but for CPUs that
 /// are faster from the first byte to the last.
 fn fetch(walk: &TensorIterator<2>, range: Range<usize>, src: *const u8) {
-    if stream::walk() == Walk::Straight {
+    if !stream::suits_intel() {
         return;
     }
     walk.for_each(range, |at, strides, [inner, outer]| {

@@ -7,7 +7,7 @@ use crate::kernels::elem::{GROUP, Storage};
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
 use crate::kernels::simd::{self, Kernel, Lanes, Vector as _};
 use crate::kernels::sink::prefetch;
-use crate::kernels::stream::{Walk, walk};
+use crate::kernels::stream::suits_intel;
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use std::marker::PhantomData;
@@ -98,7 +98,7 @@ unsafe fn take_four<L: Lanes, S: Storage, F: Fold<S::Value>>(
     stride: usize,
 ) {
     let blocks = acc.len().div_ceil(BLOCK);
-    let straight = walk() == Walk::Straight;
+    let straight = !suits_intel();
     let mut ahead = (0, 0);
     for (block, acc) in acc.chunks_mut(BLOCK).enumerate() {
         let at = row.wrapping_add(block * BLOCK);

@@ -10,7 +10,7 @@ use crate::kernels::elem::Storage;
 use crate::kernels::num::{Float, Number};
 use crate::kernels::simd::{self, Kernel, Lanes, MAX_LANES, Mask, Vector};
 use crate::kernels::sink::prefetch;
-use crate::kernels::stream::{Walk, walk};
+use crate::kernels::stream::suits_intel;
 use half::{bf16, f16};
 use std::any::TypeId;
 use std::marker::PhantomData;
@@ -326,7 +326,7 @@ unsafe fn extreme<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>
     let (mut a, mut b, mut c, mut d) = (worst, worst, worst, worst);
     // NaN is looked for apart: in this order it loses to what there was.
     let (mut nan, mut other) = (worst.is_nan(), worst.is_nan());
-    let ahead = walk() == Walk::Pages;
+    let ahead = suits_intel();
     let mut at = 0;
     // SAFETY: all indices are less than `count`; an array has room for a vector, and `lanes` elements once one is stored.
     unsafe {

@@ -7,7 +7,7 @@ use crate::kernels::elem::{self, Storage};
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
 use crate::kernels::simd::{self, Kernel, Lanes};
 use crate::kernels::sink::prefetch;
-use crate::kernels::stream::{Walk, walk};
+use crate::kernels::stream::suits_intel;
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use std::marker::PhantomData;
@@ -80,7 +80,7 @@ unsafe fn combine<L: Lanes, S: Storage, F: Fold<S::Value>, const FOUR: bool>(
     let mut lanes = [F::START; LANES];
     let mut some = [F::START; PART];
     let fours = if FOUR && F::FOUR { count - count % (4 * LANES) } else { 0 };
-    let ahead = walk() == Walk::Pages;
+    let ahead = suits_intel();
     let mut at = 0;
     // SAFETY: all indices are less than `count`.
     unsafe {

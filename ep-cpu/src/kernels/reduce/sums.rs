@@ -7,7 +7,7 @@ use super::source::Source;
 use crate::isa::Isa;
 use crate::kernels::simd::{self, Kernel, Lanes, MAX_LANES, Single, Vector};
 use crate::kernels::sink::prefetch;
-use crate::kernels::stream::{Walk, walk};
+use crate::kernels::stream::suits_intel;
 use half::{bf16, f16};
 use std::any::TypeId;
 use std::mem::MaybeUninit;
@@ -97,7 +97,7 @@ unsafe fn sum_of<L: Lanes, S: Source<L::F32>, const FOUR: bool>(src: *const S, c
     const { assert!(L::F32::LANES <= NUMBERS.len() && L::F32::LANES <= MAX_LANES) };
     let zero = <L::F32 as Single>::Wide::splat(0.0);
     let (mut even, mut odd) = (zero, zero);
-    let ahead = walk() == Walk::Pages;
+    let ahead = suits_intel();
     let mut at = 0;
     // SAFETY: all indices are less than `count`; the numbers and the array are of at least as many elements as a vector,
     // and the array holds zeros, which all bits 0 are.
