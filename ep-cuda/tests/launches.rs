@@ -13,7 +13,7 @@ use ep_core::{Code, DType, Scalar};
 use ep_cuda::device::CudaDevice;
 use ep_cuda::stream::CudaStream;
 use ep_registry::query::Filter;
-use ep_registry::{Buffer, NoMemory};
+use ep_registry::{NoMemory, Runtime, Stream, View, ViewMut};
 use rig::ops::Bench;
 use rig::{Rig, Setup};
 
@@ -172,78 +172,90 @@ fn no_launch_overlaps_with_work_that_may_not_be_ours() {
     memory.free(x, 64).unwrap();
 }
 
-/// Each launch of one primitive is what a new primitive would launch, whatever was launched before.
+/// Each launch of one primitive is what another host's first one is, whatever was launched before. Neighbours in a list differ.
 #[test]
 fn what_is_remembered_of_a_launch_is_for_those_like_it() {
+    const COUNT: usize = 1 << 16;
     let rig = Rig::new(Setup::default());
-    {
+    let same = |what: &str, count: usize, launch: &dyn Fn(&Runtime, usize)| {
+        let launched = |runtime: &Runtime, number: usize| {
+            launch(runtime, number);
+            launches(&rig)
+        };
+        let expected: Vec<_> = (0..count).map(|number| launched(&rig.runtime(&[]), number)).collect();
+        assert!(expected.windows(2).all(|pair| pair[0] != pair[1]), "{what}: {expected:?}");
         let runtime = rig.runtime(&[]);
+        for (a, b) in (0..count).flat_map(|a| (0..count).map(move |b| (a, b))) {
+            for number in [a, b, b, a] {
+                assert_eq!(launched(&runtime, number), expected[number], "{what} {number} of {a} and {b}");
+            }
+        }
+    };
+    /// What a launch has to do with: a stream, a source and a destination, of which the last elements are used, so many less.
+    fn with(
+        rig: &Rig,
+        runtime: &Runtime,
+        shifts: [usize; 2],
+        launch: impl FnOnce(&Stream, View<'_>, ViewMut<'_>),
+    ) {
         let device = runtime.device("cuda:0").unwrap();
         let stream = device.stream().unwrap();
-        let x = device.upload(&vec![0.0f32; 1 << 16]).unwrap();
-        let mut y = device.alloc(DType::F32, 1 << 16).unwrap();
-        let mut same = |what: &str, count: usize, launch: &mut dyn FnMut(bool, usize, &mut Buffer)| {
-            let mut launched = |new: bool, number: usize| {
-                rig.fake.fail(0, 0);
-                launch(new, number, &mut y);
-                stream.sync().unwrap();
-                launches(&rig)
-            };
-            let expected: Vec<_> = (0..count).map(|number| launched(true, number)).collect();
-            for (a, b) in (0..count).flat_map(|a| (0..count).map(move |b| (a, b))) {
-                for number in [a, b, b, a] {
-                    assert_eq!(launched(false, number), expected[number], "{what} {number} of {a} and {b}");
-                }
-            }
-            let different = |a: usize, b: usize| a == b || expected[a] != expected[b];
-            assert!((0..count).all(|a| different(0, a)), "{what}: {expected:?}");
-        };
-
-        let permutes: [(&[i64], &[i64], usize); 7] = [
-            (&[8, 8], &[1, 0], 0),
-            (&[64, 64], &[1, 0], 0),
-            (&[64, 64], &[1, 0], 1),
-            (&[8, 8, 64], &[1, 0, 2], 0),
-            (&[3, 1024], &[1, 0], 0),
-            (&[40, 7, 90], &[2, 1, 0], 0),
-            (&[8, 0], &[1, 0], 0),
-        ];
-        let make = || runtime.primitive::<Permute>(device, PermuteDesc::new(DType::F32)).unwrap();
-        let old = make();
-        same("permute", permutes.len(), &mut |new, number, y| {
-            let (src_dims, permutation, shift) = permutes[number];
-            let src = x.slice(shift, (1 << 16) - shift).unwrap();
-            let call = PermuteCall { src_dims, permutation, src, dst: y };
-            if new { make().launch(&stream, call) } else { old.launch(&stream, call) }.unwrap();
-        });
-
-        let sizes = [(400, 16), (40, 16), (400, 17), (4, 2000), (1, 40_000)];
-        let make = || runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F32, DType::F32)).unwrap();
-        let old = make();
-        same("softmax", sizes.len(), &mut |new, number, y| {
-            let (rows, cols) = sizes[number];
-            let call = SoftmaxCall { rows, cols, inner: 0, src: &x, dst: y };
-            if new { make().launch(&stream, call) } else { old.launch(&stream, call) }.unwrap();
-        });
-
-        let make =
-            || runtime.primitive::<LayerNorm>(device, LayerNormDesc::new(DType::F32, DType::F32)).unwrap();
-        let old = make();
-        same("layer_norm", sizes.len(), &mut |new, number, y| {
-            let (rows, cols) = sizes[number];
-            let call = LayerNormCall {
-                rows,
-                cols,
-                src: &x,
-                gamma: NoMemory,
-                beta: NoMemory,
-                dst: y,
-                mean: NoMemory,
-                rstd: NoMemory,
-            };
-            if new { make().launch(&stream, call) } else { old.launch(&stream, call) }.unwrap();
-        });
+        let x = device.upload(&vec![0.0f32; COUNT]).unwrap();
+        let mut y = device.alloc(DType::F32, COUNT).unwrap();
+        rig.fake.fail(0, 0);
+        let [src, dst] = shifts;
+        launch(&stream, x.slice(src, COUNT - src).unwrap(), y.slice_mut(dst, COUNT - dst).unwrap());
+        stream.sync().unwrap();
     }
+
+    let permutes: [(&[i64], &[i64], [usize; 2]); 9] = [
+        (&[8, 8], &[1, 0], [0, 0]),
+        (&[3, 1024], &[1, 0], [0, 0]),
+        (&[3, 1024], &[1, 0], [1, 0]),
+        (&[3, 1024], &[1, 0], [4, 0]),
+        (&[3, 1024], &[1, 0], [0, 1]),
+        (&[64, 64], &[1, 0], [0, 0]),
+        (&[8, 8, 64], &[1, 0, 2], [0, 0]),
+        (&[40, 7, 90], &[2, 1, 0], [0, 0]),
+        (&[8, 0], &[1, 0], [0, 0]),
+    ];
+    same("permute", permutes.len(), &|runtime, number| {
+        let (src_dims, permutation, shifts) = permutes[number];
+        let permute =
+            runtime.primitive::<Permute>(runtime.device("cuda:0").unwrap(), PermuteDesc::new(DType::F32));
+        let permute = permute.unwrap();
+        with(&rig, runtime, shifts, |stream, src, dst| {
+            permute.launch(stream, PermuteCall { src_dims, permutation, src, dst }).unwrap();
+        });
+    });
+
+    let rows = [
+        (400, 16, [0, 0]),
+        (40, 16, [0, 0]),
+        (4, 2000, [0, 0]),
+        (4, 2000, [1, 0]),
+        (4, 2000, [4, 0]),
+        (4, 2000, [0, 1]),
+        (400, 17, [0, 0]),
+        (1, 40_000, [0, 0]),
+    ];
+    same("softmax", rows.len(), &|runtime, number| {
+        let (rows, cols, shifts) = rows[number];
+        let desc = SoftmaxDesc::new(DType::F32, DType::F32);
+        let softmax = runtime.primitive::<Softmax>(runtime.device("cuda:0").unwrap(), desc).unwrap();
+        with(&rig, runtime, shifts, |stream, src, dst| {
+            softmax.launch(stream, SoftmaxCall { rows, cols, inner: 0, src, dst }).unwrap();
+        });
+    });
+    same("layer_norm", rows.len(), &|runtime, number| {
+        let (rows, cols, shifts) = rows[number];
+        let desc = LayerNormDesc::new(DType::F32, DType::F32);
+        let norm = runtime.primitive::<LayerNorm>(runtime.device("cuda:0").unwrap(), desc).unwrap();
+        with(&rig, runtime, shifts, |stream, src, dst| {
+            let (gamma, beta, mean, rstd) = (NoMemory, NoMemory, NoMemory, NoMemory);
+            norm.launch(stream, LayerNormCall { rows, cols, src, gamma, beta, dst, mean, rstd }).unwrap();
+        });
+    });
     rig.assert_clean();
 }
 

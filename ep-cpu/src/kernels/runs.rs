@@ -4,7 +4,7 @@ use super::lanes::{Vector, prefetch};
 use super::lines::{LINE, copy_run, flush_by, own_run, stream_run};
 use super::movement::{Axis, Odometer};
 use super::raw::{Shared, for_ranges};
-use super::stream;
+use super::stream::{self, OWN_AHEAD};
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
@@ -110,9 +110,12 @@ pub(super) unsafe fn copy(
         fits
     });
     let read = axes.iter().filter(|a| a.src != 0).map(|a| a.size).product::<usize>() * run;
+    let repeats = read <= FEW_READ && read < rows * run;
+    // Of lines that are asked for ahead few may be another's.
+    let follows = run >= if is_dense { LONG } else { 8 * OWN_AHEAD };
     let store = match rows * run {
         total if !stream::reaches(total, STREAM_RUNS) => Store::Cached,
-        _ if read <= FEW_READ && run >= LONG && stream::suits_intel() => Store::Own,
+        _ if repeats && follows && stream::suits_intel() => Store::Own,
         _ if is_whole || run >= LONG => Store::Stream,
         _ if is_dense => Store::Collect,
         _ => Store::Cached,

@@ -1,9 +1,10 @@
-//! Stores that go past the cache.
+//! Operands that no cache holds: stores that go past it, and lines that are asked for before they are written.
 //!
 //! An ordinary store first reads the line that it overwrites, which costs a third of the traffic of a copy
 //! once the data no longer fits. Streaming stores skip that, but lose while the data would have stayed cached.
 
 use super::engine::Run;
+use super::raw::prefetch_to_write;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
 use crate::isa::{self, Isa};
@@ -23,7 +24,7 @@ pub(crate) const PAGES_ENV: &str = "EP_CPU_STREAM_PAGES";
 
 /// What [`configure`] has read.
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
-static ASKED: OnceLock<Walk> = OnceLock::new();
+static ASKED: OnceLock<Option<Walk>> = OnceLock::new();
 
 /// In which order what no cache holds is copied or computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,14 +39,18 @@ pub(crate) enum Walk {
 
 /// The order that was asked for, or else the one that is the fastest wherever it was measured.
 pub(crate) fn walk() -> Walk {
-    ASKED.get().copied().unwrap_or(Walk::Straight)
+    asked().unwrap_or(Walk::Straight)
 }
 
 /// Whether memory is treated as Intel's cores like it. By themselves these have too little on the way: what reductions read is
 /// fetched ahead, whatever its size, and lines that are only written are asked for before.
 pub(crate) fn suits_intel() -> bool {
     static IS_INTEL: OnceLock<bool> = OnceLock::new();
-    ASKED.get().map_or_else(|| *IS_INTEL.get_or_init(isa::is_intel), |walk| *walk == Walk::Pages)
+    asked().map_or_else(|| *IS_INTEL.get_or_init(isa::is_intel), |walk| walk == Walk::Pages)
+}
+
+fn asked() -> Option<Walk> {
+    ASKED.get().copied().flatten()
 }
 
 /// Bytes written from which streaming pays, whatever was read: below, the output is likelier to be read again from the cache.
@@ -82,9 +87,8 @@ const STRAIGHT_AHEAD_UNEVEN: usize = 4096;
 pub(crate) fn configure() -> Result<()> {
     let read = |name| std::env::var_os(name).unwrap_or_default();
     LEAST.store(least(&read(STREAM_ENV).to_string_lossy())?, Ordering::Relaxed);
-    if let Some(walk) = pages(&read(PAGES_ENV).to_string_lossy())? {
-        ASKED.get_or_init(|| walk);
-    }
+    let asked = pages(&read(PAGES_ENV).to_string_lossy())?;
+    ASKED.get_or_init(|| asked);
     Ok(())
 }
 
@@ -410,20 +414,13 @@ unsafe fn repeat_line<L: Store>(to: *mut u8, line: &Line, bytes: usize, asks: bo
 }
 
 /// Bytes ahead of what is written of the line that [`own`] asks for.
-const OWN_AHEAD: usize = 2048;
+pub(crate) const OWN_AHEAD: usize = 2048;
 
 /// Asks for a line a little behind `at`, to write it: where nothing is read, so that ordinary stores do not wait for it. On cores of
 /// Intel's that takes less than stores past the cache, and leaves the end of what was written there.
 #[inline(always)]
 pub(crate) fn own(at: *mut u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is part of x86-64, and a prefetch never faults.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_ET0>(at.wrapping_add(OWN_AHEAD).cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    prefetch_to_write(at.wrapping_add(OWN_AHEAD));
 }
 
 /// What fits a line of the cache.

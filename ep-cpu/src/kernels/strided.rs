@@ -184,8 +184,8 @@ pub(super) unsafe fn copy(
 }
 
 /// Asks for the source of the elements `range`, if its rows are long and not much more than what is needed. All
-/// pages of a row are asked for side by side, which keeps more of memory busy than one stream does, but for CPUs that
-/// are faster from the first byte to the last.
+/// pages of a row are asked for side by side, which keeps more of memory busy than one stream does, but where the CPU
+/// fetches enough by itself.
 fn fetch(walk: &TensorIterator<2>, range: Range<usize>, src: *const u8) {
     if !stream::suits_intel() {
         return;

@@ -398,6 +398,18 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn multipliers_are_those_of_whole_division() {
+        let near = (1..33).flat_map(|n| [(1u64 << n) - 1, 1 << n, (1 << n) + 1]);
+        for divisor in near.chain([1, 3, 641, 6_700_417, 4_000_000_007, 1 << 40]) {
+            let FastDiv { multiplier, shift, .. } = FastDiv::new(divisor);
+            let (d, one) = (u128::from(divisor), 1u128);
+            let exact = (((one << shift) - d) << 32) / d + 1;
+            let expected = if divisor < 1 << 32 { exact as u32 } else { 0 };
+            assert_eq!(multiplier, expected, "{divisor}");
+        }
+    }
+
+    #[test]
     fn packs_are_aligned_with_the_destination() {
         // f32 to f16: four elements of 16 and of 8 bytes.
         let pack = pack_of(&[4, 2]);

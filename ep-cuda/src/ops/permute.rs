@@ -278,17 +278,20 @@ struct Asked {
 /// Bytes of the largest pieces that are moved.
 const PLACES: u64 = 16;
 
-/// How a permutation is moved: with true elements are at multiples of half their size only, of blocks that runs are copied in
-/// bulk. Addresses are still those within [`PLACES`].
+/// How a permutation is moved. Addresses are still those within [`PLACES`].
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::large_enum_variant, reason = "one is kept for each primitive")]
 enum Way {
     /// There are no elements.
     Nothing,
+    /// The innermost dimension stays, or there are more blocks than are counted.
     Runs(Plan),
-    Planes(usize, bool, Geometry, Planes),
-    Tiles(bool, Geometry, Tiles),
-    Blocks(bool, bool, Geometry, Blocks),
+    /// So many of [`PLANES`], taken apart or interleaved.
+    Planes { planes: usize, apart: bool, geometry: Geometry, argument: Planes },
+    /// With or without whole packs of 16 bytes.
+    Tiles { whole: bool, geometry: Geometry, argument: Tiles },
+    /// Of elements at multiples of half their size, or of all of it; with runs that are copied in bulk or not.
+    Blocks { loose: bool, is_bulk: bool, geometry: Geometry, argument: Blocks },
 }
 
 impl Permuter {
@@ -307,19 +310,20 @@ impl Permuter {
         }
         if let Some((planes, apart, argument)) = plan.planes() {
             let geometry = Geometry::covering(argument.packs, THREADS, 1)?;
-            return Ok(Way::Planes((planes - PLANES[0]) as usize, apart, geometry, argument));
+            let planes = (planes - PLANES[0]) as usize;
+            return Ok(Way::Planes { planes, apart, geometry, argument });
         }
         if plan.fills_tiles() && !loose {
             let (argument, whole) = plan.tiles();
             let geometry = Geometry::linear(argument.tiles.min(MAX_GRID) as u32, THREADS);
-            return Ok(Way::Tiles(whole, geometry, argument));
+            return Ok(Way::Tiles { whole, geometry, argument });
         }
-        let (argument, bulk) = plan.blocks(self.sm_count, self.bulk.is_some() && !loose);
+        let (argument, is_bulk) = plan.blocks(self.sm_count, self.bulk.is_some() && !loose);
         if argument.is_far() {
             return Ok(Way::Runs(plan));
         }
         let geometry = Geometry::linear(argument.blocks.min(MAX_GRID) as u32, THREADS);
-        Ok(Way::Blocks(loose, bulk, geometry, argument))
+        Ok(Way::Blocks { loose, is_bulk, geometry, argument })
     }
 }
 
@@ -344,15 +348,15 @@ impl Kernel<Permute, CudaDevice> for Permuter {
             match self.recent.get_or_try(asked, || self.way(&asked))? {
                 Way::Nothing => Ok(()),
                 Way::Runs(plan) => self.mover.run(stream, Plan { src, dst, ..plan }.runs()),
-                Way::Planes(planes, apart, geometry, argument) => {
+                Way::Planes { planes, apart, geometry, argument } => {
                     let kernel = &self.planes[planes][usize::from(apart)];
                     kernel.get()?.launch(stream, geometry, &Planes { src, dst, ..argument })
                 }
-                Way::Tiles(whole, geometry, argument) => {
+                Way::Tiles { whole, geometry, argument } => {
                     let kernel = &self.tiles[usize::from(whole)];
                     kernel.get()?.launch(stream, geometry, &Tiles { src, dst, ..argument })
                 }
-                Way::Blocks(loose, is_bulk, geometry, mut argument) => {
+                Way::Blocks { loose, is_bulk, geometry, mut argument } => {
                     (argument.src, argument.dst) = (src, dst);
                     let bulk = self.bulk.as_ref().filter(|_| is_bulk);
                     let kernels = bulk.unwrap_or(&self.blocks[usize::from(loose)]);
