@@ -147,11 +147,11 @@ pub(crate) fn is_address(word: u64) -> bool {
     (DEVICE_BASE..DEVICE_BASE + 64 * DEVICE_STRIDE).contains(&word) || is_mapped(word)
 }
 
-/// Whether a number is an address of this process. Programs and their libraries, heaps and stacks lie above 2^40 and below
-/// 2^47, where the numbers that kernels take hardly ever are.
+/// Whether a number is an address of this process. Programs and their libraries, heaps and stacks lie above 2^45 and below
+/// 2^47, where the numbers that kernels take hardly ever are; below that sanitizers map all for themselves.
 fn is_mapped(word: u64) -> bool {
     const PAGE: u64 = 4096;
-    if !(1 << 40..1 << 47).contains(&word) {
+    if !(1 << 45..1 << 47).contains(&word) {
         return false;
     }
     let page = std::ptr::with_exposed_provenance_mut((word & !(PAGE - 1)) as usize);
