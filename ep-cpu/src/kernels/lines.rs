@@ -70,25 +70,8 @@ pub(super) unsafe fn copy_run<V: Vector, W: Vector>(to: *mut u8, from: *const u8
 /// As for [`copy_run`].
 #[inline(always)]
 pub(super) unsafe fn own_run<V: Vector, W: Vector>(to: *mut u8, from: *const u8, bytes: usize) {
-    let head = (to.addr().wrapping_neg() % LINE).min(bytes);
-    let vector = V::LANES * LANE;
-    // SAFETY: every part lies within `bytes`.
-    unsafe {
-        if head > 0 {
-            copy_run::<V, W>(to, from, head);
-        }
-        let mut at = head;
-        while at + LINE <= bytes {
-            own(to.wrapping_add(at));
-            for part in (0..LINE).step_by(vector) {
-                V::load(from.add(at + part)).store(to.add(at + part));
-            }
-            at += LINE;
-        }
-        if at < bytes {
-            copy_run::<V, W>(to.add(at), from.add(at), bytes - at);
-        }
-    }
+    // SAFETY: the caller's promise.
+    unsafe { copy_lines::<V, W, false>(to, from, bytes) }
 }
 
 /// Copies `bytes` bytes, the whole lines of the destination past the cache.
@@ -97,6 +80,16 @@ pub(super) unsafe fn own_run<V: Vector, W: Vector>(to: *mut u8, from: *const u8,
 /// As for [`copy_run`]; the caller fences.
 #[inline(always)]
 pub(super) unsafe fn stream_run<V: Vector, W: Vector>(to: *mut u8, from: *const u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { copy_lines::<V, W, true>(to, from, bytes) }
+}
+
+/// Copies `bytes` bytes, the whole lines of the destination `PAST` the cache or asked for ahead.
+///
+/// # Safety
+/// As for [`copy_run`]; where it is past the cache the caller fences.
+#[inline(always)]
+unsafe fn copy_lines<V: Vector, W: Vector, const PAST: bool>(to: *mut u8, from: *const u8, bytes: usize) {
     let head = (to.addr().wrapping_neg() % LINE).min(bytes);
     let vector = V::LANES * LANE;
     // SAFETY: every part lies within `bytes`; stores past the cache are aligned behind the head.
@@ -106,8 +99,12 @@ pub(super) unsafe fn stream_run<V: Vector, W: Vector>(to: *mut u8, from: *const 
         }
         let mut at = head;
         while at + LINE <= bytes {
+            if !PAST {
+                own(to.wrapping_add(at));
+            }
             for part in (0..LINE).step_by(vector) {
-                V::load(from.add(at + part)).stream(to.add(at + part));
+                let piece = V::load(from.add(at + part));
+                if PAST { piece.stream(to.add(at + part)) } else { piece.store(to.add(at + part)) }
             }
             at += LINE;
         }
