@@ -114,6 +114,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct Products {
     pub(crate) tf32: bool,
+    pub(crate) repeats: bool,
     pub(crate) file: Option<PathBuf>,
     pub(crate) library: OnceCell<Arc<CublasLt>>,
 }
@@ -197,6 +198,11 @@ impl CudaDevice {
     /// Whether matrix products of f32 may lose bits of their factors.
     pub(crate) fn tf32(&self) -> bool {
         self.shared.matmul.tf32
+    }
+
+    /// Whether launches of matrix products may be kept.
+    pub(crate) fn repeats_products(&self) -> bool {
+        self.shared.matmul.repeats
     }
 
     /// cuBLASLt on this device.

@@ -23,6 +23,7 @@ pub mod ops;
 mod pending;
 pub mod provider;
 mod refusal;
+mod relaunch;
 mod search;
 pub mod settings;
 pub mod space;

@@ -126,6 +126,7 @@ impl Devices {
             softmax: settings.softmax,
             matmul: Products {
                 tf32: settings.tf32,
+                repeats: settings.repeat_products,
                 file: settings.cublaslt.clone(),
                 library: OnceCell::new(),
             },

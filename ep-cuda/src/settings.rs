@@ -21,6 +21,7 @@ pub use crate::given::Contexts;
 /// | `leave_current` | `true` | leaves the primary context current on a thread that had none, where the driver shows one device |
 /// | `softmax` | by width | strategy of the softmax family, where it has room: `warp`, `block`, `cluster`, `shared`, `wide` |
 /// | `tf32` | `false` | matrix products of f32 may round their factors to TF32, which is faster |
+/// | `repeat_products` | `true` | keeps what cuBLASLt launches for operands that come again and again, and launches it without the library |
 /// | `cache` | [`FOLDER_ENV`](crate::cache::FOLDER_ENV), else the user's cache folder | folder of compiled kernels, or `off` |
 /// | `cache_limit` | none | bytes of compiled kernels in that folder at most; the oldest go first |
 /// | `nvrtc` | [`LIBRARY_ENV`](crate::nvrtc::LIBRARY_ENV), else searched for | file of NVRTC, or the folder that holds it |
@@ -44,6 +45,8 @@ pub struct Settings {
     pub softmax: Option<Strategy>,
     /// `tf32`
     pub tf32: bool,
+    /// `repeat_products`
+    pub repeat_products: bool,
     /// `cache`
     pub cache: Option<String>,
     /// `cache_limit`
@@ -67,6 +70,7 @@ impl Default for Settings {
             leave_current: true,
             softmax: None,
             tf32: false,
+            repeat_products: true,
             cache: None,
             cache_limit: None,
             nvrtc: None,
@@ -92,6 +96,7 @@ impl Settings {
             "leave_current",
             "softmax",
             "tf32",
+            "repeat_products",
             "cache",
             "cache_limit",
             "nvrtc",
@@ -112,6 +117,7 @@ impl Settings {
             leave_current: options.parse("leave_current", true)?,
             softmax: softmax.map_err(|e: Error| e.context("option `softmax`"))?,
             tf32: options.parse("tf32", false)?,
+            repeat_products: options.parse("repeat_products", true)?,
             cache: text("cache"),
             cache_limit: options.get("cache_limit").map(|_| options.parse("cache_limit", 0)).transpose()?,
             nvrtc: text("nvrtc").map(PathBuf::from),

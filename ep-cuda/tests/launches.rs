@@ -626,6 +626,7 @@ fn bad_options_are_told() {
         ("memory_limit", "x", "memory_limit"),
         ("overlap_launches", "maybe", "overlap_launches"),
         ("leave_current", "maybe", "leave_current"),
+        ("repeat_products", "maybe", "repeat_products"),
         ("context", "0x55d0c0ffee00", "neither `primary` nor `current`"),
         ("speed", "1", "unknown option"),
     ] {

@@ -248,6 +248,7 @@ def kit(place):
         ("objects", conformance(own, "--case", "objects/cuda:0/*", "--allow-empty")),
     ]
     parts.append(("chains", program(lambda p: bench_program(p, "--chains", "60"))))
+    parts.append(("repeats", program(lambda p: bench_program(p, "--repeats"))))
     parts += [(op, conformance(own, *device, "--op", op, *quick)) for op in ops(place)]
     for strategy in STRATEGIES:
         forced = lambda p, strategy=strategy: p.forced(strategy)

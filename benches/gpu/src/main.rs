@@ -9,6 +9,7 @@ mod large;
 mod limits;
 mod operands;
 mod peers;
+mod repeats;
 mod row;
 mod timing;
 mod turns;
@@ -33,7 +34,7 @@ use std::process::ExitCode;
 /// Reads rows as benches/peers/gpu_rows.py prints them and writes a line of JSON for each when it is done: {peer, group, op,
 /// dtype, shape, us, copy_us, share, tflops, by}, or with `error` in place of times. Times are medians of the device's
 /// events over operands that rotate beyond the L2 cache. In place of that, what one of --host, --peer-copy, --limits,
-/// --large, --chains, --first-result and --kernel asks for.
+/// --large, --chains, --repeats, --first-result and --kernel asks for.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -44,7 +45,7 @@ struct Cli {
     #[arg(long, value_name = "NAME", default_value = "cuda:0")]
     device: String,
     /// The rows, `-` for standard input
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["host", "peer_copy", "limits", "large", "chains", "first_result", "kernel"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["host", "peer_copy", "limits", "large", "chains", "repeats", "first_result", "kernel"])]
     rows: Option<PathBuf>,
     /// What a launch costs the host, by each way to launch
     #[arg(long)]
@@ -76,6 +77,10 @@ struct Cli {
     /// prints {chains, recorded, failed, messages}
     #[arg(long, value_name = "N")]
     chains: Option<u64>,
+    /// Compares products that are launched again and again with launches that are not kept, bit for bit; prints
+    /// {products, launches, failed, messages}
+    #[arg(long)]
+    repeats: bool,
     /// Computes one thing and ends
     #[arg(long)]
     first_result: bool,
@@ -154,6 +159,11 @@ fn run(cli: &Cli) -> Result<()> {
         let checked = chains::check(&runtime, device, chains::MOST, number)?;
         print(&checked)?;
         return chains::judge(&checked);
+    }
+    if cli.repeats {
+        let checked = repeats::check(&runtime, device, &repeats::SIZES)?;
+        print(&checked)?;
+        return repeats::judge(&checked);
     }
     if cli.launches && cli.rows.as_deref().is_some_and(|path| path.as_os_str() == "-") {
         return Err(Error::invalid("--launches reads requests from standard input; name a file with --rows"));

@@ -10,8 +10,9 @@ const INVALID: i32 = 7;
 const EXECUTION_FAILED: i32 = 13;
 const NOT_SUPPORTED: i32 = 15;
 
-/// Workspace that its algorithms want where they may have it.
+/// Workspace that its algorithms want where they may have it, but for the shortest sums.
 const WANTED_WORKSPACE: usize = 1024;
+const SHORTEST_SUMS: u64 = 2;
 /// More rows than any algorithm has, so that there is a shape without one.
 const MOST_ROWS: u64 = 1 << 20;
 
@@ -256,7 +257,8 @@ extern "C" fn cublasLtMatmulAlgoGetHeuristic(
         if !matches!(w.blas.get(&handle), Some(Object::Handle)) {
             return Err(INVALID_HANDLE);
         }
-        let (_, layouts) = problem(w, desc, [a, b, c, d])?;
+        let (turned, layouts) = problem(w, desc, [a, b, c, d])?;
+        let depth = if turned[0] == 0 { layouts[0].cols } else { layouts[0].rows };
         let Some(Object::Preference { workspace, reductions, alignments }) = w.blas.get(&preference) else {
             return Err(INVALID_HANDLE);
         };
@@ -267,7 +269,8 @@ extern "C" fn cublasLtMatmulAlgoGetHeuristic(
         if layouts[2].cols > MOST_ROWS {
             return Err(NOT_FOUND);
         }
-        let workspace = if *workspace >= WANTED_WORKSPACE { WANTED_WORKSPACE } else { 0 };
+        let wants = depth > SHORTEST_SUMS && *workspace >= WANTED_WORKSPACE;
+        let workspace = if wants { WANTED_WORKSPACE } else { 0 };
         let [a, b, c, _] = alignments.map(u64::from);
         let found = Found {
             algorithm: [0xa190, workspace as u64, a, b, c, 0, 0, 0],
@@ -330,7 +333,10 @@ extern "C" fn cublasLtMatmul(
             factors: [factor(alpha), factor(beta)],
             workspace: (workspace, workspace_bytes),
         };
-        w.enqueue(stream, Work::Product(Box::new(product)))
+        let vector = layouts[2].rows == 1;
+        w.enqueue(stream, Work::Product(Box::new(product)))?;
+        // Of vectors it makes a second piece of work, as real ones do of long sums.
+        if vector { w.enqueue(stream, Work::Copy { dst: c, src: c, bytes: 0 }) } else { Ok(()) }
     })
 }
 

@@ -5,6 +5,7 @@ mod kernels;
 mod memory;
 mod streams;
 
+use crate::nodes;
 use crate::world::*;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt::Display;
@@ -137,6 +138,10 @@ fn find(name: &str) -> *const c_void {
         "cuGraphExecUpdate" => kernels::graph_update as *const c_void,
         "cuGraphLaunch" => kernels::graph_launch as *const c_void,
         "cuGraphExecDestroy" => kernels::exec_destroy as *const c_void,
+        "cuGraphGetNodes" => nodes::graph_nodes as *const c_void,
+        "cuGraphNodeGetType" => nodes::node_kind as *const c_void,
+        "cuGraphKernelNodeGetParams" => nodes::node_params as *const c_void,
+        "cuGraphKernelNodeGetAttribute" => nodes::node_attribute as *const c_void,
         "cuGraphDestroy" => kernels::graph_destroy as *const c_void,
         _ => std::ptr::null(),
     }

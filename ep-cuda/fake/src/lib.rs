@@ -18,6 +18,7 @@ mod control;
 mod cubin;
 mod cublaslt;
 mod driver;
+mod nodes;
 mod nvrtc;
 mod visible;
 mod world;

@@ -3,6 +3,7 @@
 use crate::blocks::{Block, is_address};
 use crate::capture::{Point, Recording};
 use crate::cublaslt::{self, Object, Product};
+use crate::nodes::Node;
 use crate::result::ILLEGAL_ADDRESS;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -158,6 +159,8 @@ pub(crate) struct World {
     pub(crate) functions: HashMap<u64, Function>,
     pub(crate) graphs: HashMap<u64, Vec<Work>>,
     pub(crate) execs: HashMap<u64, Vec<Work>>,
+    /// Nodes of graphs that somebody asked for.
+    pub(crate) nodes: HashMap<u64, Node>,
     pub(crate) blas: HashMap<u64, Object>,
 }
 
@@ -217,6 +220,7 @@ impl World {
             functions: HashMap::new(),
             graphs: HashMap::new(),
             execs: HashMap::new(),
+            nodes: HashMap::new(),
             blas: HashMap::new(),
         }
     }

@@ -68,6 +68,8 @@ pub mod tag {
     pub enum Graph {}
     /// `CUgraphExec`
     pub enum GraphExec {}
+    /// `CUgraphNode`
+    pub enum GraphNode {}
 }
 
 /// `CUdevice`: a number below the count.
@@ -88,6 +90,8 @@ pub type CuPool = Handle<tag::Pool>;
 pub type CuGraph = Handle<tag::Graph>;
 /// `CUgraphExec`
 pub type CuGraphExec = Handle<tag::GraphExec>;
+/// `CUgraphNode`
+pub type CuGraphNode = Handle<tag::GraphNode>;
 
 /// `CUmemLocation` of a device.
 #[repr(C)]
@@ -143,8 +147,46 @@ pub struct UpdateResult {
     pub from: usize,
 }
 
+/// `CUDA_KERNEL_NODE_PARAMS_v2`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct KernelNodeParams {
+    /// The kernel; null where only `kernel` is known.
+    pub function: CuFunction,
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// The address of each argument, or null. The node's, as long as it is there.
+    pub params: *mut *mut c_void,
+    /// All arguments as one buffer, or null; the node's likewise.
+    pub extra: *const usize,
+    /// `CUkernel`, which takes a function's place in launches.
+    pub kernel: CuFunction,
+    /// Where the node's kernel runs.
+    pub context: CuContext,
+}
+
+impl Default for KernelNodeParams {
+    fn default() -> KernelNodeParams {
+        KernelNodeParams {
+            function: CuFunction::NULL,
+            grid: [0; 3],
+            block: [0; 3],
+            shared_bytes: 0,
+            params: std::ptr::null_mut(),
+            extra: std::ptr::null(),
+            kernel: CuFunction::NULL,
+            context: CuContext::NULL,
+        }
+    }
+}
+
 /// `CUlaunchAttribute`
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct LaunchAttribute {
     /// Which.
     pub id: i32,
@@ -201,8 +243,16 @@ pub mod constant {
     pub const STREAM_CAPTURE_MODE_RELAXED: i32 = 2;
     /// Dynamic shared memory of a function above 48 KiB.
     pub const FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
+    /// All blocks are on the device at a time: the value is 1.
+    pub const LAUNCH_ATTRIBUTE_COOPERATIVE: i32 = 2;
+    /// Blocks of a cluster in x, y, z; zeros where there are none.
+    pub const LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: i32 = 4;
+    /// How clusters are spread.
+    pub const LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: i32 = 5;
     /// Blocks may come to the device before the kernel that was queued before is done: the value is 1.
     pub const LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: i32 = 6;
+    /// A node of a graph that launches a kernel.
+    pub const GRAPH_NODE_TYPE_KERNEL: i32 = 0;
     /// `extra`: the arguments' address follows.
     pub const LAUNCH_PARAM_BUFFER_POINTER: usize = 1;
     /// `extra`: the address of the arguments' size follows.
@@ -355,6 +405,10 @@ functions! {
     cuGraphInstantiateWithFlags @ 11040 (out: *mut CuGraphExec, graph: CuGraph, flags: u64);
     cuGraphExecUpdate @ 12000 (exec: CuGraphExec, graph: CuGraph, out: *mut UpdateResult);
     cuGraphLaunch @ 10000 (exec: CuGraphExec, stream: CuStream);
+    cuGraphGetNodes @ 10000 (graph: CuGraph, out: *mut CuGraphNode, count: *mut usize);
+    cuGraphNodeGetType @ 10000 (node: CuGraphNode, out: *mut i32);
+    cuGraphKernelNodeGetParams @ 12000 (node: CuGraphNode, out: *mut KernelNodeParams);
+    cuGraphKernelNodeGetAttribute @ 11000 (node: CuGraphNode, attribute: i32, out: *mut [u64; 8]);
     cuGraphExecDestroy @ 10000 (exec: CuGraphExec);
     cuGraphDestroy @ 10000 (graph: CuGraph);
 }
@@ -364,6 +418,7 @@ const _: () = {
     assert!(size_of::<AccessDesc>() == 12);
     assert!(size_of::<UpdateResult>() == 24);
     assert!(size_of::<LaunchAttribute>() == 72);
+    assert!(size_of::<KernelNodeParams>() == 72);
     assert!(size_of::<LaunchConfig>() == 56);
     assert!(std::mem::offset_of!(LaunchConfig, stream) == 32);
 };

@@ -2,10 +2,11 @@
 
 mod batches;
 mod factors;
+mod repeats;
 
 use super::{dtype_name, size};
 use crate::compiler::{Source, Spec};
-use crate::cublaslt::{self, Handle, MOST_ALIGNMENT, Matrix, Operands, Plan, Shape, Task};
+use crate::cublaslt::{self, Handle, MOST_ALIGNMENT, Matrix, Operands, Plan, Repeat, Shape, Task};
 use crate::device::CudaDevice;
 use crate::kernel::{Argument, Geometry, Lazy};
 use crate::provider::CudaProvider;
@@ -21,6 +22,7 @@ use ep_core::provider::{Factory, Kernel, Registrar};
 use ep_core::{DType, Error, Result, Scalar};
 use factors::Factor;
 use parking_lot::Mutex;
+use repeats::{Asked, Next, Repeats};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -126,6 +128,8 @@ struct Library {
     task: Task,
     /// Shapes that were launched; none where the library has no algorithm.
     plans: Mutex<HashMap<Shape, Option<Arc<Plan>>>>,
+    /// Launches that are kept, where the options let them be.
+    repeats: Option<Repeats<Repeat>>,
 }
 
 /// What a launch is told, beside sizes.
@@ -152,6 +156,7 @@ impl Product {
                 handle: device.cublaslt().map_err(|e| e.context(name))?,
                 task: Task { data, transposed, tf32: device.tf32() },
                 plans: Mutex::default(),
+                repeats: device.repeats_products().then(Repeats::default),
             }),
             false => None,
         };
@@ -293,6 +298,14 @@ impl Library {
         [alpha, beta]: [Factor; 2],
     ) -> Result<bool> {
         let Task { data, transposed, .. } = self.task;
+        let kept = self.repeats.as_ref().zip(Asked::of(problem, call.addresses, [alpha, beta]));
+        let next = kept.as_ref().map_or(Next::Ask, |(repeats, asked)| repeats.next(asked));
+        if let Next::Again(repeat) = next {
+            // SAFETY: the operands are those that were recorded, and valid as the caller promises; the stream's context is
+            // the handle's.
+            stream.queue_with(name, |_| unsafe { repeat.launch(stream.raw()) })?;
+            return Ok(true);
+        }
         let Some(Calls { mut shape, outer, inner }) = Calls::of(problem, data, transposed, call.addresses)
         else {
             return Ok(false);
@@ -328,6 +341,12 @@ impl Library {
                 // SAFETY: the operands are valid as the caller promises, of the plan's shape and alignment at each
                 // turn; the stream's context is the handle's, and its work uses the workspace one after the other.
                 stream.queue_with(name, |_| unsafe { plan.launch(stream.raw(), &operands) })?;
+                // Not what is only made do with while a graph is recorded.
+                if let (Next::Keep, Some((repeats, asked)), WORKSPACE_BYTES) =
+                    (&next, &kept, shape.workspace_bytes)
+                {
+                    repeats.keep(asked, recorded(name, &plan, &operands));
+                }
             }
         }
         Ok(true)
@@ -350,6 +369,15 @@ impl Library {
         drop((ended, replaced));
         Ok(plan)
     }
+}
+
+/// The launch of operands that come again and again. It has been done: where recording it fails, the library goes on doing
+/// it, and tells of whatever is wrong.
+fn recorded(name: &str, plan: &Plan, operands: &Operands) -> Option<Repeat> {
+    plan.repeat(operands).unwrap_or_else(|e| {
+        tracing::debug!("{name}: a launch that comes again cannot be recorded: {e}");
+        None
+    })
 }
 
 /// Sizes of a launch, which have been checked not to be negative.

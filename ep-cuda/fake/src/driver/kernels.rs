@@ -2,6 +2,7 @@
 
 use super::{Needs, call, give};
 use crate::cubin;
+use crate::nodes;
 use crate::world::*;
 use std::ffi::{CStr, c_char, c_void};
 
@@ -154,6 +155,14 @@ pub(super) struct LaunchAttribute {
     value: [u64; 8],
 }
 
+impl LaunchAttribute {
+    /// Which it is, and the first words of its value.
+    fn words(&self) -> (i32, [u32; 4]) {
+        let [a, b, ..] = self.value;
+        (self.id, [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32])
+    }
+}
+
 /// `CUlaunchConfig`
 #[repr(C)]
 pub(super) struct LaunchConfig {
@@ -193,6 +202,11 @@ pub(super) extern "C" fn launch_kernel_ex(
         if attributes.iter().any(|a| known(a) && a.value[0] as u32 == 1) { "overlaps" } else { "waits" };
     let arguments = format_args!("{name}, {shape:?}, {shared}, {overlaps}, {stream:#x}");
     call("cuLaunchKernelEx", arguments, Needs::Context, |w| {
+        let values: Vec<_> = attributes.iter().map(LaunchAttribute::words).collect();
+        // SAFETY: the arguments of the function, as the driver's contract demands.
+        if let Some(product) = unsafe { nodes::product(w, function, shape, &values, params) }? {
+            return w.enqueue(stream, product);
+        }
         if !attributes.iter().all(known) {
             return Err(INVALID_VALUE);
         }
@@ -249,6 +263,7 @@ pub(super) extern "C" fn exec_destroy(exec: u64) -> i32 {
 pub(super) extern "C" fn graph_destroy(graph: u64) -> i32 {
     call("cuGraphDestroy", format_args!("{graph:#x}"), Needs::Release, |w| {
         let work = w.graphs.remove(&graph).ok_or(INVALID_HANDLE)?;
+        w.nodes.retain(|_, node| !node.is_of(graph));
         w.forget_graph(&work)
     })
 }

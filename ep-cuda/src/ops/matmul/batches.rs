@@ -4,7 +4,7 @@
 use ep_core::op::MAX_DIMS;
 
 /// A dimension of a batch. Steps are in elements; 0 where all of the loop share a matrix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
 pub(super) struct Loop {
     pub(super) length: u64,
