@@ -6,8 +6,8 @@
 
 use crate::context::Context;
 use crate::driver::{
-    CuFunction, CuGraph, CuGraphNode, CuStream, Failed, KernelNodeParams, LaunchAttribute, LaunchConfig,
-    constant,
+    CuFunction, CuGraph, CuGraphNode, CuResult, CuStream, Failed, KernelNodeParams, LaunchAttribute,
+    LaunchConfig, constant,
 };
 use ep_core::Result;
 use std::sync::Arc;
@@ -15,24 +15,36 @@ use std::sync::Arc;
 /// One launch, with its arguments.
 pub(crate) struct Relaunch {
     context: Arc<Context>,
-    /// Keeps the node, whose memory `params` names.
-    graph: CuGraph,
-    params: KernelNodeParams,
+    node: Node,
     attributes: Vec<LaunchAttribute>,
 }
 
-// SAFETY: the graph belongs to no thread, and is not touched again until it is destroyed; what `params` names is plain
-// memory that nobody writes.
-unsafe impl Send for Relaunch {}
-// SAFETY: as above: launches only read it.
-unsafe impl Sync for Relaunch {}
+/// The node of a recorded kernel.
+struct Node {
+    /// Keeps the memory of the arguments, to which `params` points; not touched before it is destroyed.
+    graph: CuGraph,
+    params: KernelNodeParams,
+}
 
-/// The attributes that decide how a kernel of a graph runs. The others tell how it is ordered with its neighbours, which
-/// is the launch's own to say, or are defaults in what libraries capture.
-const ATTRIBUTES: [i32; 3] = [
+// SAFETY: a graph belongs to no thread, and what the pointers name is plain memory.
+unsafe impl Send for Node {}
+// SAFETY: the driver does not synchronise graphs, but of this one it is asked nothing any more: launches read the memory of
+// its arguments, which nobody writes.
+unsafe impl Sync for Node {}
+
+/// Attributes that decide how a kernel runs, which each launch says.
+const KEPT: [i32; 3] = [
     constant::LAUNCH_ATTRIBUTE_COOPERATIVE,
     constant::LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
     constant::LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+];
+
+/// Attributes of newer drivers that allow a launch what others may not do; where one is set, the launch is left to the
+/// library. The attributes that are in neither list are the stream's own to say (access policy, priority), or hints.
+const REFUSED: [i32; 3] = [
+    constant::LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION,
+    constant::LAUNCH_ATTRIBUTE_PORTABLE_CLUSTER_SIZE_MODE,
+    constant::LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE,
 ];
 
 impl Relaunch {
@@ -45,9 +57,11 @@ impl Relaunch {
         queue: impl FnOnce(CuStream) -> Result<()>,
     ) -> Result<Option<Relaunch>> {
         let _current = context.enter()?;
+        // Whatever this thread or another one captures meanwhile is not spoiled.
+        let _relaxed = Relaxed::new(context)?;
         let stream = Stream::new(context)?;
         let driver = context.driver();
-        // SAFETY: a live stream. Relaxed: what this and other threads call meanwhile is not restricted.
+        // SAFETY: a live stream.
         unsafe { driver.cuStreamBeginCapture(stream.raw, constant::STREAM_CAPTURE_MODE_RELAXED) }
             .map_err(|e| context.error(e))?;
         let queued = queue(stream.raw);
@@ -55,24 +69,20 @@ impl Relaunch {
         // SAFETY: a live stream, which captures, and a valid out-pointer.
         let ended = unsafe { driver.cuStreamEndCapture(stream.raw, &mut graph) };
         // Owned from here on, also where one of them failed.
-        let mut relaunch = Relaunch {
-            context: context.clone(),
-            graph,
-            params: KernelNodeParams::default(),
-            attributes: Vec::new(),
-        };
+        let node = Node { graph, params: KernelNodeParams::default() };
+        let mut relaunch = Relaunch { context: context.clone(), node, attributes: Vec::new() };
         queued?;
         ended.map_err(|e| context.error(e))?;
         Ok(if relaunch.read().map_err(|e| context.error(e))? { Some(relaunch) } else { None })
     }
 
-    /// Reads the kernel out of the graph. Whether there is just that.
+    /// Reads the kernel out of the graph. Whether there is just that, and all of it can be said at a launch.
     fn read(&mut self) -> std::result::Result<bool, Failed> {
         let driver = self.context.driver();
         // Room for one more than is wanted, by which the others are noticed.
         let (mut nodes, mut count) = ([CuGraphNode::NULL; 2], 2);
         // SAFETY: a live graph, and room for as many nodes as is said.
-        unsafe { driver.cuGraphGetNodes(self.graph, nodes.as_mut_ptr(), &mut count) }?;
+        unsafe { driver.cuGraphGetNodes(self.node.graph, nodes.as_mut_ptr(), &mut count) }?;
         if count != 1 {
             return Ok(false);
         }
@@ -83,24 +93,31 @@ impl Relaunch {
         if kind != constant::GRAPH_NODE_TYPE_KERNEL {
             return Ok(false);
         }
+        let params = &mut self.node.params;
         // SAFETY: as above; a node of a kernel.
-        unsafe { driver.cuGraphKernelNodeGetParams(node, &mut self.params) }?;
-        for id in ATTRIBUTES {
+        unsafe { driver.cuGraphKernelNodeGetParams(node, params) }?;
+        let attribute = |id| {
             let mut value = [0; 8];
             // SAFETY: as above; a value is of at most so many bytes.
             unsafe { driver.cuGraphKernelNodeGetAttribute(node, id, &mut value) }?;
-            self.attributes.push(LaunchAttribute { id, padding: 0, value });
+            Ok(LaunchAttribute { id, padding: 0, value })
+        };
+        // All of them begin with 32 bits, which are 0 where a launch says nothing.
+        let is_set = |attribute: &LaunchAttribute| attribute.value[0] as u32 != 0;
+        for id in REFUSED {
+            match attribute(id) {
+                Ok(attribute) if is_set(&attribute) => return Ok(false),
+                Ok(_) => {}
+                // A driver that does not know it.
+                Err(Failed { result: CuResult::INVALID_VALUE, .. }) => {}
+                Err(e) => return Err(e),
+            }
         }
-        let clusters = self
-            .attributes
-            .iter()
-            .any(|a| a.id == constant::LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && a.value[0] != 0);
-        // Zeros are what a launch without the attribute has, and so is any policy for clusters that there are not.
-        self.attributes.retain(|a| {
-            a.value[0] != 0
-                && (clusters || a.id != constant::LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)
-        });
-        Ok(true)
+        let [cooperative, cluster, policy] = KEPT.map(attribute);
+        let (cooperative, cluster, policy) = (cooperative?, cluster?, policy?);
+        let of_clusters = [cluster, policy].into_iter().filter(|_| is_set(&cluster));
+        self.attributes = [cooperative].into_iter().chain(of_clusters).filter(is_set).collect();
+        Ok(params.function != CuFunction::NULL || params.kernel != CuFunction::NULL)
     }
 
     /// Launches it. The context is current.
@@ -109,7 +126,8 @@ impl Relaunch {
     /// What it reads and writes is valid as it was for the call that was recorded, until the work is done; the stream is
     /// one of its context.
     pub(crate) unsafe fn launch(&self, stream: CuStream) -> std::result::Result<(), Failed> {
-        let KernelNodeParams { function, kernel, grid, block, shared_bytes, params, extra, .. } = self.params;
+        let KernelNodeParams { function, kernel, grid, block, shared_bytes, params, extra, .. } =
+            self.node.params;
         let config = LaunchConfig {
             grid,
             block,
@@ -126,14 +144,40 @@ impl Relaunch {
 
 impl Drop for Relaunch {
     fn drop(&mut self) {
-        if self.graph == CuGraph::NULL {
+        if self.node.graph == CuGraph::NULL {
             return;
         }
         self.context.close("destroying a recorded launch", |context| {
-            // SAFETY: of the capture in `of`, destroyed once. Launches have copied what they need of it.
-            context
-                .log("destroying a recorded launch", unsafe { context.driver().cuGraphDestroy(self.graph) });
+            // SAFETY: of the capture in `of`, destroyed once. Launches have copied their arguments; what else a graph may
+            // keep (objects of its maker), libraries do not give it.
+            let destroyed = unsafe { context.driver().cuGraphDestroy(self.node.graph) };
+            context.log("destroying a recorded launch", destroyed);
         });
+    }
+}
+
+/// As long as it is there, calls of this thread that a capture elsewhere does not allow spoil none.
+struct Relaxed<'a> {
+    context: &'a Context,
+    before: i32,
+}
+
+impl Relaxed<'_> {
+    fn new(context: &Context) -> Result<Relaxed<'_>> {
+        let mut before = constant::STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: a mode, in whose place this thread's own is put.
+        unsafe { context.driver().cuThreadExchangeStreamCaptureMode(&mut before) }
+            .map_err(|e| context.error(e))?;
+        Ok(Relaxed { context, before })
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        let mut mode = self.before;
+        // SAFETY: the mode that this thread had.
+        let restored = unsafe { self.context.driver().cuThreadExchangeStreamCaptureMode(&mut mode) };
+        self.context.log("restoring a thread's mode of captures", restored);
     }
 }
 

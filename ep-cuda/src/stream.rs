@@ -227,6 +227,19 @@ impl CudaStream {
         self.queued(name, recorded)
     }
 
+    /// Queues a kernel of another library with `call`, as [`CudaStream::queue`] does.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn queue_foreign(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> std::result::Result<(), Failed>,
+    ) -> Result<()> {
+        self.behind_others.set(true);
+        self.queue(name, |_| call())
+    }
+
     /// Queues work with `call`, which runs while the context is current. `name` is for messages.
     ///
     /// # Errors

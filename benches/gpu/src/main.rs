@@ -78,7 +78,7 @@ struct Cli {
     #[arg(long, value_name = "N")]
     chains: Option<u64>,
     /// Compares products that are launched again and again with launches that are not kept, bit for bit; prints
-    /// {products, launches, failed, messages}
+    /// {products, launches, kept, failed, messages}
     #[arg(long)]
     repeats: bool,
     /// Computes one thing and ends

@@ -103,6 +103,7 @@ fn find(name: &str) -> *const c_void {
         "cuStreamGetCtx" => streams::stream_context as *const c_void,
         "cuStreamBeginCapture" => streams::begin_capture as *const c_void,
         "cuStreamEndCapture" => streams::end_capture as *const c_void,
+        "cuThreadExchangeStreamCaptureMode" => streams::exchange_mode as *const c_void,
         "cuStreamIsCapturing" => streams::is_capturing as *const c_void,
         "cuEventCreate" => streams::event_create as *const c_void,
         "cuEventDestroy" => streams::event_destroy as *const c_void,

@@ -1,7 +1,7 @@
 //! Products: the algorithm that the library chose for a shape, calling it, and what it launches.
 
 use super::{Algorithm, Found, Handle, Object, constant, status};
-use crate::driver::CuStream;
+use crate::driver::{CuStream, Failed};
 use crate::relaunch::Relaunch;
 use ep_core::{DType, Error, Result};
 use std::ffi::c_void;
@@ -238,41 +238,38 @@ impl Plan {
         library.check("cublasLtMatmul", result)
     }
 
-    /// What [`Plan::launch`] would launch, without doing it; none where that is more than one kernel, or where it uses
-    /// workspace, which another launch may use by then.
+    /// What [`Plan::launch`] would launch, without doing it; none where that is more than one kernel. A workspace is then the
+    /// one that was recorded.
     ///
     /// # Errors
     /// The library's and the driver's.
     pub fn repeat(&self, operands: &Operands) -> Result<Option<Repeat>> {
-        if self.workspace_bytes > 0 {
-            return Ok(None);
-        }
         let recorded = Relaunch::of(&self.handle.context, |stream| {
             // SAFETY: a stream that captures: nothing uses the operands. It is of the handle's context.
             unsafe { self.launch(stream, operands) }
         })?;
-        Ok(recorded.map(|launch| Repeat { launch, handle: self.handle.clone() }))
+        Ok(recorded.map(|launch| Repeat { launch, _handle: self.handle.clone() }))
     }
 }
 
 /// A launch of the library, with its operands, that can be done again without it.
 pub struct Repeat {
     launch: Relaunch,
-    /// The kernel is the library's.
-    handle: Arc<Handle>,
+    /// The kernel is the library's, which stays as long as this does.
+    _handle: Arc<Handle>,
 }
 
 impl Repeat {
-    /// Queues the products. The context is current.
+    /// Queues the products. The plan's context is current.
     ///
     /// # Safety
     /// As for [`Plan::launch`] with the operands that were recorded.
     ///
     /// # Errors
     /// The driver's.
-    pub unsafe fn launch(&self, stream: CuStream) -> Result<()> {
+    pub unsafe fn launch(&self, stream: CuStream) -> std::result::Result<(), Failed> {
         // SAFETY: as the caller promises.
-        unsafe { self.launch.launch(stream) }.map_err(|e| self.handle.context.error(e))
+        unsafe { self.launch.launch(stream) }
     }
 }
 

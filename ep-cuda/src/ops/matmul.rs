@@ -19,10 +19,10 @@ use ep_core::primitive::{
     Matmul, MatmulArgs, MatmulDesc, Transpose,
 };
 use ep_core::provider::{Factory, Kernel, Registrar};
-use ep_core::{DType, Error, Result, Scalar};
+use ep_core::{Code, DType, Error, Result, Scalar};
 use factors::Factor;
 use parking_lot::Mutex;
-use repeats::{Asked, Next, Repeats};
+use repeats::{Asked, Recorded, Repeats};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -298,13 +298,25 @@ impl Library {
         [alpha, beta]: [Factor; 2],
     ) -> Result<bool> {
         let Task { data, transposed, .. } = self.task;
-        let kept = self.repeats.as_ref().zip(Asked::of(problem, call.addresses, [alpha, beta]));
-        let next = kept.as_ref().map_or(Next::Ask, |(repeats, asked)| repeats.next(asked));
-        if let Next::Again(repeat) = next {
-            // SAFETY: the operands are those that were recorded, and valid as the caller promises; the stream's context is
-            // the handle's.
-            stream.queue_with(name, |_| unsafe { repeat.launch(stream.raw()) })?;
-            return Ok(true);
+        let repeats = self.repeats.as_ref().zip(Asked::of(problem, call.addresses, [alpha, beta]));
+        if let Some((repeats, asked)) = &repeats
+            && let Some(repeat) = repeats.kept(asked)
+        {
+            let mut launched = false;
+            let queued = stream.queue_foreign(name, || {
+                // SAFETY: the operands are those that were recorded, and valid as the caller promises; the stream's context
+                // is the handle's.
+                unsafe { repeat.launch(stream.raw()) }?;
+                launched = true;
+                Ok(())
+            });
+            match queued {
+                Err(e) if !launched && e.code() != Code::DeviceLost => {
+                    tracing::debug!("{name}: a launch that was kept failed, and is left to cuBLASLt: {e}");
+                    repeats.settle(asked, Recorded::Never);
+                }
+                done => return done.map(|()| true),
+            }
         }
         let Some(Calls { mut shape, outer, inner }) = Calls::of(problem, data, transposed, call.addresses)
         else {
@@ -341,11 +353,12 @@ impl Library {
                 // SAFETY: the operands are valid as the caller promises, of the plan's shape and alignment at each
                 // turn; the stream's context is the handle's, and its work uses the workspace one after the other.
                 stream.queue_with(name, |_| unsafe { plan.launch(stream.raw(), &operands) })?;
-                // Not what is only made do with while a graph is recorded.
-                if let (Next::Keep, Some((repeats, asked)), WORKSPACE_BYTES) =
-                    (&next, &kept, shape.workspace_bytes)
+                // What is only made do with while a graph is recorded is not kept, nor what uses workspace, which moves.
+                let keeps = shape.workspace_bytes == WORKSPACE_BYTES && plan.workspace_bytes() == 0;
+                if let Some((repeats, asked)) = repeats.as_ref().filter(|_| keeps)
+                    && repeats.is_due(asked)
                 {
-                    repeats.keep(asked, recorded(name, &plan, &operands));
+                    repeats.settle(asked, record(name, stream, &plan, &operands)?);
                 }
             }
         }
@@ -371,13 +384,27 @@ impl Library {
     }
 }
 
-/// The launch of operands that come again and again. It has been done: where recording it fails, the library goes on doing
-/// it, and tells of whatever is wrong.
-fn recorded(name: &str, plan: &Plan, operands: &Operands) -> Option<Repeat> {
-    plan.repeat(operands).unwrap_or_else(|e| {
-        tracing::debug!("{name}: a launch that comes again cannot be recorded: {e}");
-        None
-    })
+/// Records the launch of operands that come again and again. It has been done: where this fails, the library goes on doing it.
+///
+/// # Errors
+/// `DeviceLost`.
+fn record(name: &str, stream: &CudaStream, plan: &Plan, operands: &Operands) -> Result<Recorded<Repeat>> {
+    // Beside a capture nothing is begun that it might not allow.
+    if stream.is_capturing()? {
+        return Ok(Recorded::Later);
+    }
+    match plan.repeat(operands) {
+        Ok(Some(repeat)) => {
+            tracing::debug!("{name}: operands that came again are multiplied without cuBLASLt from now on");
+            Ok(Recorded::Kept(repeat))
+        }
+        Ok(None) => Ok(Recorded::Never),
+        Err(e) if e.code() == Code::DeviceLost => Err(e),
+        Err(e) => {
+            tracing::debug!("{name}: a launch that comes again cannot be recorded: {e}");
+            Ok(if e.code() == Code::OutOfMemory { Recorded::Later } else { Recorded::Never })
+        }
+    }
 }
 
 /// Sizes of a launch, which have been checked not to be negative.

@@ -2,6 +2,7 @@
 
 use super::{Needs, call, give};
 use crate::world::*;
+use std::cell::Cell;
 
 pub(super) extern "C" fn stream_create(out: *mut u64, flags: u32, priority: i32) -> i32 {
     call("cuStreamCreateWithPriority", format_args!("{flags}, {priority}"), Needs::Context, |w| {
@@ -75,6 +76,22 @@ pub(super) extern "C" fn end_capture(stream: u64, out: *mut u64) -> i32 {
         let handle = w.handle();
         w.graphs.insert(handle, recorded);
         give(out, handle)
+    })
+}
+
+thread_local! {
+    /// What captures elsewhere allow this thread; 0, as threads begin, is the least.
+    static MODE: Cell<i32> = const { Cell::new(0) };
+}
+
+pub(super) extern "C" fn exchange_mode(mode: *mut i32) -> i32 {
+    // SAFETY: a mode, as the driver's contract says.
+    let new = unsafe { *mode };
+    call("cuThreadExchangeStreamCaptureMode", new, Needs::Driver, |_| {
+        if !(0..=2).contains(&new) {
+            return Err(INVALID_VALUE);
+        }
+        give(mode, MODE.replace(new))
     })
 }
 

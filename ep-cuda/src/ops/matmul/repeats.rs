@@ -37,8 +37,11 @@ impl Asked {
     }
 }
 
-/// Times that operands are asked for before their launch is worth recording, which takes as long as some twenty calls.
+/// Launches by the library before one is worth recording, which takes as long as some twenty calls.
 const TIMES: u32 = 8;
+
+/// More than that are not waited for, however many operands come.
+const MOST_TIMES: u32 = 1024;
 
 /// Operands that are remembered.
 const MOST: usize = 1024;
@@ -55,20 +58,20 @@ struct Seen<T> {
 }
 
 enum State<T> {
+    /// The library did it so often.
     Asked(u32),
     Kept(Arc<T>),
-    /// It is not one kernel, or could not be recorded.
-    Never,
+    /// The library goes on doing it: for good, or until it is settled what becomes of the launch.
+    Left,
 }
 
-/// What is to be done for operands.
-pub(super) enum Next<T> {
-    /// This again.
-    Again(Arc<T>),
-    /// Let the library do it, and then keep its launch.
-    Keep,
-    /// Let the library do it.
-    Ask,
+/// What came of recording a launch.
+pub(super) enum Recorded<T> {
+    Kept(T),
+    /// It cannot be one kernel's launch.
+    Never,
+    /// It could not be recorded now.
+    Later,
 }
 
 impl<T> Default for Repeats<T> {
@@ -78,103 +81,160 @@ impl<T> Default for Repeats<T> {
 }
 
 impl<T> Repeats<T> {
-    /// Counts one more launch of these operands.
-    pub(super) fn next(&self, asked: &Asked) -> Next<T> {
-        // Where another thread is at it, this one asks the library rather than wait.
-        let Some(mut guard) = self.seen.try_lock() else { return Next::Ask };
+    /// The launch of these operands, where it is kept. While another thread is at the table there is none: the library is
+    /// asked rather than waited for.
+    pub(super) fn kept(&self, asked: &Asked) -> Option<Arc<T>> {
+        match self.seen.try_lock()?.operands.get(asked)? {
+            State::Kept(launch) => Some(launch.clone()),
+            State::Asked(_) | State::Left => None,
+        }
+    }
+
+    /// Counts a launch by the library. Whether it is to be recorded, and [settled](Repeats::settle), now.
+    pub(super) fn is_due(&self, asked: &Asked) -> bool {
+        let Some(mut guard) = self.seen.try_lock() else { return false };
         let seen = &mut *guard;
-        match seen.operands.get_mut(asked) {
-            Some(State::Kept(launch)) => Next::Again(launch.clone()),
-            Some(State::Never) => Next::Ask,
+        let due = match seen.operands.get_mut(asked) {
             Some(State::Asked(times)) => {
                 *times += 1;
-                // Once: until it is kept, other threads ask the library.
-                if *times == seen.times { Next::Keep } else { Next::Ask }
+                *times >= seen.times
             }
+            Some(State::Kept(_) | State::Left) => false,
             None => {
-                let mut forgotten = HashMap::new();
-                if seen.operands.len() == MOST {
-                    forgotten = std::mem::take(&mut seen.operands);
-                    seen.times = seen.times.saturating_mul(2);
-                }
+                let forgotten = seen.make_room();
                 seen.operands.insert(*asked, State::Asked(1));
                 drop(guard);
                 // Launches end behind the lock: that calls the driver.
                 drop(forgotten);
-                Next::Ask
+                return false;
             }
+        };
+        if due {
+            seen.operands.insert(*asked, State::Left);
         }
+        due
     }
 
-    /// Keeps a launch; none where there cannot be one.
-    pub(super) fn keep(&self, asked: &Asked, launch: Option<T>) {
-        let state = launch.map_or(State::Never, |launch| State::Kept(Arc::new(launch)));
-        let replaced = self.seen.lock().operands.insert(*asked, state);
-        drop(replaced);
+    /// What becomes of the launch of these operands, if they are still remembered.
+    pub(super) fn settle(&self, asked: &Asked, recorded: Recorded<T>) {
+        let mut state = match recorded {
+            Recorded::Kept(launch) => State::Kept(Arc::new(launch)),
+            Recorded::Never => State::Left,
+            Recorded::Later => State::Asked(0),
+        };
+        if let Some(now) = self.seen.lock().operands.get_mut(asked) {
+            std::mem::swap(now, &mut state);
+        }
+        // What was there before ends behind the lock, as above.
+        drop(state);
+    }
+}
+
+impl<T> Seen<T> {
+    /// Forgets what is not kept where there is no room for more, and all if that is not much. What is forgotten.
+    fn make_room(&mut self) -> HashMap<Asked, State<T>> {
+        if self.operands.len() < MOST {
+            return HashMap::new();
+        }
+        self.times = (2 * self.times).min(MOST_TIMES);
+        let kept = self.operands.values().filter(|state| matches!(state, State::Kept(_))).count();
+        let all = std::mem::take(&mut self.operands);
+        let (kept, forgotten) =
+            all.into_iter().partition(|(_, state)| kept <= MOST / 2 && matches!(state, State::Kept(_)));
+        self.operands = kept;
+        forgotten
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
 
     fn asked(address: u64) -> Asked {
         let problem = Problem::one([2, 3, 4], [false; 2]);
         Asked::of(&problem, [address, 0, 0], [Factor::ZERO; 2]).unwrap()
     }
 
-    fn name(next: &Next<u32>) -> String {
-        match next {
-            Next::Again(launch) => format!("again {launch}"),
-            Next::Keep => "keep".into(),
-            Next::Ask => "ask".into(),
+    /// How many launches of operands by the library there are until one is due, of so many at most.
+    fn due_after(repeats: &Repeats<u32>, address: u64, most: u32) -> Option<u32> {
+        (1..=most).find(|_| repeats.is_due(&asked(address)))
+    }
+
+    #[test]
+    fn a_launch_is_due_once_the_library_has_done_it_often_enough() {
+        let repeats = Repeats::<u32>::default();
+        assert_eq!(due_after(&repeats, 2, 1), None);
+        assert_eq!(due_after(&repeats, 1, 99), Some(TIMES));
+        assert_eq!(
+            (repeats.kept(&asked(1)), due_after(&repeats, 1, 99)),
+            (None, None),
+            "until it is settled"
+        );
+        repeats.settle(&asked(1), Recorded::Kept(7));
+        assert_eq!(repeats.kept(&asked(1)).as_deref(), Some(&7));
+        assert_eq!(due_after(&repeats, 1, 99), None);
+        assert_eq!(due_after(&repeats, 2, 99), Some(TIMES - 1), "others count for themselves");
+        repeats.settle(&asked(2), Recorded::Later);
+        assert_eq!(due_after(&repeats, 2, 99), Some(TIMES));
+        repeats.settle(&asked(2), Recorded::Never);
+        assert_eq!((repeats.kept(&asked(2)), due_after(&repeats, 2, 99)), (None, None));
+        repeats.settle(&asked(1), Recorded::Never);
+        assert_eq!(repeats.kept(&asked(1)), None, "of one that failed");
+    }
+
+    /// Makes launches of these operands kept, the address each one's launch.
+    fn keep(repeats: &Repeats<u32>, addresses: std::ops::Range<u64>) {
+        for address in addresses {
+            assert!(due_after(repeats, address, 99).is_some());
+            repeats.settle(&asked(address), Recorded::Kept(address as u32));
         }
     }
 
     #[test]
-    fn a_launch_is_kept_once_its_operands_have_come_often_enough() {
+    fn what_is_kept_outlasts_operands_that_come_once() {
         let repeats = Repeats::default();
-        let times = |n: u32, address| -> Vec<String> {
-            (0..n).map(|_| name(&repeats.next(&asked(address)))).collect()
-        };
-        assert_eq!(times(TIMES - 1, 1), vec!["ask"; TIMES as usize - 1]);
-        assert_eq!(times(1, 2), ["ask"], "others count for themselves");
-        assert_eq!(times(2, 1), ["keep", "ask"]);
-        repeats.keep(&asked(1), Some(7));
-        assert_eq!(times(2, 1), ["again 7", "again 7"]);
-        repeats.keep(&asked(2), None);
-        assert_eq!(times(2 * TIMES, 2), vec!["ask"; 2 * TIMES as usize], "it is not tried again");
+        keep(&repeats, 0..3);
+        let others = 1000..1000 + 5 * MOST as u64;
+        assert!(others.clone().all(|address| !repeats.is_due(&asked(address))));
+        assert_eq!([0, 1, 2].map(|i| repeats.kept(&asked(i)).as_deref().copied()), [0, 1, 2].map(Some));
+        assert!(repeats.seen.lock().operands.len() <= MOST);
+        // They were many, so what comes now has to come more often.
+        assert_eq!(due_after(&repeats, 10, 9999), Some(TIMES << 5));
+        let more = others.end..others.end + 99 * MOST as u64;
+        assert!(more.clone().all(|address| !repeats.is_due(&asked(address))));
+        assert_eq!(due_after(&repeats, 11, 9999), Some(MOST_TIMES));
+        // Of what was forgotten nothing comes back.
+        repeats.settle(&asked(1000), Recorded::Kept(9));
+        assert_eq!(repeats.kept(&asked(1000)), None);
     }
 
     #[test]
-    fn more_operands_than_there_is_room_for_begin_anew_and_wait_longer() {
+    fn more_than_there_is_room_for_is_not_kept() {
         let repeats = Repeats::default();
-        repeats.keep(&asked(0), Some(7));
-        for address in 1..MOST as u64 {
-            repeats.next(&asked(address));
-        }
-        assert_eq!(name(&repeats.next(&asked(0))), "again 7", "there is just room");
-        repeats.next(&asked(MOST as u64));
-        let again: Vec<_> = (0..2 * TIMES).map(|_| name(&repeats.next(&asked(0)))).collect();
-        let waited = vec!["ask".to_owned(); 2 * TIMES as usize - 1];
-        assert_eq!(again, [&waited[..], &["keep".to_owned()]].concat());
+        keep(&repeats, 0..MOST as u64);
+        assert_eq!(repeats.kept(&asked(0)).as_deref(), Some(&0), "there is just room");
+        assert!(!repeats.is_due(&asked(9999)));
+        assert_eq!((repeats.kept(&asked(0)), repeats.seen.lock().operands.len()), (None, 1));
     }
 
     #[test]
     fn whatever_changes_a_launch_tells_operands_apart() {
         let one = Problem::one([2, 3, 4], [false; 2]);
-        let two = Factor { words: [2, 0], ..Factor::ZERO };
+        let words = |words| Factor { words, ..Factor::ZERO };
         let of = |problem: &Problem, addresses, factors| Asked::of(problem, addresses, factors);
-        let problems = [
-            one,
-            Problem::one([2, 3, 4], [true, false]),
-            Problem::one([2, 3, 4], [false, true]),
-            one.batch(5),
-        ];
+        let mut problems: Vec<_> =
+            [[false; 2], [true, false], [false, true]].map(|t| Problem::one([2, 3, 4], t)).into();
+        problems.extend([[3, 3, 4], [2, 4, 4], [2, 3, 5]].map(|sizes| Problem::one(sizes, [false; 2])));
+        problems.extend([5, 6].map(|length| one.batch(length)));
+        let [a, b, c]: [&[u64]; 3] = [&[5, 2, 4], &[5, 4, 3], &[5, 2, 3]];
+        problems.push(Problem::broadcast([&a[1..], b, c], [false; 2]).unwrap());
+        problems.push(Problem::broadcast([&[5, 4, 2], &b[1..], c], [true, false]).unwrap());
         let mut all: Vec<_> = problems.iter().map(|p| of(p, [0; 3], [Factor::ZERO; 2])).collect();
-        all.push(of(&Problem::one([2, 3, 5], [false; 2]), [0; 3], [Factor::ZERO; 2]));
         all.extend([[1, 0, 0], [0, 1, 0], [0, 0, 1]].map(|at| of(&one, at, [Factor::ZERO; 2])));
-        all.extend([[two, Factor::ZERO], [Factor::ZERO, two]].map(|factors| of(&one, [0; 3], factors)));
+        for word in [[2, 0], [0, 2]].map(words) {
+            all.extend([[word, Factor::ZERO], [Factor::ZERO, word]].map(|f| of(&one, [0; 3], f)));
+        }
         for (i, a) in all.iter().enumerate() {
             assert!(a.is_some() && all[..i].iter().all(|b| a != b), "{i}: {a:?}");
         }
@@ -185,10 +245,23 @@ mod tests {
     #[test]
     fn a_thread_that_finds_it_taken_asks_the_library() {
         let repeats = Repeats::default();
-        repeats.keep(&asked(1), Some(7));
+        keep(&repeats, 1..2);
         let taken = repeats.seen.lock();
-        assert_eq!(name(&repeats.next(&asked(1))), "ask");
+        assert!(repeats.kept(&asked(1)).is_none() && !repeats.is_due(&asked(1)));
         drop(taken);
-        assert_eq!(name(&repeats.next(&asked(1))), "again 7");
+        assert!(repeats.kept(&asked(1)).is_some());
+    }
+
+    #[test]
+    fn of_threads_that_ask_at_a_time_one_is_told_to_record() {
+        for _ in 0..50 {
+            let repeats = Repeats::<u32>::default();
+            let due = |n: u32| (0..n).filter(|_| repeats.is_due(&asked(1))).count();
+            let told: usize = thread::scope(|scope| {
+                let threads = [(); 4].map(|()| scope.spawn(|| due(100)));
+                threads.into_iter().map(|t| t.join().unwrap()).sum()
+            });
+            assert_eq!(told + due(TIMES), 1);
+        }
     }
 }
