@@ -1,6 +1,6 @@
 //! Controlling the fake: functions of the library, and [`Fake`], which finds and calls them.
 
-use crate::world::{CURRENT, Config, World, world};
+use crate::world::{CAPTURE_MODE, CURRENT, Config, World, world};
 use libloading::Library;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
@@ -42,6 +42,7 @@ impl Default for Setup {
 #[unsafe(no_mangle)]
 extern "C" fn fakecuda_reset(setup: Setup) -> i32 {
     CURRENT.set(0);
+    CAPTURE_MODE.set(0);
     world(|w| {
         *w = World::new(Config {
             devices: setup.devices,

@@ -171,6 +171,8 @@ static WORLD: Mutex<Option<World>> = Mutex::new(None);
 
 thread_local! {
     pub(crate) static CURRENT: Cell<u64> = const { Cell::new(0) };
+    /// What captures elsewhere allow this thread; 0, as threads begin, is the least.
+    pub(crate) static CAPTURE_MODE: Cell<i32> = const { Cell::new(0) };
 }
 
 /// The world, made anew where there is none.

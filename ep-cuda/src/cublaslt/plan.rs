@@ -247,7 +247,9 @@ impl Plan {
         let recorded = Relaunch::of(&self.handle.context, |stream| {
             // SAFETY: a stream that captures: nothing uses the operands. It is of the handle's context.
             unsafe { self.launch(stream, operands) }
-        })?;
+        });
+        // The library does not tell a lost device from other failures.
+        let recorded = recorded.map_err(|e| self.handle.context.explain(e, None))?;
         Ok(recorded.map(|launch| Repeat { launch, _handle: self.handle.clone() }))
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{Needs, call, give};
 use crate::world::*;
-use std::cell::Cell;
 
 pub(super) extern "C" fn stream_create(out: *mut u64, flags: u32, priority: i32) -> i32 {
     call("cuStreamCreateWithPriority", format_args!("{flags}, {priority}"), Needs::Context, |w| {
@@ -79,11 +78,6 @@ pub(super) extern "C" fn end_capture(stream: u64, out: *mut u64) -> i32 {
     })
 }
 
-thread_local! {
-    /// What captures elsewhere allow this thread; 0, as threads begin, is the least.
-    static MODE: Cell<i32> = const { Cell::new(0) };
-}
-
 pub(super) extern "C" fn exchange_mode(mode: *mut i32) -> i32 {
     // SAFETY: a mode, as the driver's contract says.
     let new = unsafe { *mode };
@@ -91,7 +85,7 @@ pub(super) extern "C" fn exchange_mode(mode: *mut i32) -> i32 {
         if !(0..=2).contains(&new) {
             return Err(INVALID_VALUE);
         }
-        give(mode, MODE.replace(new))
+        give(mode, CAPTURE_MODE.replace(new))
     })
 }
 
