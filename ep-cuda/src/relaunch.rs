@@ -6,8 +6,8 @@
 
 use crate::context::Context;
 use crate::driver::{
-    CuFunction, CuGraph, CuGraphNode, CuResult, CuStream, Failed, KernelNodeParams, LaunchAttribute,
-    LaunchConfig, constant,
+    CuFunction, CuGraph, CuGraphNode, CuStream, Failed, KernelNodeParams, LaunchAttribute, LaunchConfig,
+    constant,
 };
 use ep_core::Result;
 use std::sync::Arc;
@@ -32,19 +32,12 @@ unsafe impl Send for Node {}
 // its arguments, which nobody writes.
 unsafe impl Sync for Node {}
 
-/// Attributes that decide how a kernel runs, which each launch says.
-const KEPT: [i32; 3] = [
+/// Attributes that decide how a kernel runs, which each launch says. The others are the stream's own to say (access policy,
+/// priority), hints, or leave of newer drivers to be larger than is usual, without which the launch fails.
+const ATTRIBUTES: [i32; 3] = [
     constant::LAUNCH_ATTRIBUTE_COOPERATIVE,
     constant::LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
     constant::LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
-];
-
-/// Attributes of newer drivers that allow a launch what others may not do; where one is set, the launch is left to the
-/// library. The attributes that are in neither list are the stream's own to say (access policy, priority), or hints.
-const REFUSED: [i32; 3] = [
-    constant::LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION,
-    constant::LAUNCH_ATTRIBUTE_PORTABLE_CLUSTER_SIZE_MODE,
-    constant::LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE,
 ];
 
 impl Relaunch {
@@ -76,7 +69,7 @@ impl Relaunch {
         Ok(if relaunch.read().map_err(|e| context.error(e))? { Some(relaunch) } else { None })
     }
 
-    /// Reads the kernel out of the graph. Whether there is just that, and all of it can be said at a launch.
+    /// Reads the kernel out of the graph. Whether there is just that.
     fn read(&mut self) -> std::result::Result<bool, Failed> {
         let driver = self.context.driver();
         // Room for one more than is wanted, by which the others are noticed.
@@ -104,16 +97,7 @@ impl Relaunch {
         };
         // All of them begin with 32 bits, which are 0 where a launch says nothing.
         let is_set = |attribute: &LaunchAttribute| attribute.value[0] as u32 != 0;
-        for id in REFUSED {
-            match attribute(id) {
-                Ok(attribute) if is_set(&attribute) => return Ok(false),
-                Ok(_) => {}
-                // A driver that does not know it.
-                Err(Failed { result: CuResult::INVALID_VALUE, .. }) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        let [cooperative, cluster, policy] = KEPT.map(attribute);
+        let [cooperative, cluster, policy] = ATTRIBUTES.map(attribute);
         let (cooperative, cluster, policy) = (cooperative?, cluster?, policy?);
         let of_clusters = [cluster, policy].into_iter().filter(|_| is_set(&cluster));
         self.attributes = [cooperative].into_iter().chain(of_clusters).filter(is_set).collect();

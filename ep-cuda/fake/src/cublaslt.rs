@@ -46,13 +46,6 @@ pub(crate) struct Product {
     workspace: (u64, usize),
 }
 
-impl Product {
-    /// Rows of the result.
-    pub(crate) fn rows(&self) -> u64 {
-        self.layouts[2].rows
-    }
-}
-
 /// A call, with the library's number of an error.
 fn library_call(name: &str, detail: impl std::fmt::Display, body: impl FnOnce(&mut World) -> Outcome) -> i32 {
     match call(name, detail, Needs::Context, body) {

@@ -37,9 +37,6 @@ pub(crate) struct Params {
     context: u64,
 }
 
-/// Products of so many rows, as the library stores them, have clusters that are not portable.
-const LARGE_CLUSTERS: u64 = 5;
-
 /// The `CUkernel` that products are launched with. Its argument is the handle of the node that has the product.
 const PRODUCT: u64 = 0x77;
 const PRODUCT_SHAPE: [[u32; 3]; 2] = [[2, 1, 1], [128, 1, 1]];
@@ -109,15 +106,10 @@ pub(crate) extern "C" fn node_params(handle: u64, out: *mut Params) -> i32 {
 
 pub(crate) extern "C" fn node_attribute(handle: u64, attribute: i32, out: *mut [u64; 8]) -> i32 {
     call("cuGraphKernelNodeGetAttribute", format_args!("{handle:#x}, {attribute}"), Needs::Driver, |w| {
-        let product = match &node(w, handle)?.work {
-            Work::Product(product) => Some(product),
-            _ => None,
-        };
-        let of_product = PRODUCT_ATTRIBUTES.iter().find(|(id, _)| product.is_some() && *id == attribute);
+        let product = matches!(node(w, handle)?.work, Work::Product(_));
+        let of_product = PRODUCT_ATTRIBUTES.iter().find(|(id, _)| product && *id == attribute);
         let value = match (attribute, of_product) {
             (_, Some((_, value))) => *value,
-            // Clusters of any size, of some products. The attributes beside it this driver does not know.
-            (17, None) => [product.is_some_and(|p| p.rows() == LARGE_CLUSTERS).into(), 0, 0, 0],
             // How clusters are spread, which there are not.
             (5, None) => [1, 0, 0, 0],
             (1 | 2 | 4 | 8 | 9 | 10, None) => [0; 4],

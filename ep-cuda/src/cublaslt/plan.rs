@@ -48,7 +48,7 @@ pub struct Matrix {
     pub row_step: u64,
     /// Elements from matrix to matrix of the batch; 0: one for all.
     pub batch_step: u64,
-    /// Bytes that the address is a multiple of: a power of two up to [`MOST_ALIGNMENT`].
+    /// Bytes that the address is a multiple of: a power of two up to [`MOST_ALIGNMENT`](super::MOST_ALIGNMENT).
     pub alignment: u32,
 }
 

@@ -249,12 +249,6 @@ pub mod constant {
     pub const LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: i32 = 4;
     /// How clusters are spread.
     pub const LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: i32 = 5;
-    /// Blocks of a cluster where there is room for more of them.
-    pub const LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION: i32 = 11;
-    /// Clusters may be larger than is portable, whatever the function says.
-    pub const LAUNCH_ATTRIBUTE_PORTABLE_CLUSTER_SIZE_MODE: i32 = 17;
-    /// The same of dynamic shared memory.
-    pub const LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE: i32 = 18;
     /// Blocks may come to the device before the kernel that was queued before is done: the value is 1.
     pub const LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: i32 = 6;
     /// A node of a graph that launches a kernel.

@@ -12,8 +12,6 @@ pub struct CuResult(pub i32);
 impl CuResult {
     /// It worked.
     pub const SUCCESS: CuResult = CuResult(0);
-    /// An argument that the call does not take.
-    pub const INVALID_VALUE: CuResult = CuResult(1);
     /// No memory.
     pub const OUT_OF_MEMORY: CuResult = CuResult(2);
     /// The process is ending, and the driver with it.
