@@ -120,6 +120,17 @@ impl<T: Part> Vector<T> {
 /// Bytes ahead of what is read, for which a core cannot wait.
 const AHEAD: usize = 512;
 
+/// Asks for what is [`AHEAD`] of byte `at` in each of `N` rows of `bytes` bytes, `step` elements apart, or in the `N` rows behind
+/// them where these end before. Nothing is read, so there may be no such rows.
+#[inline(always)]
+fn ask<T, const N: usize>(first: *const T, step: usize, bytes: usize, at: usize) {
+    let ahead = at + AHEAD;
+    let (row, ahead) = if ahead < bytes { (0, ahead) } else { (N, ahead - bytes) };
+    for n in row..row + N {
+        prefetch(first.wrapping_add(n * step).wrapping_byte_add(ahead));
+    }
+}
+
 /// Elements that are read between two requests for what is ahead: a line's, or a vector's if that is longer.
 const fn line<T: Part, L: Lanes<Real = T::Value>>() -> usize {
     let line = 64 / size_of::<T>();
@@ -165,9 +176,7 @@ impl<T: Part, L: Lanes<Real = T::Value>> Dots<T, L> {
             let mut sums = [L::splat(T::Value::ZERO); N];
             let rows: [*const T; N] = std::array::from_fn(|n| v.mat.wrapping_add((i + n) * v.along));
             for p in (0..whole).step_by(line) {
-                for row in rows {
-                    prefetch(row.wrapping_add(p).wrapping_byte_add(AHEAD));
-                }
+                ask::<T, N>(rows[0], v.along, v.k * size_of::<T>(), p * size_of::<T>());
                 for at in (p..whole.min(p + line)).step_by(L::LANES) {
                     let x = T::widen::<L>(v.x.add(at));
                     for n in 0..N {
@@ -250,9 +259,7 @@ impl<T: Part, L: Lanes<Real = T::Value>> Sums<T, L> {
             let first = v.mat.wrapping_add(p * v.deep + start);
             let sum = sums.as_mut_ptr();
             for i in (0..whole).step_by(line) {
-                for n in 0..N {
-                    prefetch(first.wrapping_add(n * v.deep + i).wrapping_byte_add(AHEAD));
-                }
+                ask::<T, N>(first, v.deep, size_of::<T>() * sums.len(), size_of::<T>() * i);
                 for at in (i..whole.min(i + line)).step_by(L::LANES) {
                     let mut total = L::load(sum.add(at));
                     for (n, splat) in splat.iter().enumerate() {

@@ -2,12 +2,14 @@
 //! `[outer, num_indices, inner]`, `dst` is `[outer, processed, inner]`.
 //!
 //! Each element of the destination is the sum of what it was and its addends in the order of the indices, whichever
-//! thread adds them: threads share out slabs, columns, or rows of the destination.
+//! thread adds them: threads share out slabs, columns, or rows of the destination. Where rows of a large destination have
+//! several addends the indices are sorted first ([`scatter_runs`](super::scatter_runs)), so that each row is read and written
+//! once.
 
 use crate::isa::{Body, Isa};
 use crate::kernels::gather::row_bytes;
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
-use crate::kernels::scatter_runs::add_in_order;
+use crate::kernels::scatter_runs::{add_in_order, add_sorted};
 use crate::kernels::sink::{FAR_BYTES, prefetch};
 use crate::kernels::window::{Bad, Window};
 use ep_core::parallel::Parallel;
@@ -86,6 +88,11 @@ pub fn rows() -> impl Iterator<Item = DType> {
     TABLE.into_iter().map(|(dtype, _)| dtype)
 }
 
+/// Bytes of a slab of the destination from which rows are added to in their order, where each has more than one index in the mean: a core's own
+/// cache does not keep them from one addend to the next.
+const SORTED_BYTES: usize = if cfg!(test) { 1 << 10 } else { 4 << 20 };
+/// Bytes of a row from which sorting the indices takes less than that saves.
+const SORTED_ROW: usize = if cfg!(test) { 16 } else { 512 };
 /// Bytes prefetched of a row of the destination that is next.
 pub(super) const MAX_PREFETCH: usize = 1024;
 /// Bytes of a row that are prefetched together, and added together.
@@ -176,9 +183,15 @@ unsafe fn add_in_place<T: Sum, const PARTS: usize>(
     };
     let Scatter { outer, ref window, row, num_indices, .. } = scatter;
     let extent = window.extent();
+    let row_bytes = row * size_of::<T>();
+    let revisits =
+        num_indices / 3 >= extent / 2 && extent * row_bytes >= SORTED_BYTES && row_bytes >= SORTED_ROW;
+    // SAFETY: the caller's promise.
+    if revisits && unsafe { add_sorted(isa, par, &scatter)? } {
+        return Ok(());
+    }
     let (all_rows, all_cols) = (0..extent, 0..row);
-    let bytes = row * size_of::<T>();
-    let slab_bytes = bytes.saturating_mul(3).saturating_mul(num_indices);
+    let slab_bytes = row_bytes.saturating_mul(3).saturating_mul(num_indices);
     let add = |slabs: Range<usize>, rows: Range<usize>, cols: Range<usize>| {
         isa.dispatch(AddRows { scatter: &scatter, slabs, rows, cols });
         Ok(())
@@ -188,7 +201,7 @@ unsafe fn add_in_place<T: Sum, const PARTS: usize>(
         add(0..outer, all_rows, all_cols)?;
     } else if outer >= threads {
         for_ranges(par, outer, slab_bytes, 1, |slabs| add(slabs, all_rows.clone(), all_cols.clone()))?;
-    } else if bytes / MIN_COLUMN >= threads {
+    } else if row_bytes / MIN_COLUMN >= threads {
         let column = MIN_COLUMN / size_of::<T>();
         for_ranges(par, row, outer * slab_bytes / row, column, |cols| add(0..outer, all_rows.clone(), cols))?;
     } else {
@@ -201,7 +214,7 @@ unsafe fn add_in_place<T: Sum, const PARTS: usize>(
 }
 
 /// What adds in its own type.
-trait Sum: Copy + Send + Sync + 'static {
+pub(super) trait Sum: Copy + Send + Sync + 'static {
     fn plus(self, other: Self) -> Self;
 }
 
@@ -441,6 +454,47 @@ mod tests {
                 [([8, 20, 20 * parts], 80), ([2, 20, 150 * parts], 40), ([1, 300, 2 * parts], 6000)]
             {
                 check(&Threads(3), plain(dims, n, dtype), false);
+            }
+        }
+    }
+
+    /// Rows of a large destination are added to in their order, by one thread and by several, also where most indices name one.
+    #[test]
+    fn rows_that_are_named_often_are_added_to_in_their_order() {
+        for dtype in rows() {
+            for threads in [1, 3] {
+                check(&Threads(threads), plain([2, 20, 600], 90, dtype), false);
+                check(&Threads(threads), Case { size: 1 << 30, ..plain([1, 20, 300], 60, dtype) }, false);
+                check(&Threads(threads), plain([1, 20, 64], 50, dtype), true);
+            }
+        }
+        for (n, crowd) in [(300, 0), (300, 280), (300, 300)] {
+            let list: Vec<i64> = (0..n).map(|i| if i < crowd { 7 } else { i * 13 % 60 }).collect();
+            let src: Vec<f32> = (0..n * 100).map(|i| (i % 1013) as f32 * 0.37 - 100.0).collect();
+            let mut want = vec![0.5f32; 60 * 100];
+            for (position, row) in list.iter().enumerate() {
+                for j in 0..100 {
+                    want[*row as usize * 100 + j] += src[position * 100 + j];
+                }
+            }
+            for threads in [1, 2, 5] {
+                let mut dst = vec![0.5f32; 60 * 100];
+                let args = ScatterAddArgs {
+                    outer: 1,
+                    processed: 60,
+                    inner: 100,
+                    num_indices: n as usize,
+                    offset: 0,
+                    size: 0,
+                    mode: IndexMode::Error,
+                    indices: Indices { at: list.as_ptr().cast(), stored: IndexType::I64 },
+                    src: src.as_ptr().cast(),
+                    dst: dst.as_mut_ptr().cast(),
+                };
+                let kernel = lookup(DType::F32).unwrap();
+                // SAFETY: all sides have their elements.
+                unsafe { kernel(Isa::BASELINE, &Threads(threads), &args) }.unwrap();
+                assert_eq!(dst, want, "{crowd} of {n}, {threads} threads");
             }
         }
     }
