@@ -3,7 +3,7 @@
 //!
 //! Each element of the destination is the sum of what it was and its addends in the order of the indices, whichever
 //! thread adds them: threads share out slabs, columns, or rows of the destination. Where rows of a large destination have
-//! several addends the indices are sorted first ([`scatter_runs`](super::scatter_runs)), so that each row is read and written
+//! several addends the indices are sorted first (`scatter_runs`), so that each row is read and written
 //! once.
 
 use crate::isa::{Body, Isa};
