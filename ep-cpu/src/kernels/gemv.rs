@@ -121,7 +121,7 @@ impl<T: Part> Vector<T> {
 const AHEAD: usize = 512;
 
 /// Asks for what is [`AHEAD`] of byte `at` in each of `N` rows of `bytes` bytes, `step` elements apart, or in the `N` rows behind
-/// them where these end before. Nothing is read, so there may be no such rows.
+/// them where these end before (of short rows, farther on). Nothing is read, so there may be no such memory.
 #[inline(always)]
 fn ask<T, const N: usize>(first: *const T, step: usize, bytes: usize, at: usize) {
     let ahead = at + AHEAD;

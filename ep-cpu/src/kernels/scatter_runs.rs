@@ -13,6 +13,7 @@ use crate::kernels::window::NONE;
 use ep_core::parallel::Parallel;
 use ep_core::{Code, Error, Result};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Adds in f32 and rounds once.
@@ -30,11 +31,12 @@ pub(super) unsafe fn add_in_order<T: Storage<Value = f32>>(
     };
     // SAFETY: the caller's promise.
     let Order { entries, .. } = unsafe { order(&scatter)? };
-    add_runs::<T, Rounded>(isa, par, &scatter, &entries)
+    // SAFETY: the caller's promise; the entries are the scatter's.
+    unsafe { add_runs::<T, Rounded>(isa, par, &scatter, &entries) }
 }
 
 /// Adds in the type of the elements. `false`, with nothing added, where there is no memory to sort the indices in, and where so
-/// many name one row that threads had better share out its columns.
+/// many name a few rows that threads had better share out slabs or columns.
 ///
 /// # Errors
 /// As for [`ScatterAddFn`](super::scatter_add::ScatterAddFn).
@@ -47,16 +49,22 @@ pub(super) unsafe fn add_sorted<T: Sum>(isa: Isa, par: &dyn Parallel, scatter: &
         Err(e) if e.code() == Code::OutOfMemory => return Ok(false),
         order => order?,
     };
+    scatter.done()?;
     let threads = par.threads();
-    if threads > 1 && most.saturating_mul(2 * threads) > entries.len() {
+    if scatter.outer < threads && threads > 1 && most.saturating_mul(2 * threads) > entries.len() {
         return Ok(false);
     }
-    add_runs::<T, Own>(isa, par, scatter, &entries)?;
+    // SAFETY: the caller's promise; the entries are the scatter's.
+    unsafe { add_runs::<T, Own>(isa, par, scatter, &entries)? };
     Ok(true)
 }
 
 /// Shares the entries out.
-fn add_runs<T: Sync + Send, W: Way<T>>(
+///
+/// # Safety
+/// The scatter is made of arguments that are as [`ScatterAddFn`](super::scatter_add::ScatterAddFn) demands, and `order` is what
+/// [`order`] found for it.
+unsafe fn add_runs<T: Sync + Send, W: Way<T>>(
     isa: Isa,
     par: &dyn Parallel,
     scatter: &Scatter<T>,
@@ -165,7 +173,8 @@ trait Way<T>: Send + Sync {
     /// Adds the first `run` addends to `len` elements, at most [`COLS`].
     ///
     /// # Safety
-    /// `to` is readable and writable and the addends are readable for `len` elements.
+    /// `to` is readable and writable and the addends are readable for `len` elements, with no other access to `to` until this
+    /// returns.
     unsafe fn add(to: *mut T, len: usize, run: usize, addends: &Addends<'_, T>);
 }
 
@@ -175,19 +184,20 @@ struct Rounded;
 impl<T: Storage<Value = f32>> Way<T> for Rounded {
     #[inline(always)]
     unsafe fn add(to: *mut T, len: usize, run: usize, addends: &Addends<'_, T>) {
-        let mut sums = [0f32; COLS];
-        // SAFETY: the caller's promise.
+        let mut room = [MaybeUninit::<f32>::uninit(); COLS];
+        // SAFETY: the caller's promise; of the room only what was just written is used.
         unsafe {
-            for (j, sum) in sums[..len].iter_mut().enumerate() {
-                *sum = to.add(j).read().load();
+            for (j, sum) in room[..len].iter_mut().enumerate() {
+                sum.write(to.add(j).read().load());
             }
+            let sums = std::slice::from_raw_parts_mut(room.as_mut_ptr().cast::<f32>(), len);
             for i in 0..run {
                 let from = addends.at(i);
-                for (j, sum) in sums[..len].iter_mut().enumerate() {
+                for (j, sum) in sums.iter_mut().enumerate() {
                     *sum += from.add(j).read().load();
                 }
             }
-            for (j, sum) in sums[..len].iter().enumerate() {
+            for (j, sum) in sums.iter().enumerate() {
                 to.add(j).write(T::store(*sum));
             }
         }
@@ -236,12 +246,14 @@ impl<T, W: Way<T>> Body for AddRuns<'_, T, W> {
             for col in (0..row).step_by(COLS) {
                 let len = COLS.min(row - col);
                 let near = (len * size_of::<T>()).min(MAX_PREFETCH);
-                // SAFETY: `found` is a row of the destination's slab, positions are rows of the source's, and columns
-                // are within a row.
+                // Of a longer row the next addends are this run's, of the columns behind these.
+                let last = if row > COLS { start + run } else { order.len() };
+                // SAFETY: `found` is a row of the destination's slab, which this task alone has, positions are rows of the
+                // source's, and columns are within a row.
                 unsafe {
                     let to = dst.get().add((slab * window.extent() + found) * row + col);
                     let first = src.add(slab * num_indices * row + col);
-                    W::add(to, len, run, &Addends { first, row, near, entries: &order[start..] });
+                    W::add(to, len, run, &Addends { first, row, near, entries: &order[start..last] });
                 }
             }
             start += run;
