@@ -38,6 +38,13 @@ impl Bench {
         self.matmul.launch(stream, MatmulCall { m: 2, n: *n, k: *k, alpha, beta, a: &*a, b: &*b, c })
     }
 
+    /// Launches so many times.
+    fn launches(&mut self, stream: &Stream, times: usize) {
+        for _ in 0..times {
+            self.launch(stream).unwrap();
+        }
+    }
+
     /// Launches, and which calls that made; without what asks for the current context.
     fn calls(&mut self, rig: &Rig, stream: &Stream) -> Vec<String> {
         rig.fake.fail(0, 0);
@@ -140,9 +147,7 @@ fn products_of_two_kernels_or_with_workspace_stay_the_librarys() {
         for (n, k, what) in [(1, 2, "two pieces of work"), (3, 3, "workspace")] {
             let mut bench = Bench::new(&runtime, n, k);
             let stream = bench.device.stream().unwrap();
-            for _ in 0..3 * TIMES {
-                bench.launch(&stream).unwrap();
-            }
+            bench.launches(&stream, 3 * TIMES);
             let calls = bench.calls(&rig, &stream);
             assert_eq!(calls.last().unwrap(), "cublasLtMatmul", "{what}");
             assert!(!calls.iter().any(|call| call == "cuStreamBeginCapture"), "{what}: {calls:?}");
@@ -159,9 +164,7 @@ fn kept_launches_are_recorded_into_graphs_and_waited_for() {
         let runtime = rig.runtime(&[]);
         let mut bench = Bench::new(&runtime, 3, 2);
         let stream = bench.device.stream().unwrap();
-        for _ in 0..TIMES {
-            bench.launch(&stream).unwrap();
-        }
+        bench.launches(&stream, TIMES);
         let graph = stream.capture(|s| bench.launch(s)).unwrap();
         assert_eq!(bench.sum(), 2.0 * TIMES as f32, "recording does nothing");
         graph.launch(&stream).unwrap();
@@ -197,9 +200,7 @@ fn an_option_leaves_every_product_to_the_library() {
         let runtime = rig.runtime(&[("repeat_products", "false")]);
         let mut bench = Bench::new(&runtime, 3, 2);
         let stream = bench.device.stream().unwrap();
-        for _ in 0..2 * TIMES {
-            bench.launch(&stream).unwrap();
-        }
+        bench.launches(&stream, 2 * TIMES);
         assert_eq!(bench.calls(&rig, &stream), ASKED);
         assert_eq!(bench.sum(), 2.0 * (2 * TIMES + 1) as f32);
     }
@@ -214,9 +215,7 @@ fn what_is_made_do_with_in_a_graph_is_not_kept() {
         let runtime = rig.runtime(&[]);
         let mut bench = Bench::new(&runtime, 3, 3);
         let stream = bench.device.stream().unwrap();
-        for _ in 1..TIMES {
-            bench.launch(&stream).unwrap();
-        }
+        bench.launches(&stream, TIMES - 1);
         drop(stream.capture(|s| bench.launch(s)).unwrap());
         for _ in 0..3 {
             let calls = bench.calls(&rig, &stream);
@@ -235,9 +234,7 @@ fn a_launch_that_is_due_in_a_graph_is_kept_later() {
         let runtime = rig.runtime(&[]);
         let mut bench = Bench::new(&runtime, 3, 2);
         let stream = bench.device.stream().unwrap();
-        for _ in 1..TIMES {
-            bench.launch(&stream).unwrap();
-        }
+        bench.launches(&stream, TIMES - 1);
         rig.fake.fail(0, 0);
         drop(stream.capture(|s| bench.launch(s)).unwrap());
         assert_eq!(rig.calls("cuStreamBeginCapture"), 1, "nothing else is captured meanwhile");
@@ -257,9 +254,7 @@ fn launches_that_are_waited_for_are_kept_too() {
         let runtime = rig.runtime(&[("sync_launches", "true")]);
         let mut bench = Bench::new(&runtime, 3, 2);
         let stream = bench.device.stream().unwrap();
-        for _ in 0..TIMES {
-            bench.launch(&stream).unwrap();
-        }
+        bench.launches(&stream, TIMES);
         let calls = bench.calls(&rig, &stream);
         assert_eq!(calls, ["cuStreamIsCapturing", "cuLaunchKernelEx", "cuStreamSynchronize"]);
         // What only the wait tells is no reason to launch once more.
@@ -294,33 +289,42 @@ fn what_is_made_do_with_for_want_of_memory_is_not_kept() {
     rig.assert_clean();
 }
 
+/// The calls of the launch that is recorded, of which number `failing` fails with `code`; 0: none. `then` sees what became of
+/// it, and afterwards nothing is left behind.
+fn recording_with_failure(
+    rig: &Rig,
+    failing: usize,
+    code: i32,
+    then: impl FnOnce(&mut Bench, &Stream, Result<()>, &[String]),
+) -> Vec<String> {
+    rig.fake.reset(Setup::default());
+    let calls = {
+        let runtime = rig.runtime(&[]);
+        let mut bench = Bench::new(&runtime, 3, 2);
+        let stream = bench.device.stream().unwrap();
+        bench.launches(&stream, TIMES - 1);
+        rig.fake.fail(failing as u64, code);
+        let launched = bench.launch(&stream);
+        let calls = rig.fake.log();
+        then(&mut bench, &stream, launched, &calls);
+        calls
+    };
+    assert_eq!(rig.fake.leaks(), [""; 0], "call {failing}");
+    calls
+}
+
 /// Whatever fails while a launch is recorded: it has been done, and the library goes on.
 #[test]
 fn a_recording_that_fails_fails_no_launch() {
     let rig = Rig::new(Setup::default());
-    // The calls of the launch that is recorded, of which one fails.
-    let calls = |failing: usize| -> Vec<String> {
-        rig.fake.reset(Setup::default());
-        let calls = {
-            let runtime = rig.runtime(&[]);
-            let mut bench = Bench::new(&runtime, 3, 2);
-            let stream = bench.device.stream().unwrap();
-            for _ in 1..TIMES {
-                bench.launch(&stream).unwrap();
-            }
-            rig.fake.fail(failing as u64, result::OUT_OF_MEMORY);
-            bench.launch(&stream).unwrap_or_else(|e| panic!("call {failing}: {e}"));
-            let calls = rig.fake.log();
-            // Tried again, but for what the library itself refused.
-            for _ in 0..TIMES {
-                bench.launch(&stream).unwrap();
-            }
-            assert_eq!(bench.calls(&rig, &stream), KEPT, "call {failing}");
+    let calls = |failing: usize| {
+        recording_with_failure(&rig, failing, result::OUT_OF_MEMORY, |bench, stream, launched, _| {
+            launched.unwrap_or_else(|e| panic!("call {failing}: {e}"));
+            // It is tried again.
+            bench.launches(stream, TIMES);
+            assert_eq!(bench.calls(&rig, stream), KEPT, "call {failing}");
             assert_eq!(bench.sum(), 2.0 * (2 * TIMES + 1) as f32, "call {failing}");
-            calls
-        };
-        assert_eq!(rig.fake.leaks(), [""; 0], "call {failing}");
-        calls
+        })
     };
     let all = calls(0);
     let modes = all.iter().filter(|call| call.starts_with("cuThreadExchangeStreamCaptureMode"));
@@ -341,31 +345,16 @@ fn a_recording_that_fails_fails_no_launch() {
 #[test]
 fn a_device_that_is_lost_meanwhile_is_told_of() {
     let rig = Rig::new(Setup::default());
-    let calls = |failing: usize| -> Vec<String> {
-        rig.fake.reset(Setup::default());
-        let calls = {
-            let runtime = rig.runtime(&[]);
-            let mut bench = Bench::new(&runtime, 3, 2);
-            let stream = bench.device.stream().unwrap();
-            for _ in 1..TIMES {
-                bench.launch(&stream).unwrap();
+    let gives_back = ["cuStreamDestroy", "cuThreadExchangeStreamCaptureMode(0", "cuCtx"];
+    let calls = |failing: usize| {
+        recording_with_failure(&rig, failing, result::ILLEGAL_ADDRESS, |bench, stream, launched, calls| {
+            let Some(call) = failing.checked_sub(1).map(|i| &calls[i]) else { return };
+            if !gives_back.iter().any(|name| call.starts_with(name)) {
+                assert_eq!(launched.as_ref().map_err(Error::code), Err(Code::DeviceLost), "{call}");
             }
-            rig.fake.fail(failing as u64, result::ILLEGAL_ADDRESS);
-            let launched = bench.launch(&stream);
-            let calls = rig.fake.log();
-            if failing > 0 {
-                let call = &calls[failing - 1];
-                let gives_back = ["cuStreamDestroy", "cuThreadExchangeStreamCaptureMode(0", "cuCtx"];
-                if !gives_back.iter().any(|name| call.starts_with(name)) {
-                    assert_eq!(launched.as_ref().map_err(Error::code), Err(Code::DeviceLost), "{call}");
-                }
-                let told = launched.and(bench.launch(&stream)).unwrap_err();
-                assert_eq!(told.code(), Code::DeviceLost, "{call}: {told}");
-            }
-            calls
-        };
-        assert_eq!(rig.fake.leaks(), [""; 0], "call {failing}");
-        calls
+            let told = launched.and(bench.launch(stream)).unwrap_err();
+            assert_eq!(told.code(), Code::DeviceLost, "{call}: {told}");
+        })
     };
     for failing in 1..=calls(0).len() {
         calls(failing);
@@ -379,9 +368,7 @@ fn a_kept_launch_that_fails_is_left_to_the_library() {
         let runtime = rig.runtime(&[]);
         let mut bench = Bench::new(&runtime, 3, 2);
         let stream = bench.device.stream().unwrap();
-        for _ in 0..TIMES {
-            bench.launch(&stream).unwrap();
-        }
+        bench.launches(&stream, TIMES);
         rig.fake.fail(2, result::OUT_OF_MEMORY);
         bench.launch(&stream).unwrap();
         let log = rig.fake.log();

@@ -31,7 +31,7 @@ const REPLAYS: usize = 3;
 /// Places between which operands move: no product comes as often at one as it takes until it is kept.
 const PLACES: usize = 4;
 /// Messages that are printed.
-const KEPT: usize = 5;
+const MESSAGES: usize = 5;
 
 /// What became of some products.
 #[derive(Debug, Default, Serialize)]
@@ -216,7 +216,7 @@ fn compare(runtime: &Runtime, device: &Device, sizes: &[[i64; 4]]) -> Result<Che
             }
         }
     }
-    checked.messages.truncate(KEPT);
+    checked.messages.truncate(MESSAGES);
     Ok(checked)
 }
 
