@@ -1,6 +1,6 @@
 //! From what was measured to what is reported: medians over processes, ratios, and means over families.
 
-use crate::bars::{MOST_ABOVE_NS, required};
+use crate::bars::{MOST_ABOVE_NS, is_recorded, required};
 use crate::peers::plain;
 use crate::record::Measured;
 use ep_benches::row::{Family, Row};
@@ -134,8 +134,15 @@ pub struct Mean {
     pub threads: usize,
     pub rows: usize,
     pub mean: f64,
+    /// How many of the rows have a recorded ratio to be compared with, and the mean of those.
+    pub recorded: Option<(usize, f64)>,
     /// Rows that are as fast as they have to be.
     pub ok: usize,
+}
+
+fn geometric_mean(ratios: &[f64]) -> Option<f64> {
+    let logs: f64 = ratios.iter().map(|r| r.ln()).sum();
+    (!ratios.is_empty()).then(|| (logs / ratios.len() as f64).exp())
 }
 
 /// Means over all families that have rows with peers.
@@ -145,17 +152,19 @@ pub fn means(verdicts: &[Verdict<'_>]) -> Vec<Mean> {
     for threads in threads {
         for family in Family::ALL {
             let of_family = verdicts.iter().filter(|v| v.threads == threads && v.row.family == family);
-            let judged: Vec<_> = of_family.filter_map(|v| Some((v.ratio()?, v.ok()?))).collect();
-            if judged.is_empty() {
-                continue;
-            }
-            let logs: f64 = judged.iter().map(|(r, _)| r.ln()).sum();
+            let judged: Vec<_> = of_family.filter(|v| v.ratio().is_some()).collect();
+            let ratios = |of: &dyn Fn(&Verdict<'_>) -> bool| -> Vec<f64> {
+                judged.iter().filter(|v| of(v)).filter_map(|v| v.ratio()).collect()
+            };
+            let Some(mean) = geometric_mean(&ratios(&|_| true)) else { continue };
+            let recorded = ratios(&|v| is_recorded(v.row));
             all.push(Mean {
                 family,
                 threads,
                 rows: judged.len(),
-                mean: (logs / judged.len() as f64).exp(),
-                ok: judged.iter().filter(|(_, ok)| *ok).count(),
+                mean,
+                recorded: geometric_mean(&recorded).map(|mean| (recorded.len(), mean)),
+                ok: judged.iter().filter(|v| v.ok() == Some(true)).count(),
             });
         }
     }
@@ -198,6 +207,7 @@ mod tests {
         let means = means(&all);
         assert_eq!((means.len(), means[0].rows, means[0].ok), (1, 1, 1));
         assert!((means[0].mean - 1.5).abs() < 1e-12);
+        assert_eq!(means[0].recorded, Some((1, means[0].mean)));
     }
 
     #[test]

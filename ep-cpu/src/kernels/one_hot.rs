@@ -1,11 +1,12 @@
 //! One-hot: a row for each index, on at the index's column and off elsewhere.
 
-use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
+use crate::isa::{Body, Isa};
 use crate::kernels::gather::row_bytes;
 use crate::kernels::raw::{Shared, for_ranges};
-use crate::kernels::sink::{self, PIECE, Pattern, Producer, Sink};
+use crate::kernels::sink::{self, LINE, PIECE, Pattern, Producer, Sink};
+use crate::kernels::stream::{self, own};
 use crate::kernels::window::{Bad, NONE, Window};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Error, Result};
@@ -35,6 +36,9 @@ pub struct OneHotArgs {
     /// The dense `[num_indices, depth]` destination; any alignment.
     pub dst: *mut u8,
 }
+
+/// Bytes that are written as off at a time, before elements of them are switched on: a part of first-level cache.
+const BLOCK: usize = if cfg!(test) { 8 * LINE } else { 16 << 10 };
 
 /// Writes the rows. An index of a class that has no column makes a row that is off. Where the destination is
 /// empty the indices are checked all the same.
@@ -87,7 +91,7 @@ unsafe fn one_hot<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &OneHot
     for_ranges(par, bytes, 1, PIECE, |bytes| {
         let part = HotRows { window, row, indices, on: &on, size: SIZE, off: &off, bytes, bad: &bad };
         // SAFETY: the range is within the destination and no other task has it.
-        unsafe { part.write(isa, streaming, dst.get()) };
+        unsafe { part.write::<SIZE>(isa, streaming, dst.get()) };
         Ok(())
     })?;
     // SAFETY: positions are those of the indices.
@@ -109,24 +113,87 @@ struct HotRows<'a> {
 }
 
 impl HotRows<'_> {
-    /// Writes the range of the destination at `dst`.
+    /// Writes the range of the destination at `dst`, past the cache or asking for its lines where it is `far`.
     ///
     /// # Safety
-    /// No other task has it, and the indices of its rows are readable.
-    unsafe fn write(self, isa: Isa, streaming: bool, dst: *mut u8) {
+    /// No other task has it, the indices of its rows are readable, and elements have `SIZE` bytes.
+    unsafe fn write<const SIZE: usize>(self, isa: Isa, far: bool, dst: *mut u8) {
         // SAFETY: the caller's promise; an `Isa` is the proof that the CPU has its level.
         unsafe {
             let to = dst.add(self.bytes.start);
-            #[cfg(target_arch = "x86_64")]
-            if isa.level() >= Level::Avx512 {
-                return if streaming {
-                    lines::write::<true>(self, to)
-                } else {
-                    lines::write::<false>(self, to)
-                };
+            match far {
+                false => isa.dispatch(Blocks::<SIZE, false> { part: self, to }),
+                true if stream::suits_intel() => isa.dispatch(Blocks::<SIZE, true> { part: self, to }),
+                #[cfg(target_arch = "x86_64")]
+                true if isa.level() >= Level::Avx512 => lines::write(self, to),
+                true => sink::write(isa, true, to, self),
             }
-            sink::write(isa, streaming, to, self);
         }
+    }
+}
+
+/// By ordinary stores: a block is written as off, lines of it asked for ahead if `OWN`, and then elements are switched on,
+/// which takes no guess of how many lines there are to the next one.
+struct Blocks<'a, const SIZE: usize, const OWN: bool> {
+    part: HotRows<'a>,
+    /// Made only under the promises of [`HotRows::write`], for the range from here on.
+    to: *mut u8,
+}
+
+impl<const SIZE: usize, const OWN: bool> Body for Blocks<'_, SIZE, OWN> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Blocks { part: HotRows { window, row, indices, on, off, bytes, bad, .. }, to } = self;
+        let skip = to.addr() % LINE;
+        // The pattern starts with the range, `skip` bytes into its first line.
+        let line = off.line(skip.wrapping_neg());
+        let mut start = 0;
+        while start < bytes.len() {
+            let end = bytes.len().min((start + skip) / BLOCK * BLOCK + BLOCK - skip);
+            // SAFETY: blocks are within the range, and end at lines or with it.
+            unsafe { write_off::<OWN>(to, line, start..end) };
+            // An element is of the block that its last byte is in.
+            for i in (bytes.start + start) / row..(bytes.start + end - 1) / row + 1 {
+                // SAFETY: row `i` is one of the destination's, which has one for each index.
+                let class = window.row(unsafe { indices.get(i) }, i, bad);
+                let at = (i * row).wrapping_add(class.wrapping_mul(SIZE)).wrapping_sub(bytes.start);
+                let behind = at.wrapping_add(SIZE);
+                if class != NONE && start < behind && behind <= end {
+                    // SAFETY: ranges begin and end with elements, so this one is within, whose last byte is.
+                    unsafe { to.add(at).copy_from_nonoverlapping(on.line(0), SIZE) };
+                }
+            }
+            start = end;
+        }
+    }
+}
+
+/// Writes the bytes `part` of `to` as `line` has them, which begins at a line of the cache.
+///
+/// # Safety
+/// They are writable, `line` is readable for a line, and `part` begins with `to` or at a line.
+#[inline(always)]
+unsafe fn write_off<const OWN: bool>(to: *mut u8, line: *const u8, part: Range<usize>) {
+    let Range { start: mut at, end } = part;
+    let skip = to.wrapping_add(at).addr() % LINE;
+    // SAFETY: each piece is within the part and within a line.
+    unsafe {
+        let whole = line.cast::<[u8; LINE]>().read();
+        if skip > 0 {
+            let head = (LINE - skip).min(end - at);
+            to.add(at).copy_from_nonoverlapping(line.add(skip), head);
+            at += head;
+        }
+        while at + LINE <= end {
+            if OWN {
+                own(to.add(at));
+            }
+            to.add(at).cast::<[u8; LINE]>().write(whole);
+            at += LINE;
+        }
+        to.add(at).copy_from_nonoverlapping(line, end - at);
     }
 }
 
@@ -163,7 +230,7 @@ impl Producer for HotRows<'_> {
     }
 }
 
-/// Line by line with AVX-512: each line is off, with elements that are on blended in.
+/// Line by line past the cache with AVX-512: each line is off, with elements that are on blended in.
 #[cfg(target_arch = "x86_64")]
 mod lines {
     use super::HotRows;
@@ -173,13 +240,13 @@ mod lines {
     use std::arch::x86_64::*;
 
     /// A line of the destination that is being put together.
-    struct Line<const STREAM: bool> {
+    struct Line {
         at: *mut u8,
         on: __m512i,
         off: __m512i,
     }
 
-    impl<const STREAM: bool> Line<STREAM> {
+    impl Line {
         /// Writes the bytes of the line in `part` as off or, in `hot`, on.
         ///
         /// # Safety
@@ -192,22 +259,20 @@ mod lines {
             unsafe {
                 if part != u64::MAX {
                     _mm512_mask_storeu_epi8(self.at.cast(), part, line);
-                } else if STREAM {
-                    _mm512_stream_si512(self.at.cast(), line);
                 } else {
-                    _mm512_store_si512(self.at.cast(), line);
+                    _mm512_stream_si512(self.at.cast(), line);
                 }
             }
             self.at = self.at.wrapping_add(LINE);
         }
     }
 
-    /// Writes the range at `to`, with streaming stores if `STREAM`, which are complete on return.
+    /// Writes the range at `to` with streaming stores, which are complete on return.
     ///
     /// # Safety
     /// As for [`HotRows::write`], on a CPU with AVX-512.
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub(super) unsafe fn write<const STREAM: bool>(part: HotRows<'_>, to: *mut u8) {
+    pub(super) unsafe fn write(part: HotRows<'_>, to: *mut u8) {
         let HotRows { window, row, indices, on, size, off, bytes, bad } = part;
         let skip = to.addr() % LINE;
         // Patterns start with the range, `skip` bytes into the first line.
@@ -216,7 +281,7 @@ mod lines {
         let (on, off) = unsafe {
             (_mm512_loadu_si512(on.line(phase).cast()), _mm512_loadu_si512(off.line(phase).cast()))
         };
-        let mut line = Line::<STREAM> { at: to.wrapping_sub(skip), on, off };
+        let mut line = Line { at: to.wrapping_sub(skip), on, off };
         // Bytes are counted from the first line on; `start` is where `line` is.
         let end = skip + bytes.len();
         let (mut start, mut hot, mut here) = (0, 0u64, u64::MAX << skip);
@@ -253,9 +318,7 @@ mod lines {
                 line.write(hot, here & !(u64::MAX << (end - start)));
             }
         }
-        if STREAM {
-            fence();
-        }
+        fence();
     }
 }
 
