@@ -274,17 +274,22 @@ impl<V: Vector<Elem = f64>> Double<V> {
     /// `(m, n)` with `exp(-square - low) erfc(u) exp(u^2) = 2^n m`, where `u` is `t + rest`.
     #[inline(always)]
     fn erfc_parts(t: V, rest: V, square: V, low: V) -> (V, V) {
-        let z = (t - 4.0).quotient(t + 4.0);
+        let z = (t - 4.0) / (t + 4.0);
         let (tail, middle) = (polynomial(z, &ERFC), V::splat(ERFC_MIDDLE));
         let top = tail.mul_add(z, middle);
         let bottom = t + 1.0;
-        let ratio = top.quotient(bottom);
+        let inverse = V::splat(1.0) / bottom;
+        let ratio = top * inverse;
         // What has been lost, which is added only after the exponential's own small part: by the last sum of the
         // polynomial, by the quotient, and by t itself; the function goes down about as 1 / (1 + t) does.
-        let product = ratio * bottom;
-        let error = (top - product) - ratio.product_error(bottom, product);
+        let error = if V::FUSED {
+            ratio.neg_mul_add(bottom, top)
+        } else {
+            let product = ratio * bottom;
+            (top - product) - ratio.product_error(bottom, product)
+        };
         let more = (t - (bottom - 1.0)) + rest;
-        let lost = ratio.neg_mul_add(more, tail.mul_add(z, middle - top) + error) * bottom.rough_reciprocal();
+        let lost = ratio.neg_mul_add(more, tail.mul_add(z, middle - top) + error) * inverse;
         let (n, _, r) = Self::reduce_exp(-square);
         (ratio + ratio.mul_add(Self::exp_m1_reduced(r - low), lost), n)
     }
