@@ -183,7 +183,8 @@ fn markdown(verdicts: &[Verdict<'_>], header: &Header, setting: &Setting) -> Str
         let Mean { family, threads, rows, mean, recorded, ok } = m;
         let (bar, word) = mean_judged(m);
         let name = family.name();
-        let of_these = recorded.map_or_else(|| " | ".to_owned(), |(rows, mean)| format!("{rows} | {mean:.2}"));
+        let of_these =
+            recorded.map_or_else(|| " | ".to_owned(), |(rows, mean)| format!("{rows} | {mean:.2}"));
         let _ = writeln!(
             out,
             "| {name} | {threads} | {rows} | {mean:.2} | {of_these} | {bar} | {word} | {ok} of {rows} |"

@@ -86,6 +86,11 @@ macro_rules! vector {
             fn any(self) -> bool {
                 x!($movemask(self.0)) != 0
             }
+
+            #[inline(always)]
+            fn before_first(self) -> usize {
+                (x!($movemask(self.0)) | 1 << $lanes).trailing_zeros() as usize
+            }
         }
 
         impl BitAnd for Signs<$reg> {

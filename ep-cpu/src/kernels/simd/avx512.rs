@@ -34,12 +34,22 @@ impl Mask for __mmask16 {
     fn any(self) -> bool {
         self != 0
     }
+
+    #[inline(always)]
+    fn before_first(self) -> usize {
+        self.trailing_zeros() as usize
+    }
 }
 
 impl Mask for __mmask8 {
     #[inline(always)]
     fn any(self) -> bool {
         self != 0
+    }
+
+    #[inline(always)]
+    fn before_first(self) -> usize {
+        self.trailing_zeros() as usize
     }
 }
 

@@ -109,6 +109,8 @@ pub(crate) trait Mask:
 {
     /// Whether any lane is true.
     fn any(self) -> bool;
+    /// The lanes before the first one that is true; all of them where none is.
+    fn before_first(self) -> usize;
 }
 
 /// Lanes of one floating-point type. An `f64` as an operand stands for that constant in every lane.

@@ -40,6 +40,12 @@ impl<M: Mask> Mask for Pair<M> {
     fn any(self) -> bool {
         self.0.any() | self.1.any()
     }
+
+    #[inline(always)]
+    fn before_first(self) -> usize {
+        let lanes = self.0.before_first();
+        if self.0.any() { lanes } else { lanes + self.1.before_first() }
+    }
 }
 
 operators!(Pair<V> where V);

@@ -22,6 +22,11 @@ impl Mask for bool {
     fn any(self) -> bool {
         self
     }
+
+    #[inline(always)]
+    fn before_first(self) -> usize {
+        usize::from(!self)
+    }
 }
 
 macro_rules! one {
