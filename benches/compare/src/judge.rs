@@ -153,11 +153,10 @@ pub fn means(verdicts: &[Verdict<'_>]) -> Vec<Mean> {
         for family in Family::ALL {
             let of_family = verdicts.iter().filter(|v| v.threads == threads && v.row.family == family);
             let judged: Vec<_> = of_family.filter(|v| v.ratio().is_some()).collect();
-            let ratios = |of: &dyn Fn(&Verdict<'_>) -> bool| -> Vec<f64> {
-                judged.iter().filter(|v| of(v)).filter_map(|v| v.ratio()).collect()
-            };
-            let Some(mean) = geometric_mean(&ratios(&|_| true)) else { continue };
-            let recorded = ratios(&|v| is_recorded(v.row));
+            let ratios: Vec<f64> = judged.iter().filter_map(|v| v.ratio()).collect();
+            let recorded: Vec<f64> =
+                judged.iter().filter(|v| is_recorded(v.row)).filter_map(|v| v.ratio()).collect();
+            let Some(mean) = geometric_mean(&ratios) else { continue };
             all.push(Mean {
                 family,
                 threads,
@@ -207,7 +206,10 @@ mod tests {
         let means = means(&all);
         assert_eq!((means.len(), means[0].rows, means[0].ok), (1, 1, 1));
         assert!((means[0].mean - 1.5).abs() < 1e-12);
-        assert_eq!(means[0].recorded, Some((1, means[0].mean)));
+        let more = [&lines[..], &[line("mul f32 16777216", 0, 10.0, 60.0, 70.0)]].concat();
+        let of_two = &super::means(&verdicts(&rows, &more, &[]))[0];
+        assert!(of_two.rows == 2 && (of_two.mean - 3.0).abs() < 1e-12);
+        assert!(of_two.recorded.is_some_and(|(rows, mean)| rows == 1 && (mean - 1.5).abs() < 1e-12));
     }
 
     #[test]

@@ -175,8 +175,8 @@ fn markdown(verdicts: &[Verdict<'_>], header: &Header, setting: &Setting) -> Str
         if header.quick { " This was a short look, not the full comparison." } else { "" }
     );
     let all = means(verdicts);
-    out += "### By family\n\nThe geometric mean of the ratio to the *fastest* peer of each row; above 1 is faster. What is *required* \
-            of it is of the rows for which the reference of the bars has a ratio, and so is *of these*.\n\n";
+    out += "### By family\n\nThe geometric mean of the ratio to the *fastest* peer of each row; above 1 is faster. *Recorded* are \
+            rows with a bar of their own, *of these* is their mean, and what is *required* is required of that.\n\n";
     out += "| family | threads | rows | mean ratio | recorded | of these | required | | rows as fast as required |\n";
     out += "|---|---|---|---|---|---|---|---|---|\n";
     for m in &all {

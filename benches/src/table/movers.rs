@@ -101,7 +101,7 @@ fn pad(name: &str, dtype: DType, dims: &[i64], before: &[i64], after: &[i64]) ->
 
 /// A window of a larger matrix.
 fn window(dtype: DType, whole: [i64; 2], at: [i64; 2], extent: [i64; 2]) -> Row {
-    Row::new("copy_nd_window", "copy_nd", Family::Gather, dtype)
+    Row::new("copy_nd_window", "copy_nd", Family::Elementwise, dtype)
         .shape(&extent)
         .role("data", dtype)
         .dims("dst_dims", &extent)
@@ -117,7 +117,7 @@ fn window(dtype: DType, whole: [i64; 2], at: [i64; 2], extent: [i64; 2]) -> Row 
 
 /// Every second column of a window.
 fn every_second(dtype: DType, whole: [i64; 2], at: [i64; 2], extent: [i64; 2]) -> Row {
-    Row::new("copy_nd_stride2", "strided_copy", Family::Gather, dtype)
+    Row::new("copy_nd_stride2", "strided_copy", Family::Elementwise, dtype)
         .shape(&extent)
         .role("src", dtype)
         .role("dst", dtype)

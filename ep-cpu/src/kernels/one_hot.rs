@@ -85,17 +85,32 @@ unsafe fn one_hot<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &OneHot
     }
     let (on, off) = (Pattern::new(&args.on, SIZE), Pattern::new(&args.off, SIZE));
     let streaming = sink::streams(bytes, 0);
+    let how = match streaming {
+        false => Store::Cached,
+        true if stream::suits_intel() => Store::Own,
+        true => Store::Stream,
+    };
     let bad = Bad::new();
     let dst = Shared::new(args.dst);
     let indices = args.indices;
     for_ranges(par, bytes, 1, PIECE, |bytes| {
         let part = HotRows { window, row, indices, on: &on, size: SIZE, off: &off, bytes, bad: &bad };
-        // SAFETY: the range is within the destination and no other task has it.
-        unsafe { part.write::<SIZE>(isa, streaming, dst.get()) };
+        // SAFETY: the range is within the destination and no other task has it; the caller vouches for the indices.
+        unsafe { part.write::<SIZE>(isa, how, dst.get()) };
         Ok(())
     })?;
     // SAFETY: positions are those of the indices.
     unsafe { window.check(&bad, indices) }
+}
+
+/// How the destination is written.
+#[derive(Clone, Copy, Debug)]
+enum Store {
+    Cached,
+    /// Past the cache.
+    Stream,
+    /// Ordinary stores to lines that are asked for before.
+    Own,
 }
 
 /// A range of the destination's bytes.
@@ -113,20 +128,20 @@ struct HotRows<'a> {
 }
 
 impl HotRows<'_> {
-    /// Writes the range of the destination at `dst`, past the cache or asking for its lines where it is `far`.
+    /// Writes the range of the destination at `dst`.
     ///
     /// # Safety
     /// No other task has it, the indices of its rows are readable, and elements have `SIZE` bytes.
-    unsafe fn write<const SIZE: usize>(self, isa: Isa, far: bool, dst: *mut u8) {
+    unsafe fn write<const SIZE: usize>(self, isa: Isa, how: Store, dst: *mut u8) {
         // SAFETY: the caller's promise; an `Isa` is the proof that the CPU has its level.
         unsafe {
             let to = dst.add(self.bytes.start);
-            match far {
-                false => isa.dispatch(Blocks::<SIZE, false> { part: self, to }),
-                true if stream::suits_intel() => isa.dispatch(Blocks::<SIZE, true> { part: self, to }),
+            match how {
+                Store::Cached => isa.dispatch(Blocks::<SIZE, false> { part: self, to }),
+                Store::Own => isa.dispatch(Blocks::<SIZE, true> { part: self, to }),
                 #[cfg(target_arch = "x86_64")]
-                true if isa.level() >= Level::Avx512 => lines::write(self, to),
-                true => sink::write(isa, true, to, self),
+                Store::Stream if isa.level() >= Level::Avx512 => lines::write(self, to),
+                Store::Stream => sink::write(isa, true, to, self),
             }
         }
     }
@@ -152,7 +167,8 @@ impl<const SIZE: usize, const OWN: bool> Body for Blocks<'_, SIZE, OWN> {
         let mut start = 0;
         while start < bytes.len() {
             let end = bytes.len().min((start + skip) / BLOCK * BLOCK + BLOCK - skip);
-            // SAFETY: blocks are within the range, and end at lines or with it.
+            // SAFETY: blocks are within the range, begin with it or at a line, and end at lines or with it; a pattern's line is
+            // readable.
             unsafe { write_off::<OWN>(to, line, start..end) };
             // An element is of the block that its last byte is in.
             for i in (bytes.start + start) / row..(bytes.start + end - 1) / row + 1 {
@@ -178,7 +194,7 @@ impl<const SIZE: usize, const OWN: bool> Body for Blocks<'_, SIZE, OWN> {
 unsafe fn write_off<const OWN: bool>(to: *mut u8, line: *const u8, part: Range<usize>) {
     let Range { start: mut at, end } = part;
     let skip = to.wrapping_add(at).addr() % LINE;
-    // SAFETY: each piece is within the part and within a line.
+    // SAFETY: the caller's promise of the line; each piece is within the part and within a line.
     unsafe {
         let whole = line.cast::<[u8; LINE]>().read();
         if skip > 0 {
@@ -369,19 +385,40 @@ mod tests {
         let padded = |bytes: Vec<u8>| std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0xee));
         let (on, off) = (padded(on), padded(off));
         let mut stored = Buffer::of(&stored, if wide { 8 } else { 4 });
+        let indices = Indices { at: stored.ptr(), stored: window::stored(wide) };
         everywhere(|isa| {
-            let mut dst = Buffer::poisoned(num_indices * depth * element, element);
-            let indices = Indices { at: stored.ptr(), stored: window::stored(wide) };
-            let args =
-                OneHotArgs { num_indices, depth, offset, size, mode, indices, on, off, dst: dst.ptr() };
-            // SAFETY: both sides have their elements.
-            let got = unsafe { lookup(dtype).unwrap()(isa, par, &args) };
-            let bytes = dst.into_bytes();
-            match &want {
-                Ok(want) => assert!(got.is_ok() && bytes == *want, "{case:?} {isa} {got:?}"),
-                Err(e) => window::same_error(&got, e),
+            // At an element, and one byte on: then elements lie across lines.
+            for aligned_to in [element, 1] {
+                let mut dst = Buffer::poisoned(num_indices * depth * element, aligned_to);
+                let args =
+                    OneHotArgs { num_indices, depth, offset, size, mode, indices, on, off, dst: dst.ptr() };
+                // SAFETY: both sides have their elements.
+                let got = unsafe { lookup(dtype).unwrap()(isa, par, &args) };
+                let bytes = dst.into_bytes();
+                match &want {
+                    Ok(want) => assert!(got.is_ok() && bytes == *want, "{case:?} {isa} {got:?}"),
+                    Err(e) => window::same_error(&got, e),
+                }
             }
         });
+        if let (Ok(want), 4, 1..) = (&want, element, num_indices * depth) {
+            // Whatever this CPU would choose.
+            for (isa, how) in
+                Isa::available().into_iter().flat_map(|i| [Store::Stream, Store::Own].map(|h| (i, h)))
+            {
+                for aligned_to in [element, 1] {
+                    let mut dst = Buffer::poisoned(want.len(), aligned_to);
+                    let (on, off) = (Pattern::new(&on, 4), Pattern::new(&off, 4));
+                    let window = Window::new(offset, depth, size, mode).unwrap();
+                    let (row, bytes, bad) = (depth * 4, 0..want.len(), Bad::new());
+                    let part =
+                        HotRows { window, row, indices, on: &on, size: 4, off: &off, bytes, bad: &bad };
+                    // SAFETY: the destination has all elements, of four bytes, and there is an index for each row.
+                    unsafe { part.write::<4>(isa, how, dst.ptr()) };
+                    assert!(dst.into_bytes() == *want, "{case:?} {isa} {how:?}");
+                }
+            }
+        }
     }
 
     #[test]
