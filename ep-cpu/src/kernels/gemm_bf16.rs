@@ -47,7 +47,7 @@ mod none {
 mod pairs {
     use crate::isa::{self, Body, Isa, Level};
     use crate::kernels::gemm::Problem;
-    use crate::kernels::gemm_bf16_piece::Piece;
+    use crate::kernels::gemm_bf16_piece::{Piece, Rounding};
     use crate::kernels::gemm_block::{self as block, Block, Engine, Part, Slab, Source, Stretch};
     use crate::kernels::gemm_lanes::{MOST, Real};
     use crate::kernels::gemm_pack::transposed;
@@ -400,10 +400,9 @@ mod pairs {
 
         #[inline(always)]
         unsafe fn finish(part: &Part<'_, bf16, f32>) {
-            let plain = part.scalars.alpha == 1.0 && part.scalars.beta == 0.0;
             // SAFETY: the caller's promise; the CPU has what rounding needs.
             unsafe {
-                match plain && is_x86_feature_detected!("avx512bf16") {
+                match rounds(part) {
                     true => round(part),
                     false => finish::<bf16, Vectors>(part),
                 }
@@ -428,6 +427,8 @@ mod pairs {
                 pack_rest(at.cast::<u16>().add(rows.start * line), line, rows.len(), block.depth, &mut rest);
             }
         }
+        // Whether sums are rounded while tiles multiply.
+        let rounds = TILES && block.part.as_ref().is_some_and(rounds);
         // Finished one piece late, as what tiles have stored cannot be read at once.
         let mut late: Option<Part<'_, bf16, f32>> = None;
         for panel in 0..panels {
@@ -449,6 +450,7 @@ mod pairs {
                         out_bytes: block.out.stride * size_of::<f32>(),
                         adds: block.out.beta != 0.0,
                         lines,
+                        rounding: Rounding::NONE,
                     };
                     match block.a {
                         Source::Packed(at) => piece.a = at.add(row / SIDE * steps * PIECE),
@@ -473,12 +475,24 @@ mod pairs {
                     piece.out = block.out.at.add(place * PIECE);
                     piece.out_bytes = SIDE * size_of::<f32>();
                     let c = part.c.add(row * part.c_rs + panel * SIDE);
-                    for i in 0..if block.ahead { lines } else { 0 } {
-                        prefetch(c.wrapping_add(i * part.c_rs));
+                    let mut done = 0;
+                    if !rounds {
+                        for i in 0..if block.ahead { lines } else { 0 } {
+                            prefetch(c.wrapping_add(i * part.c_rs));
+                        }
+                    } else if let Some(late) = &late {
+                        done = late.rows.min(2 * piece.steps);
+                        piece.rounding = Rounding {
+                            sums: late.sums,
+                            to: late.c.cast(),
+                            to_bytes: 2 * late.c_rs,
+                            rows: done,
+                            mask: mask(late.cols),
+                        };
                     }
                     piece.multiply::<TILES>();
-                    if let Some(part) = late.take() {
-                        Pairs::<TILES>::finish(&part);
+                    if let Some(part) = late.take().filter(|part| part.rows > done) {
+                        Pairs::<TILES>::finish(&part.below(done));
                     }
                     let cols = SIDE.min(block.cols - panel * SIDE);
                     let sums = piece.out.cast_const();
@@ -518,6 +532,18 @@ mod pairs {
         }
     }
 
+    /// Whether [`round`] finishes this part.
+    #[inline(always)]
+    fn rounds(part: &Part<'_, bf16, f32>) -> bool {
+        part.scalars.alpha == 1.0 && part.scalars.beta == 0.0 && is_x86_feature_detected!("avx512bf16")
+    }
+
+    /// The first columns of a step.
+    #[inline(always)]
+    fn mask(cols: usize) -> u32 {
+        u32::MAX >> (SIDE - SIDE.min(cols))
+    }
+
     /// Stores sums as they are. The instruction would lose subnormal numbers, of which neither unit makes any.
     ///
     /// # Safety
@@ -526,7 +552,7 @@ mod pairs {
     unsafe fn round(part: &Part<'_, bf16, f32>) {
         for row in 0..part.rows {
             for col in (0..part.cols).step_by(SIDE) {
-                let mask = u32::MAX >> (SIDE - SIDE.min(part.cols - col));
+                let mask = mask(part.cols - col);
                 // SAFETY: rows of sums are whole steps of columns; of the row of `c`, what exists is written.
                 unsafe {
                     let from = part.sums.add(row * part.stride + col);

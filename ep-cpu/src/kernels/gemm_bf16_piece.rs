@@ -2,6 +2,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::mem::offset_of;
 
 /// Up to 32 rows times a panel of 32 columns.
 pub(super) struct Piece {
@@ -21,6 +22,27 @@ pub(super) struct Piece {
     pub(super) adds: bool,
     /// How many rows there are.
     pub(super) lines: usize,
+    /// What is rounded meanwhile.
+    pub(super) rounding: Rounding,
+}
+
+/// Sums of 32 columns that are rounded while tiles multiply, at most two rows for each step: by itself that would take a
+/// twentieth of the time of a product of 1024 x 1024 x 1024, and stores to lines that are not in cache as long again.
+#[derive(Clone, Copy)]
+pub(super) struct Rounding {
+    pub(super) sums: *const f32,
+    pub(super) to: *mut u16,
+    /// Bytes between rows of `to`.
+    pub(super) to_bytes: usize,
+    pub(super) rows: usize,
+    /// The columns that exist.
+    pub(super) mask: u32,
+}
+
+impl Rounding {
+    /// Of nothing.
+    pub(super) const NONE: Rounding =
+        Rounding { sums: std::ptr::null(), to: std::ptr::null_mut(), to_bytes: 0, rows: 0, mask: 0 };
 }
 
 /// Rows whose sums are in registers at a time.
@@ -30,13 +52,69 @@ const PAIRS: usize = 16;
 const ROW_BYTES: usize = 64;
 const HALF_BYTES: usize = 1024;
 const STEP_BYTES: usize = 2 * HALF_BYTES;
+/// Steps from which on first-level cache does not hold a panel of `b`: at least as many as a piece has rows.
+const FAR_STEPS: usize = 32;
+
+/// What the loop on tiles has no registers for.
+#[repr(C)]
+struct Frame {
+    step_bytes: usize,
+    to_bytes: usize,
+    out: *mut f32,
+    out_lower: *mut f32,
+    out_bytes: usize,
+    adds: usize,
+    rest: *const [*const u16; 2],
+    /// Whether `b` comes past first-level cache too, and one row is rounded in a step, not two.
+    far: usize,
+}
+
+/// A row is rounded, if there is one more.
+macro_rules! round_row {
+    () => {
+        concat!(
+            "dec {rows}\n",
+            "js 20f\n",
+            "vmovups {x}, [{sums} + 64]\n",
+            "vcvtne2ps2bf16 {x}, {x}, [{sums}]\n",
+            "vmovdqu16 [{to}] {{{mask}}}, {x}\n",
+            "add {to}, [{frame} + {to_bytes}]\n",
+            "sub {sums}, -128\n",
+        )
+    };
+}
+
+/// A step on tiles, in the middle of which rows are rounded. `a` comes past first-level cache, which keeps a panel of `b`
+/// for other rows.
+macro_rules! step {
+    ($load_b:literal, $round:expr) => {
+        concat!(
+            "tileloaddt1 tmm4, [{a} + {row_bytes}]\n",
+            $load_b,
+            " tmm6, [{b} + {b_bytes}]\n",
+            "tdpbf16ps tmm0, tmm4, tmm6\n",
+            $round,
+            "20:\n",
+            $load_b,
+            " tmm7, [{b} + {b_bytes} + 1024]\n",
+            "tdpbf16ps tmm1, tmm4, tmm7\n",
+            "tileloaddt1 tmm5, [{a_lower} + {row_bytes}]\n",
+            "tdpbf16ps tmm2, tmm5, tmm6\n",
+            "tdpbf16ps tmm3, tmm5, tmm7\n",
+            "add {a}, [{frame} + {step_bytes}]\n",
+            "add {a_lower}, [{frame} + {step_bytes}]\n",
+            "add {b}, 2048\n",
+        )
+    };
+}
 
 impl Piece {
     /// Multiplies on tiles, or by dot products.
     ///
     /// # Safety
     /// The CPU has the unit, whose tiles are set up for the rows; the factors are readable and written, and 32 columns of the sums are
-    /// writable in each of the rows.
+    /// writable in each of the rows. Where rows are rounded there are tiles and AVX-512 with bf16, at most two rows for each of
+    /// `steps`, whose sums are readable and whose masked columns are writable.
     #[inline(always)]
     pub(super) unsafe fn multiply<const TILES: bool>(&self) {
         // SAFETY: the caller's promise.
@@ -101,18 +179,31 @@ impl Piece {
 
     /// # Safety
     /// As for [`Piece::multiply`].
-    #[inline(always)]
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn on_tiles(&self) {
-        let rest = self.rest.as_ref().map_or(std::ptr::null(), |rest| rest.as_ptr());
+        let frame = Frame {
+            step_bytes: self.step_bytes,
+            to_bytes: self.rounding.to_bytes,
+            out: self.out,
+            out_lower: self.out.wrapping_byte_add(self.lower * self.out_bytes),
+            out_bytes: self.out_bytes,
+            adds: usize::from(self.adds),
+            rest: self.rest.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+            far: usize::from(self.steps >= FAR_STEPS),
+        };
         // SAFETY: tiles are used by nothing else in this thread, and what they read and write is the caller's.
         unsafe {
             asm!(
-                "test {adds:e}, {adds:e}",
-                "jz 2f",
-                "tileloadd tmm0, [{out} + {out_bytes}]",
-                "tileloadd tmm1, [{out} + {out_bytes} + 64]",
-                "tileloadd tmm2, [{out_lower} + {out_bytes}]",
-                "tileloadd tmm3, [{out_lower} + {out_bytes} + 64]",
+                "cmp qword ptr [{frame} + {adds}], 0",
+                "je 2f",
+                "mov {x1}, [{frame} + {out}]",
+                "mov {x2}, [{frame} + {out_bytes}]",
+                "tileloadd tmm0, [{x1} + {x2}]",
+                "tileloadd tmm1, [{x1} + {x2} + 64]",
+                "mov {x1}, [{frame} + {out_lower}]",
+                "tileloadd tmm2, [{x1} + {x2}]",
+                "tileloadd tmm3, [{x1} + {x2} + 64]",
                 "jmp 3f",
                 "2:",
                 "tilezero tmm0",
@@ -120,48 +211,59 @@ impl Piece {
                 "tilezero tmm2",
                 "tilezero tmm3",
                 "3:",
+                "mov {x2}, [{frame} + {rest}]",
                 "test {steps}, {steps}",
-                "jz 5f",
+                "jz 6f",
+                "cmp qword ptr [{frame} + {far}], 0",
+                "jne 5f",
                 "4:",
-                "tileloadd tmm4, [{a} + {row_bytes}]",
-                "tileloadd tmm6, [{b} + {b_bytes}]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{b} + {b_bytes} + 1024]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{a_lower} + {row_bytes}]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {a}, {step_bytes}",
-                "add {a_lower}, {step_bytes}",
-                "add {b}, 2048",
+                step!("tileloadd", concat!(round_row!(), round_row!())),
                 "dec {steps}",
                 "jnz 4b",
+                "jmp 6f",
                 "5:",
-                "test {rest}, {rest}",
-                "jz 6f",
-                "mov {a}, [{rest}]",
-                "mov {a_lower}, [{rest} + 8]",
+                step!("tileloaddt1", round_row!()),
+                "dec {steps}",
+                "jnz 5b",
+                "6:",
+                "test {x2}, {x2}",
+                "jz 7f",
+                "mov {a}, [{x2}]",
+                "mov {a_lower}, [{x2} + 8]",
                 "mov {row_bytes}, {b_bytes}",
-                "xor {rest:e}, {rest:e}",
+                "xor {x2:e}, {x2:e}",
                 "mov {steps:e}, 1",
                 "jmp 4b",
-                "6:",
-                "tilestored [{out_lower} + {out_bytes}], tmm2",
-                "tilestored [{out_lower} + {out_bytes} + 64], tmm3",
-                "tilestored [{out} + {out_bytes}], tmm0",
-                "tilestored [{out} + {out_bytes} + 64], tmm1",
-                adds = in(reg) u32::from(self.adds),
-                out = in(reg) self.out,
-                out_lower = in(reg) self.out.wrapping_byte_add(self.lower * self.out_bytes),
-                out_bytes = in(reg) self.out_bytes,
+                "7:",
+                "mov {x1}, [{frame} + {out_lower}]",
+                "mov {x2}, [{frame} + {out_bytes}]",
+                "tilestored [{x1} + {x2}], tmm2",
+                "tilestored [{x1} + {x2} + 64], tmm3",
+                "mov {x1}, [{frame} + {out}]",
+                "tilestored [{x1} + {x2}], tmm0",
+                "tilestored [{x1} + {x2} + 64], tmm1",
+                frame = in(reg) &frame,
+                step_bytes = const offset_of!(Frame, step_bytes),
+                to_bytes = const offset_of!(Frame, to_bytes),
+                out = const offset_of!(Frame, out),
+                out_lower = const offset_of!(Frame, out_lower),
+                out_bytes = const offset_of!(Frame, out_bytes),
+                adds = const offset_of!(Frame, adds),
+                rest = const offset_of!(Frame, rest),
+                far = const offset_of!(Frame, far),
+                x1 = out(reg) _,
+                x2 = out(reg) _,
                 a = inout(reg) self.a => _,
                 a_lower = inout(reg) self.a.wrapping_byte_add(self.lower * self.row_bytes) => _,
                 row_bytes = inout(reg) self.row_bytes => _,
-                step_bytes = in(reg) self.step_bytes,
                 steps = inout(reg) self.steps => _,
                 b = inout(reg) self.b => _,
-                b_bytes = in(reg) 64usize,
-                rest = inout(reg) rest => _,
+                b_bytes = in(reg) ROW_BYTES,
+                sums = inout(reg) self.rounding.sums => _,
+                to = inout(reg) self.rounding.to => _,
+                rows = inout(reg) self.rounding.rows => _,
+                mask = in(kreg) self.rounding.mask,
+                x = out(zmm_reg) _,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),

@@ -217,6 +217,25 @@ pub(super) struct Part<'a, T: Element, S> {
     pub(super) conj: (bool, bool),
 }
 
+impl<T: Element, S> Part<'_, T, S> {
+    /// Without its first rows.
+    ///
+    /// # Safety
+    /// There are so many.
+    #[inline(always)]
+    pub(super) unsafe fn below(self, rows: usize) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Self {
+                sums: self.sums.add(rows * self.stride),
+                c: self.c.add(rows * self.c_rs),
+                rows: self.rows - rows,
+                ..self
+            }
+        }
+    }
+}
+
 pub(super) struct Scalars<T: Element> {
     pub(super) alpha: T::Scalar,
     pub(super) beta: T::Scalar,

@@ -376,6 +376,22 @@ mod tests {
         }
     }
 
+    /// Tiles round the sums of one piece while they multiply the next: two rows in each of up to 31 steps of 32, one in each of
+    /// more, and the rest afterwards; all of the last piece's.
+    #[test]
+    fn rounding_during_the_next_piece() {
+        let mut rng = Rng::new();
+        for depth in [31, 33, 160, 481, 992, 1024, 1056] {
+            for (m, n) in [(1, 97), (33, 64), (47, 37), (64, 31), (65, 70)] {
+                let case = Case::random(DType::BF16, 1, (m, n, depth), 0, &mut rng);
+                case.check();
+                LACKING.set(true);
+                case.check();
+                LACKING.set(false);
+            }
+        }
+    }
+
     /// Factors that are packed because of their size or because their rows lie far apart, and operands of which a part is
     /// asked for ahead of time.
     #[test]
