@@ -220,9 +220,12 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
             (true, _) => (128, 4096 / size_of::<T::Real>()),
             // Fewer and deeper blocks, as `a` is packed again for each in the same columns.
             (_, false) => {
-                // As many bytes, however deep, where `b` is asked for ahead of time.
-                let across = if T::IN_PLACE && L::PACKED { 4224 * (512 / L::DEPTH) } else { 2112 };
-                (L::DEPTH, across / size_of::<T::Real>())
+                // Where `b` is asked for ahead of time third-level cache may hold a block: 512 deep it has 2 to 4 MB.
+                let cols = match T::IN_PLACE && L::PACKED {
+                    true => 1056 * (512 / L::DEPTH),
+                    false => 2112 / size_of::<T::Real>(),
+                };
+                (L::DEPTH, cols)
             }
             (_, true) => ((2048 / size_of::<T::Real>()).min(L::DEPTH), 480),
         };
