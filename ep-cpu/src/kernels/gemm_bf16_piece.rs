@@ -52,8 +52,12 @@ const PAIRS: usize = 16;
 const ROW_BYTES: usize = 64;
 const HALF_BYTES: usize = 1024;
 const STEP_BYTES: usize = 2 * HALF_BYTES;
-/// Steps from which on first-level cache does not hold a panel of `b`: at least as many as a piece has rows.
+/// Steps from which on first-level cache does not hold a panel of `b`.
 const FAR_STEPS: usize = 32;
+
+/// The most rows of a piece. One for each step, where there are [`FAR_STEPS`], are all of them.
+const ROWS: usize = 32;
+const _: () = assert!(FAR_STEPS >= ROWS);
 
 /// What the loop on tiles has no registers for.
 #[repr(C)]
@@ -113,8 +117,8 @@ impl Piece {
     ///
     /// # Safety
     /// The CPU has the unit, whose tiles are set up for the rows; the factors are readable and written, and 32 columns of the sums are
-    /// writable in each of the rows. Where rows are rounded there are tiles and AVX-512 with bf16, at most two rows for each of
-    /// `steps`, whose sums are readable and whose masked columns are writable.
+    /// writable in each of the rows. Tiles come with AVX-512F and BW. Where rows are rounded the CPU has AVX-512 with bf16 too;
+    /// they are at most two for each of `steps`, their sums are readable and not among those that are written, and the masked columns are writable.
     #[inline(always)]
     pub(super) unsafe fn multiply<const TILES: bool>(&self) {
         // SAFETY: the caller's promise.

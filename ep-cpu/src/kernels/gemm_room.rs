@@ -10,7 +10,7 @@ const LINE: usize = 64;
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Memory for packed blocks. A thread keeps it, so that not every task faults it in anew: at most 4 MiB for the block
+/// Memory for packed blocks. A thread keeps it, so that not every task faults it in anew: at most 6 MiB for the block
 /// sizes in use, and less than 8 MiB where it had others help it.
 pub(super) struct Memory {
     at: NonNull<u8>,
