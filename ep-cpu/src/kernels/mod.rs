@@ -55,6 +55,8 @@ mod narrow;
 mod num;
 pub mod one_hot;
 mod operands;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 pub mod permute;
 mod raw;
 mod real;

@@ -7,15 +7,16 @@
 //! source, the two span a matrix to transpose, once for each index of the others. Everything else goes element
 //! by element ([`strided`](super::strided)).
 
+use super::lanes::LANE;
 use super::lines::LINE;
 use super::memcpy::{MemcpyArgs, memcpy};
 use super::raw::{GRAIN_BYTES, Shared, for_ranges};
 use super::runs;
-#[cfg(target_arch = "x86_64")]
-use super::squares;
 use super::stream;
 use super::strided;
 use super::transpose::{self, BLOCK_ROW, Matrix, Mode};
+#[cfg(target_arch = "x86_64")]
+use super::{pairs, squares};
 use crate::isa::{Isa, Level};
 use ep_core::Result;
 use ep_core::parallel::Parallel;
@@ -27,6 +28,9 @@ use std::ops::Range;
 /// matrix lie far apart, and those a power of two apart share few cache sets. (Less in tests, so that small tensors
 /// go every way.)
 const STREAM_TRANSPOSE: usize = if cfg!(test) { 16 << 10 } else { 2 << 20 };
+
+/// Bytes of a row of the destination that is long.
+const LONG: usize = 32 * LINE;
 
 /// The operands of a [`TensorIterator`] here.
 pub(super) const DST: usize = 0;
@@ -245,24 +249,9 @@ unsafe fn transpose_all(
 
     let row_bytes = rows.size * size;
     let mode = mode(isa, batches, rows, across, size, dst, batch * across.size * row_bytes);
-    let line = LINE / size;
-    let (row_step, col_step) = steps(mode, size, [rows.size, across.size], par.threads());
-    let kernel = match mode {
-        Mode::Cached => cached(isa, size, rows.size, across.size),
-        _ => transpose::lookup(isa, size, mode),
-    };
-    #[cfg(target_arch = "x86_64")]
-    let (kernel, row_step, col_step) = {
-        let (rows, cols, src_stride, dst_stride) = (rows.size, across.size, rows.src, across.dst);
-        let whole = Matrix { rows, cols, src_stride, dst_stride };
-        let turns = matches!(mode, Mode::Lines | Mode::Panels);
-        match squares::lookup(isa, size, whole, mode == Mode::Lines).filter(|_| turns) {
-            None => (kernel, row_step, col_step),
-            Some(faster) if mode == Mode::Lines => (faster, 2 * line, col_step),
-            // The last piece may be almost two.
-            Some(faster) => (faster, row_step, squares::MOST_COLS / 2),
-        }
-    };
+    let whole = Matrix { rows: rows.size, cols: across.size, src_stride: rows.src, dst_stride: across.dst };
+    let at = batches.iter().fold(dst.addr() | across.dst as usize, |bits, axis| bits | axis.dst as usize);
+    let (kernel, [row_step, col_step]) = kernel(isa, mode, size, whole, batch, at, par.threads());
     // Neighbouring pieces of one band are done in one go, where that lengthens the streams.
     let merges = mode != Mode::Panels;
     let (row_pieces, col_pieces) = (Pieces::new(rows.size, row_step), Pieces::new(across.size, col_step));
@@ -275,12 +264,10 @@ unsafe fn transpose_all(
         let mut left = units.len();
         if per_batch == 1 {
             // Small matrices, of which there may be many.
-            let (rows, cols, src_stride, dst_stride) = (rows.size, across.size, rows.src, across.dst);
-            let matrix = Matrix { rows, cols, src_stride, dst_stride };
             for _ in units {
                 let from = src.get().cast_const().wrapping_offset(at.src);
                 // SAFETY: a whole matrix, at one index of the other axes.
-                unsafe { kernel(matrix, from, dst.get().wrapping_offset(at.dst)) };
+                unsafe { kernel(whole, from, dst.get().wrapping_offset(at.dst)) };
                 at.advance();
             }
             left = 0;
@@ -317,17 +304,60 @@ unsafe fn transpose_all(
     })
 }
 
+/// The kernel for matrices like `m`, of which there are `batch`, and the rows and columns of the source in a piece of work.
+/// `at` has the bits of all addresses that columns of the destination start at.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "what only kernels of x86-64 ask for")
+)]
+fn kernel(
+    isa: Isa,
+    mode: Mode,
+    size: usize,
+    m: Matrix,
+    batch: usize,
+    at: usize,
+    threads: usize,
+) -> (transpose::Transpose, [usize; 2]) {
+    let steps @ [row_step, col_step] = steps(mode, size, [m.rows, m.cols], threads);
+    #[cfg(target_arch = "x86_64")]
+    match mode {
+        Mode::Lines => {
+            if let Some(squares) = squares::lookup(isa, size, m) {
+                return (squares, [2 * LINE / size, col_step]);
+            } else if let Some(pairs) = pairs::lookup(isa, size, m) {
+                return (pairs, steps);
+            }
+        }
+        Mode::Panels => {
+            if let Some(pairs) = pairs::lookup_phased(isa, size, m, at) {
+                // Parts of columns for all threads, each of which begins and ends in lines that it shares.
+                let cols = pairs::MOST_COLS / 2;
+                let parts = (4 * threads / (batch * (m.cols / cols).max(1)).max(1)).max(1);
+                let rows = (m.rows / parts).clamp(LONG / 2 / size, row_step).next_multiple_of(LINE / size);
+                // The last piece may be almost two.
+                return (pairs, [rows, cols]);
+            }
+        }
+        Mode::Cached | Mode::Block => {}
+    }
+    match mode {
+        Mode::Cached => (cached(isa, size, m.rows, m.cols), steps),
+        _ => (transpose::lookup(isa, size, mode), steps),
+    }
+}
+
 /// Rows and columns of the source in a piece of work.
-fn steps(mode: Mode, size: usize, [rows, cols]: [usize; 2], threads: usize) -> (usize, usize) {
+fn steps(mode: Mode, size: usize, [rows, cols]: [usize; 2], threads: usize) -> [usize; 2] {
     let line = LINE / size;
     match mode {
         // Whole rows of the destination for each thread, if there are some for all: of parts of rows two threads would write the
         // first and the last line, and hand both to and fro.
-        Mode::Cached if cols >= 2 * line * threads.max(2) => (rows, line),
-        Mode::Cached => (2 * line, 2048),
-        Mode::Lines => (transpose::lines_at_once(size).max(2) * line, 2048),
-        Mode::Panels => (8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)),
-        Mode::Block => (rows, ((64 << 10) / (rows * size)).next_multiple_of(LINE)),
+        Mode::Cached if cols >= 2 * line * threads.max(2) => [rows, line],
+        Mode::Cached => [2 * line, 2048],
+        Mode::Lines => [transpose::lines_at_once(size).max(2) * line, 2048],
+        Mode::Panels => [8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)],
+        Mode::Block => [rows, ((64 << 10) / (rows * size)).next_multiple_of(LINE)],
     }
 }
 
@@ -335,13 +365,13 @@ fn steps(mode: Mode, size: usize, [rows, cols]: [usize; 2], threads: usize) -> (
 fn mode(isa: Isa, batches: &[Axis], rows: Axis, cols: Axis, size: usize, dst: *mut u8, total: usize) -> Mode {
     /// Rows too short for a panel cost more in parts of lines than whole lines save.
     const PANEL: usize = 4 * LINE;
-    const LONG: usize = 32 * LINE;
     /// Bytes of the longest group of which enough fit a panel.
     const GROUP: isize = 8 * LINE as isize;
     let at_lines = |stride: isize| (stride as usize).is_multiple_of(LINE);
     let row_bytes = rows.size * size;
-    // Groups without gaps: the source is one stream whatever the panels are.
-    let sequential = rows.src == (cols.size * size) as isize && rows.src <= GROUP;
+    // Groups without gaps: the source is one stream whatever the panels are. Vectors that are lines make pairs of them.
+    let pairs = isa.level() >= Level::Avx512 && cols.size * size >= LANE;
+    let sequential = rows.src == (cols.size * size) as isize && rows.src <= GROUP && !pairs;
     // Vectors that are parts of lines reach whole lines by way of a stage, of 64 rows for elements of four bytes: as many
     // streams, with the destination's, as some processors have first-level translations. Panels have half as many, and took
     // 0.6 to 0.95 of the time there (two cores of Zen 3, and the baseline on them).
@@ -458,10 +488,10 @@ mod tests {
     /// Of what stays in the cache, threads have whole rows of the destination where there are enough of them.
     #[test]
     fn threads_share_out_rows_of_the_destination() {
-        assert_eq!(steps(Mode::Cached, 1, [1001, 777], 2), (1001, LINE));
-        assert_eq!(steps(Mode::Cached, 4, [100_000, 64], 1), (100_000, LINE / 4));
-        assert_eq!(steps(Mode::Cached, 4, [100_000, 63], 2), (LINE / 2, 2048));
-        assert_eq!(steps(Mode::Cached, 4, [100_000, 64], 8), (LINE / 2, 2048));
+        assert_eq!(steps(Mode::Cached, 1, [1001, 777], 2), [1001, LINE]);
+        assert_eq!(steps(Mode::Cached, 4, [100_000, 64], 1), [100_000, LINE / 4]);
+        assert_eq!(steps(Mode::Cached, 4, [100_000, 63], 2), [LINE / 2, 2048]);
+        assert_eq!(steps(Mode::Cached, 4, [100_000, 64], 8), [LINE / 2, 2048]);
         // Rows with gaps between them, of less than four lines and not at lines, go no other way. There are enough for threads.
         for (size, row_bytes) in [(1, 60), (2, 60), (4, 60), (4, 160), (8, 160), (16, 160)] {
             let (rows, cols) = (row_bytes / size, 24_000 / size);

@@ -4,8 +4,7 @@
 //! of a row, so that each line is read once: rows a power of two apart share cache sets, which do not keep their
 //! lines for a second look. What two lines of columns become is collected in a stage and written past the cache while
 //! the next are read into another, in turns: reads that come in bursts between bursts of writes wait for each other.
-//!
-//! Rows of the destination may start anywhere. What a band leaves of a line is then kept for the band below.
+//! Rows of the destination are whole lines; those that start anywhere are written by [`pairs`](super::pairs).
 //!
 //! The cache holds smaller matrices, and [`near`] writes those straight to their destination.
 
@@ -16,7 +15,6 @@ use super::transpose::{Matrix, Transpose, left_avx512, rest_avx512};
 use crate::isa::{Isa, Level};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
-use std::ptr;
 
 /// Lines of each destination row that are written at once.
 const LINES: usize = 2;
@@ -26,9 +24,6 @@ const BAND: usize = LINES * LINE;
 
 /// Lines of each source row that are read at once.
 const WIDE: usize = 2;
-
-/// The most columns of a matrix whose destination rows do not start at lines.
-pub(super) const MOST_COLS: usize = 1024;
 
 /// Columns from which this pays, as turns begin and end with every band.
 const LEAST_COLS: usize = 256;
@@ -40,21 +35,14 @@ const LEAST_ROW: usize = 4 * BAND;
 /// than they gain by being read in one piece.
 const PAGE: usize = 4096;
 
-/// Bytes of a stage's column: what is left from the band above, and the band.
-const SLOT: usize = LINE + BAND;
-
 /// Columns of a stage, of elements of two bytes.
 const STAGE_COLS: usize = WIDE * LINE / 2 + LANE / 2;
 
 #[repr(C, align(64))]
-struct Stages([[MaybeUninit<u8>; STAGE_COLS * SLOT]; 2]);
+struct Stages([[MaybeUninit<u8>; STAGE_COLS * BAND]; 2]);
 
-#[repr(C, align(64))]
-struct Kept([MaybeUninit<u8>; MOST_COLS * LINE]);
-
-/// The function for a matrix of elements of `size` bytes, or for parts of it of at most [`MOST_COLS`] columns, where
-/// this pays. `whole_lines` says that its destination rows start at lines; then parts may have any columns.
-pub(super) fn lookup(isa: Isa, size: usize, m: Matrix, whole_lines: bool) -> Option<Transpose> {
+/// The function for a matrix of elements of `size` bytes whose destination rows start at lines, where this pays.
+pub(super) fn lookup(isa: Isa, size: usize, m: Matrix) -> Option<Transpose> {
     let stride = m.src_stride.unsigned_abs();
     let large = m.rows * size >= LEAST_ROW && m.cols >= LEAST_COLS && stride >= PAGE;
     if isa.level() < Level::Avx512 || !large {
@@ -62,7 +50,7 @@ pub(super) fn lookup(isa: Isa, size: usize, m: Matrix, whole_lines: bool) -> Opt
     }
     match size {
         // Squares of them take many registers: they only pay where the cache does not keep lines, or all else is slow.
-        2 if whole_lines && !stride.is_multiple_of(PAGE / 2) => None,
+        2 if !stride.is_multiple_of(PAGE / 2) => None,
         2 => Some(transpose::<2, 8>),
         4 => Some(transpose::<4, 4>),
         8 => Some(transpose::<8, 2>),
@@ -71,68 +59,35 @@ pub(super) fn lookup(isa: Isa, size: usize, m: Matrix, whole_lines: bool) -> Opt
 }
 
 /// # Safety
-/// As for [`Transpose`]; the CPU has AVX-512, there are at least `N` columns and, if destination rows do not start at
-/// lines, at most [`MOST_COLS`].
+/// As for [`Transpose`] with [`Mode::Lines`](super::transpose::Mode::Lines); the CPU has AVX-512, and there are at least `N`
+/// columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn transpose<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst: *mut u8) {
     let rows = BAND / SIZE;
     let bands = m.rows / rows;
     let left = Matrix { rows: m.rows % rows, ..m };
-    let whole_lines = (dst.addr() | m.dst_stride as usize).is_multiple_of(LINE);
     // SAFETY: the caller's promise; each band lies inside the matrix, and so does what is left.
     unsafe {
-        if whole_lines {
-            for band in 0..bands {
-                let from = src.offset((band * rows) as isize * m.src_stride);
-                walk::<SIZE, N, false>(m, [true, true], from, dst.add(band * BAND), ptr::null_mut());
-            }
-        } else {
-            phased::<SIZE, N>(m, bands, src, dst);
+        for band in 0..bands {
+            let from = src.offset((band * rows) as isize * m.src_stride);
+            walk::<SIZE, N>(m, from, dst.add(band * BAND));
         }
         if left.rows > 0 {
             let from = src.offset((bands * rows) as isize * m.src_stride);
-            left_avx512::<SIZE, N>(left, whole_lines, from, dst.add(bands * BAND));
+            left_avx512::<SIZE, N>(left, true, from, dst.add(bands * BAND));
         }
     }
 }
 
-/// All bands, where destination rows may start anywhere. By itself, as it takes the room of what is kept.
+/// One band.
 ///
 /// # Safety
-/// As for [`transpose`].
-#[inline(never)]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn phased<const SIZE: usize, const N: usize>(m: Matrix, bands: usize, src: *const u8, dst: *mut u8) {
-    let mut kept = Kept([MaybeUninit::uninit(); MOST_COLS * LINE]);
-    let kept = kept.0.as_mut_ptr().cast::<u8>();
-    for band in 0..bands {
-        // SAFETY: the caller's promise; the band lies inside the matrix.
-        unsafe {
-            let from = src.offset((band * BAND / SIZE) as isize * m.src_stride);
-            let ends = [band == 0, band + 1 == bands];
-            walk::<SIZE, N, true>(m, ends, from, dst.add(band * BAND), kept);
-        }
-    }
-}
-
-/// One band. If `PHASED`, destination rows may start anywhere, and `ends` says whether this is the first band of them,
-/// and the last.
-///
-/// # Safety
-/// As for [`transpose`], for a band of rows; `kept` has a line for each column if `PHASED`, with what the band above
-/// left there.
+/// As for [`transpose`], for a band of rows.
 #[inline(always)]
-unsafe fn walk<const SIZE: usize, const N: usize, const PHASED: bool>(
-    m: Matrix,
-    ends: [bool; 2],
-    src: *const u8,
-    dst: *mut u8,
-    kept: *mut u8,
-) {
+unsafe fn walk<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst: *mut u8) {
     let line = LINE / SIZE;
     let most = WIDE * line;
-    let slot = if PHASED { SLOT } else { BAND };
-    let mut stages = Stages([[MaybeUninit::uninit(); STAGE_COLS * SLOT]; 2]);
+    let mut stages = Stages([[MaybeUninit::uninit(); STAGE_COLS * BAND]; 2]);
     let mut stages = stages.0.each_mut().map(|s| s.as_mut_ptr().cast::<u8>());
     // The columns that are read now, and those that were before and are written.
     let (mut col, mut cols) = (0, 0);
@@ -153,60 +108,26 @@ unsafe fn walk<const SIZE: usize, const N: usize, const PHASED: bool>(
             for part in 0..LINES {
                 for at in 0..across {
                     let from = src.offset((part * line) as isize * m.src_stride).add(col * SIZE);
-                    let to = stage.add(slot - BAND + part * LINE);
+                    let to = stage.add(part * LINE);
                     if (at + 1) * line <= cols {
-                        let (from, to) = (from.add(at * LINE), to.add(at * line * slot));
-                        square::<SIZE, N>(from, m.src_stride, to, slot as isize);
+                        let (from, to) = (from.add(at * LINE), to.add(at * line * BAND));
+                        square::<SIZE, N>(from, m.src_stride, to, BAND as isize);
                     } else if at * line < cols {
                         let tiles =
-                            Matrix { rows: line, cols, src_stride: m.src_stride, dst_stride: slot as isize };
+                            Matrix { rows: line, cols, src_stride: m.src_stride, dst_stride: BAND as isize };
                         line_band::<__m512i, SIZE, N, false>(tiles, at * line, cols, from, to);
                     }
                     for c in turn * share..((turn + 1) * share).min(before_cols) {
                         let to = dst.offset((before + c) as isize * m.dst_stride);
-                        let from = full.add(c * slot);
-                        if PHASED {
-                            flush(from, to, ends, kept.add((before + c) * LINE));
-                        } else {
-                            __m512i::load(from).stream(to);
-                            __m512i::load(from.add(LINE)).stream(to.add(LINE));
-                        }
+                        let from = full.add(c * BAND);
+                        __m512i::load(from).stream(to);
+                        __m512i::load(from.add(LINE)).stream(to.add(LINE));
                     }
                     turn += 1;
                 }
             }
-            if PHASED && !ends[0] {
-                for c in 0..cols {
-                    __m512i::load(kept.add((col + c) * LINE)).store(stage.add(c * slot));
-                }
-            }
         }
         stages.swap(0, 1);
-    }
-}
-
-/// Writes the whole lines of a slot, and keeps what is over.
-///
-/// # Safety
-/// `slot` is one, of which the first line ends with what was kept unless this is the first band; `dst` is writable for a
-/// [`BAND`] and, unless this is the first, from its line's start; `kept` has room for a line.
-#[inline(always)]
-unsafe fn flush(slot: *const u8, dst: *mut u8, [first, last]: [bool; 2], kept: *mut u8) {
-    let phase = dst.addr() % LINE;
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (from, to) = (slot.add(LINE - phase), dst.wrapping_sub(phase));
-        if first && phase > 0 {
-            dst.copy_from_nonoverlapping(slot.add(LINE), LINE - phase);
-        } else {
-            __m512i::load(from).stream(to);
-        }
-        __m512i::load(from.add(LINE)).stream(to.wrapping_add(LINE));
-        if last {
-            to.wrapping_add(BAND).copy_from_nonoverlapping(from.add(BAND), phase);
-        } else {
-            __m512i::load(slot.add(BAND)).store(kept);
-        }
     }
 }
 
@@ -343,60 +264,18 @@ unsafe fn lanes(at: *const u8, stride: isize) -> [__m512i; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{Guarded, Rng, between_pages};
-
-    /// Transposes to a destination `shift` bytes behind a line, and compares all of it, gaps included.
-    fn check<const SIZE: usize, const N: usize>(rows: usize, cols: usize, gaps: [usize; 2], shift: usize) {
-        check_by(transpose::<SIZE, N>, SIZE, [rows, cols], gaps, shift);
-    }
-
-    fn check_by(kernel: Transpose, size: usize, [rows, cols]: [usize; 2], gaps: [usize; 2], shift: usize) {
-        if Isa::available().into_iter().all(|isa| isa.level() < Level::Avx512) {
-            return;
-        }
-        let (src_stride, dst_stride) = (cols * size + gaps[0], rows * size + gaps[1]);
-        for backwards in [false, true] {
-            let from = Rng::new().bytes(rows * src_stride);
-            let last = (rows - 1) * src_stride;
-            let row = |r: usize| if backwards { last - r * src_stride } else { r * src_stride };
-            let mut want = vec![0xa5; cols * dst_stride];
-            for (r, c) in (0..rows).flat_map(|r| (0..cols).map(move |c| (r, c))) {
-                want[c * dst_stride + r * size..][..size].copy_from_slice(&from[row(r) + c * size..][..size]);
-            }
-            let mut got = Guarded::<u8>::new(want.len() + 2 * LINE);
-            let start = got.ptr().align_offset(LINE) + shift;
-            let m = Matrix {
-                rows,
-                cols,
-                src_stride: if backwards { -(src_stride as isize) } else { src_stride as isize },
-                dst_stride: dst_stride as isize,
-            };
-            // SAFETY: both sides have all elements, and the CPU has AVX-512.
-            unsafe {
-                kernel(m, from.as_ptr().add(row(0)), got.ptr().add(start));
-                _mm_sfence();
-            }
-            let written = got.written();
-            let around = written[..start].iter().chain(&written[start + want.len()..]);
-            assert!(around.copied().all(|b| b == 0xa5), "written around the destination");
-            assert!(
-                written[start..][..want.len()] == want[..],
-                "{rows}x{cols} of {size} bytes, gaps of {gaps:?}, shifted by {shift}"
-            );
-        }
-    }
+    use crate::kernels::testing::{check_transpose, check_transpose_between_pages};
 
     fn of_size<const SIZE: usize, const N: usize>() {
         let (line, band) = (LINE / SIZE, BAND / SIZE);
         for rows in [1, line, band - 1, band, band + 1, 2 * band + line, 3 * band + 5] {
             for cols in [N, N + 1, line - 1, line, line + N, 2 * line + N - 1, 2 * line + N, 5 * line + 3] {
-                // To whole lines, and to rows that start anywhere, also where elements do not.
-                check::<SIZE, N>(rows, cols, [0, (rows * SIZE).wrapping_neg() % LINE], 0);
-                check::<SIZE, N>(rows, cols, [SIZE, 0], 0);
-                check::<SIZE, N>(rows, cols, [3, 7], 1 + cols % LINE);
+                for gap in [0, SIZE, 3] {
+                    let to_lines = (rows * SIZE).wrapping_neg() % LINE;
+                    check_transpose(transpose::<SIZE, N>, SIZE, [rows, cols], [gap, to_lines], 0);
+                }
             }
         }
-        check::<SIZE, N>(4 * band + 1, MOST_COLS, [0, 0], SIZE);
     }
 
     #[test]
@@ -407,10 +286,10 @@ mod tests {
             for rows in [8 * line, 16 * line, 8 * line + 1, line, line + 1, 2 * line, 3 * line + N] {
                 for cols in [line, line + 1, 2 * line, 3 * line + N + 1, 11 * line + 3] {
                     for (gaps, shift) in [([0, 0], 0), ([SIZE, 3 * LINE], 0), ([3, 7], 1 + cols % LINE)] {
-                        check_by(near::<SIZE, N>, SIZE, [rows, cols], gaps, shift);
+                        check_transpose(near::<SIZE, N>, SIZE, [rows, cols], gaps, shift);
                     }
                     let few = (rows * SIZE).next_multiple_of(FEW_SETS) - rows * SIZE;
-                    check_by(near::<SIZE, N>, SIZE, [rows, cols], [0, few], cols % 3);
+                    check_transpose(near::<SIZE, N>, SIZE, [rows, cols], [0, few], cols % 3);
                 }
             }
         }
@@ -419,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn every_phase_and_rest() {
+    fn every_rest() {
         of_size::<2, 8>();
         of_size::<4, 4>();
         of_size::<8, 2>();
@@ -427,34 +306,16 @@ mod tests {
 
     #[test]
     fn nothing_is_touched_around_the_operands() {
-        if Isa::available().into_iter().all(|isa| isa.level() < Level::Avx512) {
-            return;
-        }
         fn of_size<const SIZE: usize, const N: usize>() {
             let band = BAND / SIZE;
+            for (rows, cols) in [(3 * band, 260), (2 * band + band / 2, 301), (4 * band, 77), (band, N)] {
+                // Of rows that are whole lines.
+                check_transpose_between_pages(transpose::<SIZE, N>, SIZE, [rows, cols]);
+            }
             for (rows, cols) in
-                [(3 * band, 260), (2 * band + 1, 257), (3 * band + band / 2, 301), (4 * band, 77), (band, N)]
+                [(3 * band, 260), (2 * band + 1, 257), (3 * band + band / 2, 301), (4 * band, 77)]
             {
-                for at_end in [false, true] {
-                    let bytes = rows * cols * SIZE;
-                    let pages = [0; 2].map(|_| between_pages(bytes, at_end));
-                    let [src, dst] = pages.each_ref().map(|p| p.ptr());
-                    let (src_stride, dst_stride) = ((cols * SIZE) as isize, (rows * SIZE) as isize);
-                    let from = Rng::new().bytes(bytes);
-                    // SAFETY: both sides have all elements, and the CPU has AVX-512.
-                    unsafe {
-                        src.copy_from_nonoverlapping(from.as_ptr(), bytes);
-                        let want = primitives::reference::permute(&[rows, cols], &[1, 0], SIZE, &from);
-                        let kernels = [transpose::<SIZE, N>, near::<SIZE, N>];
-                        for kernel in &kernels[..if cols < LINE / SIZE { 1 } else { 2 }] {
-                            dst.write_bytes(0xa5, bytes);
-                            kernel(Matrix { rows, cols, src_stride, dst_stride }, src, dst);
-                            _mm_sfence();
-                            let written = std::slice::from_raw_parts(dst, bytes);
-                            assert!(written == want, "{rows}x{cols} of {SIZE} bytes, at the end: {at_end}");
-                        }
-                    }
-                }
+                check_transpose_between_pages(near::<SIZE, N>, SIZE, [rows, cols]);
             }
         }
         of_size::<2, 8>();
@@ -465,11 +326,11 @@ mod tests {
     #[test]
     fn lookup_takes_large_matrices_only() {
         for isa in Isa::available() {
-            let m = Matrix { rows: 1000, cols: 1100, src_stride: 4400, dst_stride: 4000 };
-            assert_eq!(lookup(isa, 4, m, false).is_some(), isa.level() >= Level::Avx512);
-            assert!(lookup(isa, 4, Matrix { src_stride: 512, ..m }, false).is_none());
-            assert!(lookup(isa, 4, Matrix { cols: 100, ..m }, false).is_none());
-            assert!(lookup(isa, 1, m, false).is_none());
+            let m = Matrix { rows: 1000, cols: 1100, src_stride: 4400, dst_stride: 4032 };
+            assert_eq!(lookup(isa, 4, m).is_some(), isa.level() >= Level::Avx512);
+            assert!(lookup(isa, 4, Matrix { src_stride: 512, ..m }).is_none());
+            assert!(lookup(isa, 4, Matrix { cols: 100, ..m }).is_none());
+            assert!(lookup(isa, 1, m).is_none() && lookup(isa, 2, m).is_none());
             assert_eq!(lookup_near(isa, 4, 32, 17).is_some(), isa.level() >= Level::Avx512);
             assert!(lookup_near(isa, 4, 32, 16).is_none());
             assert!(lookup_near(isa, 4, 15, 17).is_none() && lookup_near(isa, 8, 16, 7).is_none());

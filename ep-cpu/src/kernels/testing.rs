@@ -1,5 +1,13 @@
 //! What the tests of several kernels share.
 
+#[cfg(target_arch = "x86_64")]
+use super::lines::LINE;
+#[cfg(target_arch = "x86_64")]
+use super::stream;
+#[cfg(target_arch = "x86_64")]
+use super::transpose::{Matrix, Transpose};
+#[cfg(target_arch = "x86_64")]
+use crate::isa::{Isa, Level};
 use ep_core::parallel::{Parallel, Task};
 use ep_core::{DType, Result};
 use half::{bf16, f16};
@@ -220,4 +228,78 @@ pub(crate) fn bytes_of(words: &[u64], len: usize) -> Vec<u8> {
     assert!(bytes[len..].iter().all(|&b| b == MARGIN_BYTE), "a write past the last element");
     bytes.truncate(len);
     bytes
+}
+
+/// Transposes a matrix by a kernel of AVX-512, from rows `gaps[0]` bytes apart to rows `gaps[1]` bytes apart that begin
+/// `shift` bytes behind a line, in both directions of the source, and compares all of the destination, gaps included.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn check_transpose(
+    kernel: Transpose,
+    size: usize,
+    [rows, cols]: [usize; 2],
+    gaps: [usize; 2],
+    shift: usize,
+) {
+    if !has_avx512() {
+        return;
+    }
+    let (src_stride, dst_stride) = (cols * size + gaps[0], rows * size + gaps[1]);
+    for backwards in [false, true] {
+        let from = Rng::new().bytes(rows * src_stride);
+        let last = (rows - 1) * src_stride;
+        let row = |r: usize| if backwards { last - r * src_stride } else { r * src_stride };
+        let mut want = vec![0xa5; cols * dst_stride];
+        for (r, c) in (0..rows).flat_map(|r| (0..cols).map(move |c| (r, c))) {
+            want[c * dst_stride + r * size..][..size].copy_from_slice(&from[row(r) + c * size..][..size]);
+        }
+        let mut got = Guarded::<u8>::new(want.len() + 2 * LINE);
+        let start = got.ptr().align_offset(LINE) + shift;
+        let m = Matrix {
+            rows,
+            cols,
+            src_stride: if backwards { -(src_stride as isize) } else { src_stride as isize },
+            dst_stride: dst_stride as isize,
+        };
+        // SAFETY: both sides have all elements, and the CPU has AVX-512.
+        unsafe { kernel(m, from.as_ptr().add(row(0)), got.ptr().add(start)) };
+        stream::fence();
+        let written = got.written();
+        let around = written[..start].iter().chain(&written[start + want.len()..]);
+        assert!(around.copied().all(|b| b == 0xa5), "written around the destination");
+        assert!(
+            written[start..][..want.len()] == want[..],
+            "{rows}x{cols} of {size} bytes, gaps of {gaps:?}, shifted by {shift}, backwards: {backwards}"
+        );
+    }
+}
+
+/// The same for dense matrices that end at or start behind an inaccessible page.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn check_transpose_between_pages(kernel: Transpose, size: usize, [rows, cols]: [usize; 2]) {
+    if !has_avx512() {
+        return;
+    }
+    let bytes = rows * cols * size;
+    let (src_stride, dst_stride) = ((cols * size) as isize, (rows * size) as isize);
+    let from = Rng::new().bytes(bytes);
+    let want = primitives::reference::permute(&[rows, cols], &[1, 0], size, &from);
+    for at_end in [false, true] {
+        let pages = [0; 2].map(|_| between_pages(bytes, at_end));
+        let [src, dst] = pages.each_ref().map(|p| p.ptr());
+        // SAFETY: both sides have all elements, and the CPU has AVX-512.
+        let written = unsafe {
+            src.copy_from_nonoverlapping(from.as_ptr(), bytes);
+            dst.write_bytes(0xa5, bytes);
+            kernel(Matrix { rows, cols, src_stride, dst_stride }, src, dst);
+            stream::fence();
+            std::slice::from_raw_parts(dst, bytes)
+        };
+        assert!(written == want, "{rows}x{cols} of {size} bytes, at the end: {at_end}");
+    }
+}
+
+/// Whether kernels of AVX-512 can be run.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn has_avx512() -> bool {
+    Isa::available().into_iter().any(|isa| isa.level() >= Level::Avx512)
 }
