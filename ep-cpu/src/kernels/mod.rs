@@ -73,6 +73,7 @@ pub mod softmax_backward;
 mod special;
 #[cfg(target_arch = "x86_64")]
 mod squares;
+mod stage;
 pub(crate) mod stream;
 mod strided;
 pub mod strided_copy;

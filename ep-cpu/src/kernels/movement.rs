@@ -17,7 +17,7 @@ use super::strided;
 use super::transpose::{self, BLOCK_ROW, Matrix, Mode};
 #[cfg(target_arch = "x86_64")]
 use super::{pairs, squares};
-use crate::isa::{Isa, Level};
+use crate::isa::Isa;
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use primitives::permute::MAX_DIMS;
@@ -248,7 +248,7 @@ unsafe fn transpose_all(
     let batch: usize = batches.iter().map(|a| a.size).product();
 
     let row_bytes = rows.size * size;
-    let mode = mode(isa, batches, rows, across, size, dst, batch * across.size * row_bytes);
+    let mode = mode(batches, rows, across, size, dst, batch * across.size * row_bytes);
     let whole = Matrix { rows: rows.size, cols: across.size, src_stride: rows.src, dst_stride: across.dst };
     let at = batches.iter().fold(dst.addr() | across.dst as usize, |bits, axis| bits | axis.dst as usize);
     let (kernel, [row_step, col_step]) = kernel(isa, mode, size, whole, batch, at, par.threads());
@@ -355,33 +355,25 @@ fn steps(mode: Mode, size: usize, [rows, cols]: [usize; 2], threads: usize) -> [
         // first and the last line, and hand both to and fro.
         Mode::Cached if cols >= 2 * line * threads.max(2) => [rows, line],
         Mode::Cached => [2 * line, 2048],
-        Mode::Lines => [transpose::lines_at_once(size).max(2) * line, 2048],
+        Mode::Lines => [4 * line, 2048],
         Mode::Panels => [8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)],
         Mode::Block => [rows, ((64 << 10) / (rows * size)).next_multiple_of(LINE)],
     }
 }
 
 /// How to write matrices of these two axes.
-fn mode(isa: Isa, batches: &[Axis], rows: Axis, cols: Axis, size: usize, dst: *mut u8, total: usize) -> Mode {
+fn mode(batches: &[Axis], rows: Axis, cols: Axis, size: usize, dst: *mut u8, total: usize) -> Mode {
     /// Rows too short for a panel cost more in parts of lines than whole lines save.
     const PANEL: usize = 4 * LINE;
-    /// Bytes of the longest group of which enough fit a panel.
-    const GROUP: isize = 8 * LINE as isize;
     let at_lines = |stride: isize| (stride as usize).is_multiple_of(LINE);
     let row_bytes = rows.size * size;
-    // Groups without gaps: the source is one stream whatever the panels are. Vectors that are lines make pairs of them.
-    let pairs = isa.level() >= Level::Avx512 && cols.size * size >= LANE;
-    let sequential = rows.src == (cols.size * size) as isize && rows.src <= GROUP && !pairs;
-    // Vectors that are parts of lines reach whole lines by way of a stage, of 64 rows for elements of four bytes: as many
-    // streams, with the destination's, as some processors have first-level translations. Panels have half as many, and took
-    // 0.6 to 0.95 of the time there (two cores of Zen 3, and the baseline on them).
-    let many_streams = isa.level() < Level::Avx512 && size == 4 && row_bytes >= PANEL;
+    // Groups without gaps, too few for tiles: the source is one stream whatever the panels are.
+    let sequential = rows.src == (cols.size * size) as isize && cols.size * size < LANE;
     if !stream::reaches(total, STREAM_TRANSPOSE) {
         Mode::Cached
     } else if sequential && row_bytes >= LONG {
         Mode::Panels
-    } else if !many_streams
-        && row_bytes >= LINE
+    } else if row_bytes >= LINE
         && dst.addr().is_multiple_of(LINE)
         && at_lines(cols.dst)
         && batches.iter().all(|a| at_lines(a.dst))
@@ -499,7 +491,7 @@ mod tests {
             let gapped = rows as isize + 3;
             let (down, across) = (axis(rows, 0, size as isize), axis(cols, 0, gapped * size as isize));
             let dst = std::ptr::null_mut::<u8>().wrapping_add(1);
-            let way = mode(Isa::available()[0], &[], down, across, size, dst, rows * cols * size);
+            let way = mode(&[], down, across, size, dst, rows * cols * size);
             assert_eq!(way, Mode::Cached);
             let (par, wide) = (Threads(3), cols as isize);
             check(&par, &[cols, rows], &[gapped, 1], &[1, wide], size, 1);

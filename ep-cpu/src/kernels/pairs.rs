@@ -13,6 +13,7 @@
 
 use super::lanes::{LANE, Vector, prefetch, prefetch_l2};
 use super::lines::LINE;
+use super::stage::{PAGE, below};
 use super::tile::weave;
 use super::transpose::{Matrix, Transpose, left_avx512, rest_avx512};
 use crate::isa::{Isa, Level};
@@ -20,17 +21,11 @@ use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// The longest band that first-level cache holds beside the one below.
-const NEAR: usize = 16 << 10;
-
-/// Bytes between rows of the source up to which this pays for small elements: of two lines of rows they have too many
-/// streams.
-const PAGE: usize = 4096;
-
 /// The function for matrices like `m`, of elements of `size` bytes, whose destination rows start at lines.
 pub(super) fn lookup(isa: Isa, size: usize, m: Matrix) -> Option<Transpose> {
-    let few = size < 4 && m.src_stride.unsigned_abs() >= PAGE;
-    if isa.level() < Level::Avx512 || m.cols * size < LANE || few {
+    // Of two lines of rows, small elements have too many streams if they lie far apart.
+    let streams = size < 4 && m.src_stride.unsigned_abs() >= PAGE;
+    if isa.level() < Level::Avx512 || m.cols * size < LANE || streams {
         return None;
     }
     Some(match size {
@@ -146,11 +141,7 @@ unsafe fn band<const SIZE: usize, const N: usize, const LINES: usize, const PHAS
     src: *const u8,
     to: To,
 ) {
-    let rows = LINES * LINE / SIZE;
-    let bytes = rows * m.cols * SIZE;
-    let dense = m.src_stride == (m.cols * SIZE) as isize;
-    let far = bytes > NEAR;
-    let mut next = src.wrapping_add(if far { 2 * bytes } else { bytes });
+    let mut below = below(m, SIZE, LINES * LINE * m.cols, src);
     let mut done = 0;
     while done < m.cols {
         // Columns of half a line are read in one piece, but those of small elements would take all registers.
@@ -158,15 +149,15 @@ unsafe fn band<const SIZE: usize, const N: usize, const LINES: usize, const PHAS
         // The last may begin with some of those before, which are not written again.
         let col = done.min(m.cols - cols);
         let skip = done - col;
-        if dense {
+        if let Some((next, far)) = &mut below {
             // As many lines as are read here.
             for _ in 0..LINES * cols {
-                if far {
-                    prefetch_l2(next)
+                if *far {
+                    prefetch_l2(*next)
                 } else {
-                    prefetch(next)
+                    prefetch(*next)
                 }
-                next = next.wrapping_add(LINE);
+                *next = next.wrapping_add(LINE);
             }
         }
         // SAFETY: `cols` columns from `col` on, in these rows.
@@ -397,6 +388,11 @@ mod tests {
     use super::*;
     use crate::kernels::testing::{check_transpose, check_transpose_between_pages};
 
+    /// Whether the kernels can be run.
+    fn has_avx512() -> bool {
+        Isa::available().into_iter().any(|isa| isa.level() >= Level::Avx512)
+    }
+
     /// Rows and columns around all that is done at once: lines and pairs of them, quarters and halves of lines.
     fn sides<const SIZE: usize, const N: usize>() -> ([usize; 7], [usize; 8]) {
         let line = LINE / SIZE;
@@ -406,6 +402,9 @@ mod tests {
 
     #[test]
     fn whole_lines() {
+        if !has_avx512() {
+            return;
+        }
         fn of_size<const SIZE: usize, const N: usize>() {
             let (rows, cols) = sides::<SIZE, N>();
             for (rows, cols) in rows.into_iter().flat_map(|r| cols.map(|c| (r, c))) {
@@ -426,6 +425,9 @@ mod tests {
 
     #[test]
     fn every_phase() {
+        if !has_avx512() {
+            return;
+        }
         fn of_size<const SIZE: usize, const N: usize>() {
             let (rows, cols) = sides::<SIZE, N>();
             let unit = unit(SIZE);
@@ -456,6 +458,9 @@ mod tests {
 
     #[test]
     fn nothing_is_touched_around_the_operands() {
+        if !has_avx512() {
+            return;
+        }
         fn of_size<const SIZE: usize, const N: usize>() {
             let (_, cols) = sides::<SIZE, N>();
             let line = LINE / SIZE;

@@ -266,6 +266,11 @@ mod tests {
     use super::*;
     use crate::kernels::testing::{check_transpose, check_transpose_between_pages};
 
+    /// Whether the kernels can be run.
+    fn has_avx512() -> bool {
+        Isa::available().into_iter().any(|isa| isa.level() >= Level::Avx512)
+    }
+
     fn of_size<const SIZE: usize, const N: usize>() {
         let (line, band) = (LINE / SIZE, BAND / SIZE);
         for rows in [1, line, band - 1, band, band + 1, 2 * band + line, 3 * band + 5] {
@@ -280,6 +285,9 @@ mod tests {
 
     #[test]
     fn near_matrices_in_every_order() {
+        if !has_avx512() {
+            return;
+        }
         fn of_size<const SIZE: usize, const N: usize>() {
             let line = LINE / SIZE;
             // Of the first rows, lines share sets; the others are of one line, of pairs, and of a line that is left.
@@ -299,6 +307,9 @@ mod tests {
 
     #[test]
     fn every_rest() {
+        if !has_avx512() {
+            return;
+        }
         of_size::<2, 8>();
         of_size::<4, 4>();
         of_size::<8, 2>();
@@ -306,6 +317,9 @@ mod tests {
 
     #[test]
     fn nothing_is_touched_around_the_operands() {
+        if !has_avx512() {
+            return;
+        }
         fn of_size<const SIZE: usize, const N: usize>() {
             let band = BAND / SIZE;
             for (rows, cols) in [(3 * band, 260), (2 * band + band / 2, 301), (4 * band, 77), (band, N)] {

@@ -1,13 +1,8 @@
 //! What the tests of several kernels share.
 
-#[cfg(target_arch = "x86_64")]
 use super::lines::LINE;
-#[cfg(target_arch = "x86_64")]
 use super::stream;
-#[cfg(target_arch = "x86_64")]
 use super::transpose::{Matrix, Transpose};
-#[cfg(target_arch = "x86_64")]
-use crate::isa::{Isa, Level};
 use ep_core::parallel::{Parallel, Task};
 use ep_core::{DType, Result};
 use half::{bf16, f16};
@@ -230,9 +225,9 @@ pub(crate) fn bytes_of(words: &[u64], len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Transposes a matrix by a kernel of AVX-512, from rows `gaps[0]` bytes apart to rows `gaps[1]` bytes apart that begin
-/// `shift` bytes behind a line, in both directions of the source, and compares all of the destination, gaps included.
-#[cfg(target_arch = "x86_64")]
+/// Transposes a matrix, from rows with gaps of `gaps[0]` bytes to rows with gaps of `gaps[1]` bytes that begin `shift` bytes
+/// behind a line, in both directions of the source, and compares all of the destination, gaps included. The CPU has what the
+/// kernel needs.
 pub(super) fn check_transpose(
     kernel: Transpose,
     size: usize,
@@ -240,9 +235,6 @@ pub(super) fn check_transpose(
     gaps: [usize; 2],
     shift: usize,
 ) {
-    if !has_avx512() {
-        return;
-    }
     let (src_stride, dst_stride) = (cols * size + gaps[0], rows * size + gaps[1]);
     for backwards in [false, true] {
         let from = Rng::new().bytes(rows * src_stride);
@@ -260,7 +252,7 @@ pub(super) fn check_transpose(
             src_stride: if backwards { -(src_stride as isize) } else { src_stride as isize },
             dst_stride: dst_stride as isize,
         };
-        // SAFETY: both sides have all elements, and the CPU has AVX-512.
+        // SAFETY: both sides have all elements, and the CPU has what the kernel needs.
         unsafe { kernel(m, from.as_ptr().add(row(0)), got.ptr().add(start)) };
         stream::fence();
         let written = got.written();
@@ -274,11 +266,7 @@ pub(super) fn check_transpose(
 }
 
 /// The same for dense matrices that end at or start behind an inaccessible page.
-#[cfg(target_arch = "x86_64")]
 pub(super) fn check_transpose_between_pages(kernel: Transpose, size: usize, [rows, cols]: [usize; 2]) {
-    if !has_avx512() {
-        return;
-    }
     let bytes = rows * cols * size;
     let (src_stride, dst_stride) = ((cols * size) as isize, (rows * size) as isize);
     let from = Rng::new().bytes(bytes);
@@ -286,7 +274,7 @@ pub(super) fn check_transpose_between_pages(kernel: Transpose, size: usize, [row
     for at_end in [false, true] {
         let pages = [0; 2].map(|_| between_pages(bytes, at_end));
         let [src, dst] = pages.each_ref().map(|p| p.ptr());
-        // SAFETY: both sides have all elements, and the CPU has AVX-512.
+        // SAFETY: both sides have all elements, and the CPU has what the kernel needs.
         let written = unsafe {
             src.copy_from_nonoverlapping(from.as_ptr(), bytes);
             dst.write_bytes(0xa5, bytes);
@@ -296,10 +284,4 @@ pub(super) fn check_transpose_between_pages(kernel: Transpose, size: usize, [row
         };
         assert!(written == want, "{rows}x{cols} of {size} bytes, at the end: {at_end}");
     }
-}
-
-/// Whether kernels of AVX-512 can be run.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn has_avx512() -> bool {
-    Isa::available().into_iter().any(|isa| isa.level() >= Level::Avx512)
 }

@@ -4,10 +4,11 @@
 //! the result is written depends on its size and on where its rows lie:
 //!
 //! - [`Mode::Cached`]: straight to the destination, with ordinary stores.
-//! - [`Mode::Lines`]: the same past the cache, a whole line at a time. Needs rows that start at lines.
+//! - [`Mode::Lines`]: past the cache, by whole lines, two of a row at a time: by way of a [`stage`], or at AVX-512 from registers
+//!   by [`pairs`](super::pairs) and [`squares`](super::squares). Needs rows that start at lines.
 //! - [`Mode::Panels`]: through a buffer in which a few lines of many destination rows are collected; what is
 //!   written past the cache are the whole lines in it, and the rest waits there for its other part. Serves
-//!   rows that start anywhere.
+//!   rows that start anywhere, where [`pairs`](super::pairs) do not.
 //! - [`Mode::Block`]: the same for rows that are short but follow each other without gaps, as one long row.
 //!
 //! The source is walked along several rows at once, as sequential streams. Transposing square cache blocks
@@ -16,6 +17,7 @@
 use super::groups;
 use super::lanes::{LANE, Vector, prefetch};
 use super::lines::{LINE, flush_by};
+use super::stage;
 use super::tile::{band, line_band, tile};
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -59,21 +61,6 @@ const PANEL_ROW: usize = 2048;
 
 #[repr(C, align(64))]
 struct Scratch([MaybeUninit<u8>; SCRATCH]);
-
-/// Lines of each destination row that [`Mode::Lines`] makes at once, from 64 rows of the source or, of larger elements,
-/// fewer: more are too many streams.
-pub(super) const fn lines_at_once(size: usize) -> usize {
-    if size < 4 { size } else { 4 }
-}
-
-/// Bytes of the buffer in which they are collected: of a line of columns.
-const STAGE: usize = LINE * LINE;
-
-#[repr(C, align(64))]
-struct Stage([MaybeUninit<u8>; STAGE]);
-
-/// Bytes that repeat in the sets of first-level caches.
-const PAGE: usize = 4096;
 
 /// Transposes a matrix of elements of a fixed size, `(matrix, src, dst)`, in one of the modes.
 ///
@@ -183,7 +170,7 @@ unsafe fn transpose<V: Vector, W: Vector, const SIZE: usize, const N: usize, con
     unsafe {
         match MODE {
             CACHED => cached::<V, W, SIZE, N>(m, src, dst),
-            LINES => lines::<V, W, SIZE, N>(m, src, dst),
+            LINES => stage::transpose::<V, W, SIZE, N>(m, src, dst),
             PANELS => panels::<V, W, SIZE, N>(m, src, dst),
             _ => block::<V, W, SIZE, N>(m, src, dst),
         }
@@ -196,7 +183,7 @@ unsafe fn transpose<V: Vector, W: Vector, const SIZE: usize, const N: usize, con
 /// # Safety
 /// As for [`Transpose`].
 #[inline(always)]
-unsafe fn rest<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
+pub(super) unsafe fn rest<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
     m: Matrix,
     mut row: usize,
     src: *const u8,
@@ -267,7 +254,7 @@ pub(super) unsafe fn left_avx512<const SIZE: usize, const N: usize>(
 /// # Safety
 /// As for [`Transpose`].
 #[inline(always)]
-unsafe fn cached<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
+pub(super) unsafe fn cached<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
     m: Matrix,
     src: *const u8,
     dst: *mut u8,
@@ -405,125 +392,6 @@ unsafe fn deinterleave<V: Vector, const SIZE: usize, const N: usize>(
     }
     // SAFETY: the rows that are left.
     unsafe { elements::<SIZE>(m, row, m.cols, src, dst) };
-}
-
-/// Some lines of rows, written from registers. Two lines at one go make pairs that memory takes together.
-///
-/// # Safety
-/// As for [`Transpose`] with [`Mode::Lines`]; the rows are so many `lines`, and there are at least `N` columns.
-#[inline(always)]
-unsafe fn direct_bands<V: Vector, const SIZE: usize, const N: usize>(
-    m: Matrix,
-    lines: usize,
-    src: *const u8,
-    dst: *mut u8,
-) {
-    let line = 4 * N;
-    // Of bytes two would be 128 rows, too many streams.
-    let at_once = if SIZE == 1 { 1 } else { 2 };
-    let mut first = 0;
-    while first < lines {
-        let mut col = 0;
-        while col < m.cols {
-            // A line of the source at a time.
-            let end = (col + line).min(m.cols);
-            for band in first..(first + at_once).min(lines) {
-                let at = band * line;
-                // SAFETY: a band inside the matrix.
-                unsafe {
-                    let (from, to) = (src.offset(at as isize * m.src_stride), dst.add(at * SIZE));
-                    line_band::<V, SIZE, N, true>(m, col, end, from, to);
-                }
-            }
-            col = end;
-        }
-        first += at_once;
-    }
-}
-
-/// Some lines of rows, collected in a stage, so that those of a destination row are written one after the other: memory
-/// takes neighbours faster.
-///
-/// # Safety
-/// As for [`direct_bands`]; at most [`lines_at_once`], and `stage` has [`STAGE`] bytes, aligned to a line.
-#[inline(always)]
-unsafe fn staged_bands<V: Vector, const SIZE: usize, const N: usize>(
-    m: Matrix,
-    lines: usize,
-    src: *const u8,
-    dst: *mut u8,
-    stage: *mut u8,
-) {
-    let (line, stride) = (4 * N, lines * LINE);
-    let mut next = 0;
-    while next < m.cols {
-        // A line of the source at a time; the last columns may be some of those before again.
-        let cols = (m.cols - next).clamp(N, line);
-        let col = next.min(m.cols - cols);
-        let part = Matrix { rows: line, cols, src_stride: m.src_stride, dst_stride: stride as isize };
-        // SAFETY: bands inside the matrix, and `lines` lines in the stage for each of at most `line` columns.
-        unsafe {
-            for band in 0..lines {
-                let from = src.offset((band * line) as isize * m.src_stride).add(col * SIZE);
-                line_band::<V, SIZE, N, false>(part, 0, cols, from, stage.add(band * LINE));
-            }
-            for c in 0..cols {
-                let to = dst.offset((col + c) as isize * m.dst_stride);
-                for at in (0..stride).step_by(V::LANES * LANE) {
-                    V::load(stage.add(c * stride + at)).stream(to.add(at));
-                }
-            }
-        }
-        next = col + cols;
-    }
-}
-
-/// # Safety
-/// As for [`Transpose`] with [`Mode::Lines`].
-#[inline(always)]
-unsafe fn lines<V: Vector, W: Vector, const SIZE: usize, const N: usize>(
-    m: Matrix,
-    src: *const u8,
-    dst: *mut u8,
-) {
-    let mut stage = Stage([MaybeUninit::uninit(); STAGE]);
-    let stage = stage.0.as_mut_ptr().cast::<u8>();
-    // Rows whole pages apart share the sets of the first-level cache, and a stage only makes that worse. Of rows that are
-    // nearer, some lines are in that cache as a whole, and more are not. But vectors that are parts of lines must follow
-    // each other, else lines leave the core in parts, at several times the cost.
-    let stride = m.src_stride.unsigned_abs();
-    let whole = V::LANES * LANE == LINE;
-    let staged = !whole || stride > PAGE && !stride.is_multiple_of(PAGE);
-    let (line, most) = (4 * N, lines_at_once(SIZE));
-    let mut row = 0;
-    if m.cols >= N {
-        while row + line <= m.rows {
-            let lines = most.min((m.rows - row) / line);
-            let bands = Matrix { rows: lines * line, ..m };
-            // SAFETY: the bands lie inside the matrix; their rows start at lines of the destination, as `row * SIZE` is
-            // a multiple of one.
-            unsafe {
-                let (from, to) = (src.offset(row as isize * m.src_stride), dst.add(row * SIZE));
-                if staged && (lines > 1 || !whole) {
-                    staged_bands::<V, SIZE, N>(bands, lines, from, to, stage);
-                } else {
-                    direct_bands::<V, SIZE, N>(bands, lines, from, to);
-                }
-            }
-            row += lines * line;
-        }
-    }
-    let left = Matrix { rows: m.rows - row, ..m };
-    if left.rows > 0 {
-        // SAFETY: the rows that are left.
-        unsafe {
-            if row > 0 && m.rows >= N && m.cols >= N {
-                rest::<V, W, SIZE, N>(m, row, src, dst);
-            } else {
-                cached::<V, W, SIZE, N>(left, src.offset(row as isize * m.src_stride), dst.add(row * SIZE));
-            }
-        }
-    }
 }
 
 /// # Safety
