@@ -60,19 +60,6 @@ pub(super) fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for the line at `at`, which may be any address, as far as second-level cache.
-#[inline(always)]
-pub(super) fn prefetch_l2(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is part of x86-64, and a prefetch never faults.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
 /// One lane in portable code.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy)]

@@ -277,7 +277,9 @@ unsafe fn transpose_all(
             let run = if merges { (col_pieces.count - piece).min(left) } else { 1 };
             // Whole bands below each other are one matrix, in whichever order the kernel takes it.
             let bands = match mode {
-                Mode::Cached if run == col_pieces.count => (left / run).min(row_pieces.count - band),
+                Mode::Cached | Mode::Lines if run == col_pieces.count => {
+                    (left / run).min(row_pieces.count - band)
+                }
                 _ => 1,
             };
             let (r, c) = (row_pieces.span(band, band + bands), col_pieces.span(piece, piece + run));
@@ -319,24 +321,19 @@ fn kernel(
     at: usize,
     threads: usize,
 ) -> (transpose::Transpose, [usize; 2]) {
-    let steps @ [row_step, col_step] = steps(mode, size, [m.rows, m.cols], threads);
+    let steps = steps(mode, size, [m.rows, m.cols], threads);
     #[cfg(target_arch = "x86_64")]
     match mode {
         Mode::Lines => {
             if let Some(squares) = squares::lookup(isa, size, m) {
-                return (squares, [2 * LINE / size, col_step]);
+                return (squares, [2 * LINE / size, steps[1]]);
             } else if let Some(pairs) = pairs::lookup(isa, size, m) {
                 return (pairs, steps);
             }
         }
         Mode::Panels => {
             if let Some(pairs) = pairs::lookup_phased(isa, size, m, at) {
-                // Parts of columns for all threads, each of which begins and ends in lines that it shares.
-                let cols = pairs::MOST_COLS / 2;
-                let parts = (4 * threads / (batch * (m.cols / cols).max(1)).max(1)).max(1);
-                let rows = (m.rows / parts).clamp(LONG / 2 / size, row_step).next_multiple_of(LINE / size);
-                // The last piece may be almost two.
-                return (pairs, [rows, cols]);
+                return (pairs, steps_of_phased(size, m, batch, threads));
             }
         }
         Mode::Cached | Mode::Block => {}
@@ -345,6 +342,22 @@ fn kernel(
         Mode::Cached => (cached(isa, size, m.rows, m.cols), steps),
         _ => (transpose::lookup(isa, size, mode), steps),
     }
+}
+
+/// The same where rows of the destination start anywhere: parts of them for all threads, each of which begins and ends in lines
+/// that it shares, and fewer columns only where those are too few. The last piece may be almost two.
+#[cfg(target_arch = "x86_64")]
+fn steps_of_phased(size: usize, m: Matrix, batch: usize, threads: usize) -> [usize; 2] {
+    const FEW_COLS: usize = 128;
+    let line = LINE / size;
+    let mut cols = pairs::MOST_COLS / 2;
+    let parts = 4 * threads / (batch * (m.cols / cols).max(1)).max(1);
+    let rows = (m.rows / parts.max(1)).clamp(LONG / 2 / size, 4 * LONG / size).next_multiple_of(line);
+    let pieces = |cols: usize| batch * Pieces::new(m.rows, rows).count * Pieces::new(m.cols, cols).count;
+    while pieces(cols) < threads + threads / 2 && cols > FEW_COLS {
+        cols /= 2;
+    }
+    [rows, cols]
 }
 
 /// Rows and columns of the source in a piece of work.
@@ -499,6 +512,55 @@ mod tests {
             let whole = [gapped * wide, rows as isize * wide];
             check(&par, &[3, cols, rows], &[whole[0], gapped, 1], &[whole[1], 1, wide], size, 1);
         }
+    }
+
+    /// What is written at AVX-512 where rows start anywhere is cut so that all threads have some.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn pieces_for_all_threads() {
+        let m =
+            |rows, cols| Matrix { rows, cols, src_stride: 4 * cols as isize, dst_stride: 4 * rows as isize };
+        assert_eq!(steps_of_phased(4, m(5001, 300), 1, 1), [1264, 512]);
+        assert_eq!(steps_of_phased(4, m(5001, 300), 1, 2), [640, 512]);
+        assert_eq!(steps_of_phased(4, m(5001, 300), 64, 2), [2048, 512]);
+        assert_eq!(steps_of_phased(4, m(5001, 3000), 1, 2), [2048, 512]);
+        // Rows do not suffice, nor do columns.
+        assert_eq!(steps_of_phased(4, m(520, 1023), 1, 2), [256, 256]);
+        assert_eq!(steps_of_phased(4, m(520, 1023), 1, 64), [256, 128]);
+        assert_eq!(steps_of_phased(2, m(4001, 1023), 1, 8), [512, 256]);
+    }
+
+    #[test]
+    fn each_mode_where_it_pays() {
+        let axis = |size, src, dst| Axis { size, src, dst };
+        let at = |line: usize| std::ptr::without_provenance_mut::<u8>(4096 + line);
+        let of = |batches: &[Axis], rows: usize, cols: usize, gap: isize, dst| {
+            let (down, across) = (axis(rows, 4 * cols as isize, 4), axis(cols, 4, 4 * rows as isize + gap));
+            mode(batches, down, across, 4, dst, 4 * rows * cols)
+        };
+        // Whole lines, which an address, a stride or one of other axes may prevent.
+        assert_eq!(of(&[], 1024, 512, 0, at(0)), Mode::Lines);
+        assert_eq!(of(&[axis(2, 0, 1 << 22)], 1024, 512, 0, at(0)), Mode::Lines);
+        assert_eq!(of(&[], 1024, 512, 0, at(4)), Mode::Panels);
+        assert_eq!(of(&[], 1024, 512, 4, at(0)), Mode::Panels);
+        assert_eq!(of(&[axis(2, 0, 4)], 1024, 512, 0, at(0)), Mode::Panels);
+        // Groups that are less than a tile.
+        assert_eq!(of(&[], 1 << 20, 4, 0, at(0)), Mode::Lines);
+        assert_eq!(of(&[], 1 << 20, 3, 0, at(0)), Mode::Panels);
+        // Short rows, without gaps and with some.
+        assert_eq!(of(&[], 49, 1 << 16, 0, at(0)), Mode::Block);
+        assert_eq!(of(&[], 49, 1 << 16, 4, at(0)), Mode::Cached);
+        assert_eq!(of(&[], 16, 16, 0, at(0)), Mode::Cached);
+    }
+
+    #[test]
+    fn elements_of_runs_that_are_not_aligned() {
+        // A run of four bytes is an element, and rows of the destination, or matrices, begin at any byte.
+        check(&Threads(2), &[64, 128, 4], &[513, 4, 1], &[4, 256, 1], 1, 0);
+        let apart = [64 * 512 + 1, 512, 4, 1];
+        check(&Threads(2), &[3, 64, 128, 4], &apart, &[64 * 128 * 4, 4, 256, 1], 1, 0);
+        // Matrices whose rows are lines, but which do not begin at lines.
+        check(&Threads(2), &[4, 64, 24], &[64 * 96 + 1, 96, 1], &[1536, 1, 64], 4, 0);
     }
 
     #[test]

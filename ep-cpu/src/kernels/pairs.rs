@@ -11,17 +11,19 @@
 //! Rows of the destination may start anywhere. A column's vectors are then shifted by what its first line lacks, across
 //! what is kept of the band above.
 
-use super::lanes::{LANE, Vector, prefetch, prefetch_l2};
+use super::lanes::{LANE, Vector};
 use super::lines::LINE;
+use super::raw::{prefetch, prefetch_l2};
 use super::stage::{PAGE, below};
 use super::tile::weave;
-use super::transpose::{Matrix, Transpose, left_avx512, rest_avx512};
+use super::transpose::{Matrix, Transpose, rest_avx512};
 use crate::isa::{Isa, Level};
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// The function for matrices like `m`, of elements of `size` bytes, whose destination rows start at lines.
+/// The function for matrices like `m`, of elements of `size` bytes, whose destination rows start at lines, or for parts of
+/// them of a line of rows and [`LANE`] bytes of columns at least.
 pub(super) fn lookup(isa: Isa, size: usize, m: Matrix) -> Option<Transpose> {
     // Of two lines of rows, small elements have too many streams if they lie far apart.
     let streams = size < 4 && m.src_stride.unsigned_abs() >= PAGE;
@@ -38,8 +40,8 @@ pub(super) fn lookup(isa: Isa, size: usize, m: Matrix) -> Option<Transpose> {
 }
 
 /// # Safety
-/// As for [`Transpose`] with [`Mode::Lines`](super::transpose::Mode::Lines); the CPU has AVX-512, and there are at least `N`
-/// columns.
+/// As for [`Transpose`] with [`Mode::Lines`](super::transpose::Mode::Lines); the CPU has AVX-512, and there are at least a
+/// line of rows and `N` columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn transpose<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst: *mut u8) {
     // SAFETY: the caller's promise; rows from a multiple of a line on start at lines.
@@ -55,14 +57,15 @@ const LEAST_ROW: usize = 6 * LINE;
 #[repr(C, align(64))]
 struct Kept([MaybeUninit<u8>; MOST_COLS * LINE]);
 
-/// The function for parts, of at most [`MOST_COLS`] columns, of matrices like `m` whose destination rows start anywhere, at
-/// addresses whose bits are all in `at`.
+/// The function for parts of matrices like `m` whose destination rows start anywhere, at addresses whose bits are all in `at`.
+/// Parts have a line of rows, and columns from [`LANE`] bytes of them to [`MOST_COLS`].
 pub(super) fn lookup_phased(isa: Isa, size: usize, m: Matrix, at: usize) -> Option<Transpose> {
     let short = m.cols * size < LANE || m.rows * size < LEAST_ROW;
     if isa.level() < Level::Avx512 || short || !at.is_multiple_of(unit(size)) {
         return None;
     }
     match size {
+        // Even where rows lie far apart, as the other way collects them in panels.
         2 => Some(phased::<2, 8>),
         4 => Some(phased::<4, 4>),
         8 => Some(phased::<8, 2>),
@@ -73,10 +76,11 @@ pub(super) fn lookup_phased(isa: Isa, size: usize, m: Matrix, at: usize) -> Opti
 }
 
 /// # Safety
-/// As for [`Transpose`]; the CPU has AVX-512, there are at least `N` columns and at most [`MOST_COLS`], and destination rows
-/// start at multiples of [`unit`].
+/// As for [`Transpose`]; the CPU has AVX-512, there are at least a line of rows, at least `N` columns and at most
+/// [`MOST_COLS`], and destination rows start at multiples of [`unit`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn phased<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst: *mut u8) {
+    debug_assert!(m.cols <= MOST_COLS);
     let mut kept = Kept([MaybeUninit::uninit(); MOST_COLS * LINE]);
     // SAFETY: the caller's promise; there is a line for each column.
     unsafe { bands::<SIZE, N, true>(m, src, dst, kept.0.as_mut_ptr().cast()) };
@@ -96,8 +100,9 @@ unsafe fn bands<const SIZE: usize, const N: usize, const PHASED: bool>(
 ) {
     let line = LINE / SIZE;
     let whole = m.rows / line * line;
+    debug_assert!(whole > 0 && m.cols >= N);
     let mut row = 0;
-    // SAFETY: each band lies inside the matrix; what is left is less than a line of rows.
+    // SAFETY: each band lies inside the matrix; what is left is less than a line of rows, behind one at least, which has `N`.
     unsafe {
         while row < whole {
             let rows = (whole - row).min(2 * line);
@@ -111,9 +116,7 @@ unsafe fn bands<const SIZE: usize, const N: usize, const PHASED: bool>(
             }
             row += rows;
         }
-        if row == 0 {
-            left_avx512::<SIZE, N>(m, false, src, dst);
-        } else if row < m.rows {
+        if row < m.rows {
             rest_avx512::<SIZE, N>(m, row, src, dst);
         }
     }
@@ -146,7 +149,7 @@ unsafe fn band<const SIZE: usize, const N: usize, const LINES: usize, const PHAS
     while done < m.cols {
         // Columns of half a line are read in one piece, but those of small elements would take all registers.
         let cols = if SIZE >= 4 && m.cols - done > N && m.cols >= 2 * N { 2 * N } else { N };
-        // The last may begin with some of those before, which are not written again.
+        // The last may begin with some of those before, less than a quarter, which are not written again.
         let col = done.min(m.cols - cols);
         let skip = done - col;
         if let Some((next, far)) = &mut below {
@@ -163,7 +166,8 @@ unsafe fn band<const SIZE: usize, const N: usize, const LINES: usize, const PHAS
         // SAFETY: `cols` columns from `col` on, in these rows.
         unsafe {
             let from = src.add(col * SIZE);
-            let below = from.offset((LINE / SIZE) as isize * m.src_stride);
+            // Only used where there are rows below.
+            let below = from.wrapping_offset((LINE / SIZE) as isize * m.src_stride);
             if cols == N {
                 let mut lines = [quarter::<SIZE, N>(from, m.src_stride); LINES];
                 if LINES == 2 {
@@ -177,7 +181,7 @@ unsafe fn band<const SIZE: usize, const N: usize, const LINES: usize, const PHAS
                     [first[1], second[1]] = half::<SIZE, N>(below, m.src_stride);
                 }
                 put_lines::<SIZE, N, LINES, PHASED>(first, col, skip, to);
-                put_lines::<SIZE, N, LINES, PHASED>(second, col + N, skip.saturating_sub(N), to);
+                put_lines::<SIZE, N, LINES, PHASED>(second, col + N, 0, to);
             }
         }
         done = col + cols;
@@ -223,7 +227,8 @@ unsafe fn put_lines<const SIZE: usize, const N: usize, const LINES: usize, const
 /// Writes the whole lines that lie in what is kept and in `lines`, and keeps what is over.
 ///
 /// # Safety
-/// `dst` is writable for `lines` and, unless this is the first band, from its line's start; `kept` is a line.
+/// `dst` is a multiple of [`unit`], and writable for `lines` and, unless this is the first band, from its line's start; `kept` is
+/// a line, which the band above has written unless this is the first. The CPU has AVX-512.
 #[inline(always)]
 unsafe fn put_phased<const SIZE: usize, const LINES: usize>(
     lines: [__m512i; LINES],
@@ -248,11 +253,11 @@ unsafe fn put_phased<const SIZE: usize, const LINES: usize>(
             line += 1;
         }
         let over = lines[LINES - 1];
-        if last {
+        if !last {
+            over.store(kept);
+        } else if phase > 0 {
             let over = shifted::<SIZE>(over, over, phase);
             put_some::<SIZE>(over, start.wrapping_add(LINES * LINE), !(u64::MAX << (phase / unit(SIZE))));
-        } else {
-            over.store(kept);
         }
     }
 }
@@ -312,7 +317,7 @@ unsafe fn put_some<const SIZE: usize>(v: __m512i, at: *mut u8, mask: u64) {
 /// A line of rows by a quarter of a line of columns: the columns.
 ///
 /// # Safety
-/// [`LANE`] bytes of each row are readable at `src`.
+/// [`LANE`] bytes of each row are readable at `src`, and the CPU has AVX-512.
 #[inline(always)]
 unsafe fn quarter<const SIZE: usize, const N: usize>(src: *const u8, stride: isize) -> [__m512i; N] {
     let down = N as isize * stride;
@@ -331,7 +336,7 @@ unsafe fn quarter<const SIZE: usize, const N: usize>(src: *const u8, stride: isi
 /// A line of rows by half a line of columns: the first columns, and the others.
 ///
 /// # Safety
-/// Twice a [`LANE`] of bytes of each row are readable at `src`.
+/// Twice a [`LANE`] of bytes of each row are readable at `src`, and the CPU has AVX-512.
 #[inline(always)]
 unsafe fn half<const SIZE: usize, const N: usize>(src: *const u8, stride: isize) -> [[__m512i; N]; 2] {
     // SAFETY: the caller's promise.
@@ -354,10 +359,13 @@ unsafe fn half<const SIZE: usize, const N: usize>(src: *const u8, stride: isize)
 }
 
 /// The columns of tiles, whose rows are given: [`weave`] into registers.
+///
+/// # Safety
+/// The CPU has AVX-512.
 #[inline(always)]
-fn woven<const SIZE: usize, const N: usize>(rows: [__m512i; N]) -> [__m512i; N] {
+unsafe fn woven<const SIZE: usize, const N: usize>(rows: [__m512i; N]) -> [__m512i; N] {
     let mut columns = rows;
-    // SAFETY: `N` vectors, one behind the other.
+    // SAFETY: the caller's promise; `N` vectors, one behind the other.
     unsafe { weave::<__m512i, SIZE, N, false>(rows, columns.as_mut_ptr().cast(), LINE as isize) };
     columns
 }
@@ -365,7 +373,7 @@ fn woven<const SIZE: usize, const N: usize>(rows: [__m512i; N]) -> [__m512i; N] 
 /// Two lanes of each of `N` rows, and beside them of those `2 * N` rows below.
 ///
 /// # Safety
-/// `2 * LANE` bytes of each row are readable at `src`.
+/// Twice a [`LANE`] of bytes of each row are readable at `src`, and the CPU has AVX-512.
 #[inline(always)]
 unsafe fn lanes<const N: usize>(src: *const u8, stride: isize) -> [__m512i; N] {
     // SAFETY: the caller's promise.
@@ -394,9 +402,10 @@ mod tests {
     }
 
     /// Rows and columns around all that is done at once: lines and pairs of them, quarters and halves of lines.
-    fn sides<const SIZE: usize, const N: usize>() -> ([usize; 7], [usize; 8]) {
+    fn sides<const SIZE: usize, const N: usize>() -> ([usize; 8], [usize; 8]) {
         let line = LINE / SIZE;
-        let rows = [line, line + 1, 2 * line - 1, 2 * line, 3 * line + N, 4 * line, 5 * line - 1];
+        let rows =
+            [line, line + 1, 2 * line - 1, 2 * line, 3 * line + N, 4 * line, 6 * line + 1, 7 * line - 1];
         (rows, [N, N + 1, 2 * N, 2 * N + 1, 3 * N, 4 * N - 1, 5 * N + 1, 8 * N + N / 2])
     }
 
@@ -447,7 +456,6 @@ mod tests {
             for phase in 0..LINE / unit {
                 check_transpose(phased::<SIZE, N>, SIZE, [2 * LINE / SIZE, N], [0, 0], phase * unit);
             }
-            check_transpose(phased::<SIZE, N>, SIZE, [LINE / SIZE - 1, N], [0, 0], unit);
             check_transpose(phased::<SIZE, N>, SIZE, [3 * LINE / SIZE, MOST_COLS], [0, 0], unit);
         }
         of_size::<2, 8>();

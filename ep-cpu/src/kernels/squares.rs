@@ -10,6 +10,7 @@
 
 use super::lanes::{LANE, Vector};
 use super::lines::LINE;
+use super::stage::PAGE;
 use super::tile::{line_band, weave};
 use super::transpose::{Matrix, Transpose, left_avx512, rest_avx512};
 use crate::isa::{Isa, Level};
@@ -31,10 +32,6 @@ const LEAST_COLS: usize = 256;
 /// Bytes of a destination row from which this pays.
 const LEAST_ROW: usize = 4 * BAND;
 
-/// Bytes between rows of the source from which this pays: nearer ones share lines of the first-level cache's sets less
-/// than they gain by being read in one piece.
-const PAGE: usize = 4096;
-
 /// Columns of a stage, of elements of two bytes.
 const STAGE_COLS: usize = WIDE * LINE / 2 + LANE / 2;
 
@@ -44,6 +41,7 @@ struct Stages([[MaybeUninit<u8>; STAGE_COLS * BAND]; 2]);
 /// The function for a matrix of elements of `size` bytes whose destination rows start at lines, where this pays.
 pub(super) fn lookup(isa: Isa, size: usize, m: Matrix) -> Option<Transpose> {
     let stride = m.src_stride.unsigned_abs();
+    // Nearer rows share lines of the first-level cache's sets less than they gain by being read in one piece.
     let large = m.rows * size >= LEAST_ROW && m.cols >= LEAST_COLS && stride >= PAGE;
     if isa.level() < Level::Avx512 || !large {
         return None;
@@ -74,7 +72,7 @@ unsafe fn transpose<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8
         }
         if left.rows > 0 {
             let from = src.offset((bands * rows) as isize * m.src_stride);
-            left_avx512::<SIZE, N>(left, true, from, dst.add(bands * BAND));
+            left_avx512::<SIZE, N>(left, from, dst.add(bands * BAND));
         }
     }
 }

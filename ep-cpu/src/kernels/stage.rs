@@ -8,8 +8,9 @@
 //! Where rows follow each other without gaps, the band below is asked for while one is written: tiles read it in an order
 //! that hardware does not see through.
 
-use super::lanes::{LANE, Vector, prefetch, prefetch_l2};
+use super::lanes::{LANE, Vector};
 use super::lines::LINE;
+use super::raw::{prefetch, prefetch_l2};
 use super::tile::line_band;
 use super::transpose::{Matrix, cached, rest};
 use std::mem::MaybeUninit;
@@ -21,7 +22,7 @@ const LINES: usize = 2;
 const SLOT: usize = LINES * LINE;
 
 /// The longest band that first-level cache holds beside the one below.
-pub(super) const NEAR: usize = 16 << 10;
+const NEAR: usize = 16 << 10;
 
 /// Bytes between rows of the source that lie far apart.
 pub(super) const PAGE: usize = 4096;

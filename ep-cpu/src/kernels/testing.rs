@@ -270,18 +270,27 @@ pub(super) fn check_transpose_between_pages(kernel: Transpose, size: usize, [row
     let bytes = rows * cols * size;
     let (src_stride, dst_stride) = ((cols * size) as isize, (rows * size) as isize);
     let from = Rng::new().bytes(bytes);
-    let want = primitives::reference::permute(&[rows, cols], &[1, 0], size, &from);
-    for at_end in [false, true] {
+    let upwards = from.chunks(cols * size).rev().flatten().copied().collect::<Vec<_>>();
+    for (at_end, backwards) in [(false, false), (false, true), (true, false), (true, true)] {
+        let read = if backwards { &upwards } else { &from };
+        let want = primitives::reference::permute(&[rows, cols], &[1, 0], size, read);
         let pages = [0; 2].map(|_| between_pages(bytes, at_end));
         let [src, dst] = pages.each_ref().map(|p| p.ptr());
+        let (first, src_stride) = match backwards {
+            true => (src.wrapping_add((rows - 1) * cols * size), -src_stride),
+            false => (src, src_stride),
+        };
         // SAFETY: both sides have all elements, and the CPU has what the kernel needs.
         let written = unsafe {
             src.copy_from_nonoverlapping(from.as_ptr(), bytes);
             dst.write_bytes(0xa5, bytes);
-            kernel(Matrix { rows, cols, src_stride, dst_stride }, src, dst);
+            kernel(Matrix { rows, cols, src_stride, dst_stride }, first, dst);
             stream::fence();
             std::slice::from_raw_parts(dst, bytes)
         };
-        assert!(written == want, "{rows}x{cols} of {size} bytes, at the end: {at_end}");
+        assert!(
+            written == want,
+            "{rows}x{cols} of {size} bytes, at the end: {at_end}, backwards: {backwards}"
+        );
     }
 }

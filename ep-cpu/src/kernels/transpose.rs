@@ -50,7 +50,7 @@ const SCRATCH: usize = 64 << 10;
 /// The longest row that [`Mode::Block`] takes.
 pub(super) const BLOCK_ROW: usize = 512;
 
-/// The most columns that [`Mode::Panels`] takes: at least a line of each and one before it must fit its buffer.
+/// The most columns that panels take: at least a line of each and one before it must fit their buffer.
 pub(super) const PANEL_COLS: usize = SCRATCH / (2 * LINE);
 
 /// Bytes of the buffer that panels use if they can.
@@ -231,24 +231,13 @@ pub(super) unsafe fn rest_avx512<const SIZE: usize, const N: usize>(
 /// What [`squares`](super::squares) leaves, at AVX-512: by whole lines where there may be some.
 ///
 /// # Safety
-/// As for [`Transpose`], with [`Mode::Lines`] if `whole_lines`.
+/// As for [`Transpose`], with [`Mode::Lines`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn left_avx512<const SIZE: usize, const N: usize>(
-    m: Matrix,
-    whole_lines: bool,
-    src: *const u8,
-    dst: *mut u8,
-) {
+pub(super) unsafe fn left_avx512<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst: *mut u8) {
     // SAFETY: the caller's promise.
-    unsafe {
-        if whole_lines {
-            x86::avx512::<SIZE, N, LINES>(m, src, dst);
-        } else {
-            x86::avx512::<SIZE, N, CACHED>(m, src, dst);
-        }
-    }
+    unsafe { x86::avx512::<SIZE, N, LINES>(m, src, dst) }
 }
 
 /// # Safety
