@@ -25,6 +25,8 @@ mod gather_rows;
 mod gemm;
 mod gemm_bf16;
 #[cfg(target_arch = "x86_64")]
+mod gemm_bf16_pack;
+#[cfg(target_arch = "x86_64")]
 mod gemm_bf16_piece;
 mod gemm_block;
 mod gemm_int;
@@ -83,6 +85,7 @@ pub mod tensor_fill;
 mod testing;
 mod tile;
 mod transpose;
+mod transpose_plan;
 pub mod unary;
 pub mod where_;
 mod window;

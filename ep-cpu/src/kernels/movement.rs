@@ -7,30 +7,19 @@
 //! source, the two span a matrix to transpose, once for each index of the others. Everything else goes element
 //! by element ([`strided`](super::strided)).
 
-use super::lanes::LANE;
-use super::lines::LINE;
 use super::memcpy::{MemcpyArgs, memcpy};
 use super::raw::{GRAIN_BYTES, Shared, for_ranges};
 use super::runs;
 use super::stream;
 use super::strided;
-use super::transpose::{self, BLOCK_ROW, Matrix, Mode};
-#[cfg(target_arch = "x86_64")]
-use super::{pairs, squares};
+use super::transpose::{Matrix, Mode};
+use super::transpose_plan::{Pieces, Plan, STREAM_TRANSPOSE, cached};
 use crate::isa::Isa;
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use primitives::permute::MAX_DIMS;
 use primitives::tensor_iterator::TensorIterator;
 use std::ops::Range;
-
-/// Bytes written from which a transpose goes past the cache. Far below what is so for a plain copy: the rows of a
-/// matrix lie far apart, and those a power of two apart share few cache sets. (Less in tests, so that small tensors
-/// go every way.)
-const STREAM_TRANSPOSE: usize = if cfg!(test) { 16 << 10 } else { 2 << 20 };
-
-/// Bytes of a row of the destination that is long.
-const LONG: usize = 32 * LINE;
 
 /// The operands of a [`TensorIterator`] here.
 pub(super) const DST: usize = 0;
@@ -134,18 +123,6 @@ pub(super) unsafe fn transpose(
     unsafe { transpose_all(isa, par, &axes, 1, size, src, dst) }
 }
 
-/// The kernel for a matrix that the cache holds, or for parts of it of a line of rows and columns at least.
-#[inline(always)]
-fn cached(isa: Isa, size: usize, rows: usize, cols: usize) -> transpose::Transpose {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(squares) = squares::lookup_near(isa, size, rows, cols) {
-        return squares;
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (rows, cols);
-    transpose::lookup(isa, size, Mode::Cached)
-}
-
 /// The axis that is contiguous in the source, if the innermost one is contiguous in the destination only.
 fn transposed(axes: &[Axis], size: usize) -> Option<usize> {
     let step = size as isize;
@@ -192,26 +169,6 @@ impl<'a> Odometer<'a> {
     }
 }
 
-/// A length cut into pieces of `step`, of which the last takes what is left over: it is never shorter, so that a
-/// tile always fits one.
-#[derive(Clone, Copy)]
-pub(super) struct Pieces {
-    len: usize,
-    step: usize,
-    pub(super) count: usize,
-}
-
-impl Pieces {
-    pub(super) fn new(len: usize, step: usize) -> Self {
-        Self { len, step, count: (len / step).max(1) }
-    }
-
-    /// The pieces `first..end` as one.
-    pub(super) fn span(&self, first: usize, end: usize) -> Range<usize> {
-        first * self.step..if end == self.count { self.len } else { end * self.step }
-    }
-}
-
 /// Transposes the matrices that the innermost axis and `axes[cols]` span.
 ///
 /// # Safety
@@ -247,11 +204,10 @@ unsafe fn transpose_all(
     let batches = &*batches;
     let batch: usize = batches.iter().map(|a| a.size).product();
 
-    let row_bytes = rows.size * size;
-    let mode = mode(batches, rows, across, size, dst, batch * across.size * row_bytes);
     let whole = Matrix { rows: rows.size, cols: across.size, src_stride: rows.src, dst_stride: across.dst };
     let at = batches.iter().fold(dst.addr() | across.dst as usize, |bits, axis| bits | axis.dst as usize);
-    let (kernel, [row_step, col_step]) = kernel(isa, mode, size, whole, batch, at, par.threads());
+    let Plan { mode, kernel, steps: [row_step, col_step] } =
+        Plan::new(isa, size, whole, batch, at, par.threads());
     // Neighbouring pieces of one band are done in one go, where that lengthens the streams.
     let merges = mode != Mode::Panels;
     let (row_pieces, col_pieces) = (Pieces::new(rows.size, row_step), Pieces::new(across.size, col_step));
@@ -306,104 +262,10 @@ unsafe fn transpose_all(
     })
 }
 
-/// The kernel for matrices like `m`, of which there are `batch`, and the rows and columns of the source in a piece of work.
-/// `at` has the bits of all addresses that columns of the destination start at.
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(unused_variables, reason = "what only kernels of x86-64 ask for")
-)]
-fn kernel(
-    isa: Isa,
-    mode: Mode,
-    size: usize,
-    m: Matrix,
-    batch: usize,
-    at: usize,
-    threads: usize,
-) -> (transpose::Transpose, [usize; 2]) {
-    let steps = steps(mode, size, [m.rows, m.cols], threads);
-    #[cfg(target_arch = "x86_64")]
-    match mode {
-        Mode::Lines => {
-            if let Some(squares) = squares::lookup(isa, size, m) {
-                return (squares, [2 * LINE / size, steps[1]]);
-            } else if let Some(pairs) = pairs::lookup(isa, size, m) {
-                return (pairs, steps);
-            }
-        }
-        Mode::Panels => {
-            if let Some(pairs) = pairs::lookup_phased(isa, size, m, at) {
-                return (pairs, steps_of_phased(size, m, batch, threads));
-            }
-        }
-        Mode::Cached | Mode::Block => {}
-    }
-    match mode {
-        Mode::Cached => (cached(isa, size, m.rows, m.cols), steps),
-        _ => (transpose::lookup(isa, size, mode), steps),
-    }
-}
-
-/// The same where rows of the destination start anywhere: parts of them for all threads, each of which begins and ends in lines
-/// that it shares, and fewer columns only where those are too few. The last piece may be almost two.
-#[cfg(target_arch = "x86_64")]
-fn steps_of_phased(size: usize, m: Matrix, batch: usize, threads: usize) -> [usize; 2] {
-    const FEW_COLS: usize = 128;
-    let line = LINE / size;
-    let mut cols = pairs::MOST_COLS / 2;
-    let parts = 4 * threads / (batch * (m.cols / cols).max(1)).max(1);
-    let rows = (m.rows / parts.max(1)).clamp(LONG / 2 / size, 4 * LONG / size).next_multiple_of(line);
-    let pieces = |cols: usize| batch * Pieces::new(m.rows, rows).count * Pieces::new(m.cols, cols).count;
-    while pieces(cols) < threads + threads / 2 && cols > FEW_COLS {
-        cols /= 2;
-    }
-    [rows, cols]
-}
-
-/// Rows and columns of the source in a piece of work.
-fn steps(mode: Mode, size: usize, [rows, cols]: [usize; 2], threads: usize) -> [usize; 2] {
-    let line = LINE / size;
-    match mode {
-        // Whole rows of the destination for each thread, if there are some for all: of parts of rows two threads would write the
-        // first and the last line, and hand both to and fro.
-        Mode::Cached if cols >= 2 * line * threads.max(2) => [rows, line],
-        Mode::Cached => [2 * line, 2048],
-        Mode::Lines => [4 * line, 2048],
-        Mode::Panels => [8192 / size, (512 / size).min(transpose::PANEL_COLS / 2)],
-        Mode::Block => [rows, ((64 << 10) / (rows * size)).next_multiple_of(LINE)],
-    }
-}
-
-/// How to write matrices of these two axes.
-fn mode(batches: &[Axis], rows: Axis, cols: Axis, size: usize, dst: *mut u8, total: usize) -> Mode {
-    /// Rows too short for a panel cost more in parts of lines than whole lines save.
-    const PANEL: usize = 4 * LINE;
-    let at_lines = |stride: isize| (stride as usize).is_multiple_of(LINE);
-    let row_bytes = rows.size * size;
-    // Groups without gaps, too few for tiles: the source is one stream whatever the panels are.
-    let sequential = rows.src == (cols.size * size) as isize && cols.size * size < LANE;
-    if !stream::reaches(total, STREAM_TRANSPOSE) {
-        Mode::Cached
-    } else if sequential && row_bytes >= LONG {
-        Mode::Panels
-    } else if row_bytes >= LINE
-        && dst.addr().is_multiple_of(LINE)
-        && at_lines(cols.dst)
-        && batches.iter().all(|a| at_lines(a.dst))
-    {
-        Mode::Lines
-    } else if row_bytes >= PANEL {
-        Mode::Panels
-    } else if cols.dst == row_bytes as isize && row_bytes <= BLOCK_ROW && row_bytes * cols.size >= PANEL {
-        Mode::Block
-    } else {
-        Mode::Cached
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::lines::LINE;
     use crate::kernels::testing::{Guarded, Rng, Threads};
     use ep_core::parallel::Serial;
     use proptest::prelude::*;
@@ -492,65 +354,19 @@ mod tests {
 
     /// Of what stays in the cache, threads have whole rows of the destination where there are enough of them.
     #[test]
-    fn threads_share_out_rows_of_the_destination() {
-        assert_eq!(steps(Mode::Cached, 1, [1001, 777], 2), [1001, LINE]);
-        assert_eq!(steps(Mode::Cached, 4, [100_000, 64], 1), [100_000, LINE / 4]);
-        assert_eq!(steps(Mode::Cached, 4, [100_000, 63], 2), [LINE / 2, 2048]);
-        assert_eq!(steps(Mode::Cached, 4, [100_000, 64], 8), [LINE / 2, 2048]);
+    fn threads_share_out_short_rows_with_gaps() {
         // Rows with gaps between them, of less than four lines and not at lines, go no other way. There are enough for threads.
         for (size, row_bytes) in [(1, 60), (2, 60), (4, 60), (4, 160), (8, 160), (16, 160)] {
             let (rows, cols) = (row_bytes / size, 24_000 / size);
-            let axis = |size, src, dst| Axis { size, src, dst };
             let gapped = rows as isize + 3;
-            let (down, across) = (axis(rows, 0, size as isize), axis(cols, 0, gapped * size as isize));
-            let dst = std::ptr::null_mut::<u8>().wrapping_add(1);
-            let way = mode(&[], down, across, size, dst, rows * cols * size);
-            assert_eq!(way, Mode::Cached);
+            let m = Matrix { rows, cols, src_stride: 0, dst_stride: gapped * size as isize };
+            assert_eq!(Plan::new(Isa::available()[0], size, m, 1, 1, 3).mode, Mode::Cached);
             let (par, wide) = (Threads(3), cols as isize);
             check(&par, &[cols, rows], &[gapped, 1], &[1, wide], size, 1);
             check(&par, &[cols, rows], &[gapped, 1], &[-1, wide], size, 1);
             let whole = [gapped * wide, rows as isize * wide];
             check(&par, &[3, cols, rows], &[whole[0], gapped, 1], &[whole[1], 1, wide], size, 1);
         }
-    }
-
-    /// What is written at AVX-512 where rows start anywhere is cut so that all threads have some.
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn pieces_for_all_threads() {
-        let m =
-            |rows, cols| Matrix { rows, cols, src_stride: 4 * cols as isize, dst_stride: 4 * rows as isize };
-        assert_eq!(steps_of_phased(4, m(5001, 300), 1, 1), [1264, 512]);
-        assert_eq!(steps_of_phased(4, m(5001, 300), 1, 2), [640, 512]);
-        assert_eq!(steps_of_phased(4, m(5001, 300), 64, 2), [2048, 512]);
-        assert_eq!(steps_of_phased(4, m(5001, 3000), 1, 2), [2048, 512]);
-        // Rows do not suffice, nor do columns.
-        assert_eq!(steps_of_phased(4, m(520, 1023), 1, 2), [256, 256]);
-        assert_eq!(steps_of_phased(4, m(520, 1023), 1, 64), [256, 128]);
-        assert_eq!(steps_of_phased(2, m(4001, 1023), 1, 8), [512, 256]);
-    }
-
-    #[test]
-    fn each_mode_where_it_pays() {
-        let axis = |size, src, dst| Axis { size, src, dst };
-        let at = |line: usize| std::ptr::without_provenance_mut::<u8>(4096 + line);
-        let of = |batches: &[Axis], rows: usize, cols: usize, gap: isize, dst| {
-            let (down, across) = (axis(rows, 4 * cols as isize, 4), axis(cols, 4, 4 * rows as isize + gap));
-            mode(batches, down, across, 4, dst, 4 * rows * cols)
-        };
-        // Whole lines, which an address, a stride or one of other axes may prevent.
-        assert_eq!(of(&[], 1024, 512, 0, at(0)), Mode::Lines);
-        assert_eq!(of(&[axis(2, 0, 1 << 22)], 1024, 512, 0, at(0)), Mode::Lines);
-        assert_eq!(of(&[], 1024, 512, 0, at(4)), Mode::Panels);
-        assert_eq!(of(&[], 1024, 512, 4, at(0)), Mode::Panels);
-        assert_eq!(of(&[axis(2, 0, 4)], 1024, 512, 0, at(0)), Mode::Panels);
-        // Groups that are less than a tile.
-        assert_eq!(of(&[], 1 << 20, 4, 0, at(0)), Mode::Lines);
-        assert_eq!(of(&[], 1 << 20, 3, 0, at(0)), Mode::Panels);
-        // Short rows, without gaps and with some.
-        assert_eq!(of(&[], 49, 1 << 16, 0, at(0)), Mode::Block);
-        assert_eq!(of(&[], 49, 1 << 16, 4, at(0)), Mode::Cached);
-        assert_eq!(of(&[], 16, 16, 0, at(0)), Mode::Cached);
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use super::lanes::prefetch;
 use super::lines::{LINE, flush};
-use super::movement::{Axis, DST, Odometer, Pieces, SRC};
+use super::movement::{Axis, DST, Odometer, SRC};
 use super::raw::{Shared, for_ranges};
 use super::stream::{self, STREAM_BYTES};
+use super::transpose_plan::Pieces;
 use crate::isa::{Body, Isa};
 use ep_core::Result;
 use ep_core::parallel::Parallel;
