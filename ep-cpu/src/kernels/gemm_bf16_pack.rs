@@ -167,7 +167,7 @@ pub(super) unsafe fn pack_b(slab: &Slab<'_, bf16>, out: *mut u16) {
 /// What rows that are read where they are stored have past their last whole step: steps filled up with zeros.
 ///
 /// # Safety
-/// `depth` elements of each row are readable.
+/// `depth` elements of each row are readable, and there are at most [`ROWS`] rows.
 #[inline(always)]
 pub(super) unsafe fn pack_rest(
     at: *const u16,

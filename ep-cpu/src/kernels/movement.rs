@@ -222,7 +222,7 @@ unsafe fn transpose_all(
             // Small matrices, of which there may be many.
             for _ in units {
                 let from = src.get().cast_const().wrapping_offset(at.src);
-                // SAFETY: a whole matrix, at one index of the other axes.
+                // SAFETY: a whole matrix, as the plan's kernel takes it, at one index of the other axes.
                 unsafe { kernel(whole, from, dst.get().wrapping_offset(at.dst)) };
                 at.advance();
             }
@@ -242,7 +242,7 @@ unsafe fn transpose_all(
             let matrix =
                 Matrix { rows: r.len(), cols: c.len(), src_stride: rows.src, dst_stride: across.dst };
             // SAFETY: the offsets and sizes stay inside the two axes at one index of the others, and no other
-            // unit writes there; `mode` has seen to what it asks for.
+            // unit writes there; the plan's kernel takes such pieces, and unless they are panels neighbours as one.
             unsafe {
                 let from = at.src + r.start as isize * rows.src + (c.start * size) as isize;
                 let to = at.dst + (r.start * size) as isize + c.start as isize * across.dst;
@@ -352,7 +352,6 @@ mod tests {
         }
     }
 
-    /// Of what stays in the cache, threads have whole rows of the destination where there are enough of them.
     #[test]
     fn threads_share_out_short_rows_with_gaps() {
         // Rows with gaps between them, of less than four lines and not at lines, go no other way. There are enough for threads.
@@ -369,13 +368,24 @@ mod tests {
         }
     }
 
+    /// Neighbouring pieces that are done in one go, of which the last is longer than the others.
+    #[test]
+    fn pieces_below_each_other() {
+        for size in [1, 2, 4, 8, 16] {
+            // Rows of the source far apart and without gaps.
+            check(&Serial, &[300, 149], &[192, 1], &[1, 1100], size, 0);
+            check(&Serial, &[300, 149], &[192, 1], &[1, 300], size, 0);
+            check(&Threads(2), &[2, 40, 1061], &[43_520, 1088, 1], &[42_440, 1, 40], size, 0);
+        }
+    }
+
     #[test]
     fn elements_of_runs_that_are_not_aligned() {
         // A run of four bytes is an element, and rows of the destination, or matrices, begin at any byte.
         check(&Threads(2), &[64, 128, 4], &[513, 4, 1], &[4, 256, 1], 1, 0);
         let apart = [64 * 512 + 1, 512, 4, 1];
         check(&Threads(2), &[3, 64, 128, 4], &apart, &[64 * 128 * 4, 4, 256, 1], 1, 0);
-        // Matrices whose rows are lines, but which do not begin at lines.
+        // Matrices whose rows are lines apart, but which do not begin at lines.
         check(&Threads(2), &[4, 64, 24], &[64 * 96 + 1, 96, 1], &[1536, 1, 64], 4, 0);
     }
 

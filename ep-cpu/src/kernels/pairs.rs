@@ -23,11 +23,12 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 /// The function for matrices like `m`, of elements of `size` bytes, whose destination rows start at lines, or for parts of
-/// them of a line of rows and [`LANE`] bytes of columns at least.
+/// them; both have a line of rows and [`LANE`] bytes of columns at least.
 pub(super) fn lookup(isa: Isa, size: usize, m: Matrix) -> Option<Transpose> {
     // Of two lines of rows, small elements have too many streams if they lie far apart.
     let streams = size < 4 && m.src_stride.unsigned_abs() >= PAGE;
-    if isa.level() < Level::Avx512 || m.cols * size < LANE || streams {
+    let short = m.cols * size < LANE || m.rows * size < LINE;
+    if isa.level() < Level::Avx512 || short || streams {
         return None;
     }
     Some(match size {
@@ -57,8 +58,8 @@ const LEAST_ROW: usize = 6 * LINE;
 #[repr(C, align(64))]
 struct Kept([MaybeUninit<u8>; MOST_COLS * LINE]);
 
-/// The function for parts of matrices like `m` whose destination rows start anywhere, at addresses whose bits are all in `at`.
-/// Parts have a line of rows, and columns from [`LANE`] bytes of them to [`MOST_COLS`].
+/// The function for parts of matrices like `m` whose destination rows start at multiples of every power of two that `at` is a
+/// multiple of. Parts have a line of rows, and columns from [`LANE`] bytes of them to [`MOST_COLS`].
 pub(super) fn lookup_phased(isa: Isa, size: usize, m: Matrix, at: usize) -> Option<Transpose> {
     let short = m.cols * size < LANE || m.rows * size < LEAST_ROW;
     if isa.level() < Level::Avx512 || short || !at.is_multiple_of(unit(size)) {

@@ -41,14 +41,15 @@ impl Pieces {
 /// How matrices like each other are transposed.
 pub(super) struct Plan {
     pub(super) mode: Mode,
+    /// For whole matrices, or for [`Pieces`] of `steps`; unless the mode is [`Mode::Panels`] for neighbouring ones as one, too.
     pub(super) kernel: Transpose,
     /// Rows and columns of the source in a piece of work, for [`Pieces`].
     pub(super) steps: [usize; 2],
 }
 
 impl Plan {
-    /// For `batch` matrices like `m`, of elements of `size` bytes, all columns of whose destinations start at addresses that
-    /// have no bits but those of `at`.
+    /// For `batch` matrices like `m`, of elements of `size` bytes. All columns of their destinations start at multiples of every
+    /// power of two that `at` is a multiple of.
     pub(super) fn new(isa: Isa, size: usize, m: Matrix, batch: usize, at: usize, threads: usize) -> Plan {
         let mode = mode(size, m, batch, at);
         let steps = steps(mode, size, [m.rows, m.cols], threads);
@@ -88,14 +89,14 @@ pub(super) fn cached(isa: Isa, size: usize, rows: usize, cols: usize) -> Transpo
     transpose::lookup(isa, size, Mode::Cached)
 }
 
-/// The same as [`steps`] where rows of the destination start anywhere: parts of them for all threads, each of which begins and ends in lines
-/// that it shares, and fewer columns only where those are too few. The last piece may be almost two.
+/// The same as [`steps`] for [`pairs::lookup_phased`]: parts of the destination's rows for all threads, each of which begins and
+/// ends in lines that it shares, and fewer columns only where those are too few. The last piece may be almost two.
 #[cfg(target_arch = "x86_64")]
 fn steps_of_phased(size: usize, m: Matrix, batch: usize, threads: usize) -> [usize; 2] {
     const FEW_COLS: usize = 128;
     let line = LINE / size;
     let mut cols = pairs::MOST_COLS / 2;
-    let parts = 4 * threads / (batch * (m.cols / cols).max(1)).max(1);
+    let parts = 4 * threads / (batch * (m.cols / cols).max(1));
     let rows = (m.rows / parts.max(1)).clamp(LONG / 2 / size, 4 * LONG / size).next_multiple_of(line);
     let pieces = |cols: usize| batch * Pieces::new(m.rows, rows).count * Pieces::new(m.cols, cols).count;
     while pieces(cols) < threads + threads / 2 && cols > FEW_COLS {
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
     use crate::isa::Level;
 
-    /// What is written at AVX-512 where rows start anywhere is cut so that all threads have some.
+    /// What is written at AVX-512 where rows start anywhere is cut for all threads, as far as there is enough of it.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn pieces_for_all_threads() {
@@ -172,7 +173,7 @@ mod tests {
             let m = dense(rows, cols, gap);
             mode(4, m, batch, at | m.dst_stride as usize)
         };
-        // Whole lines, which an address, a stride or one of other axes may prevent.
+        // Whole lines, which an address or a stride may prevent.
         assert_eq!(of(1, 1024, 512, 0, 4096), Mode::Lines);
         assert_eq!(of(2, 1024, 512, 0, 1 << 22), Mode::Lines);
         assert_eq!(of(1, 1024, 512, 0, 4096 + 4), Mode::Panels);
@@ -188,6 +189,7 @@ mod tests {
         assert_eq!(of(1 << 14, 16, 16, 0, 4096), Mode::Lines);
     }
 
+    /// Of what stays in the cache, threads have whole rows of the destination where there are enough of them.
     #[test]
     fn threads_share_out_rows_of_the_destination() {
         assert_eq!(steps(Mode::Cached, 1, [1001, 777], 2), [1001, LINE]);
