@@ -47,19 +47,6 @@ pub(super) trait Vector: Copy {
     unsafe fn zip<const SIZE: usize>(self, other: Self) -> (Self, Self);
 }
 
-/// Asks for the line at `at`, which may be any address.
-#[inline(always)]
-pub(super) fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is part of x86-64, and a prefetch never faults.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
 /// One lane in portable code.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy)]

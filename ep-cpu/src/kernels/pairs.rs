@@ -395,12 +395,7 @@ unsafe fn lanes<const N: usize>(src: *const u8, stride: isize) -> [__m512i; N] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{check_transpose, check_transpose_between_pages};
-
-    /// Whether the kernels can be run.
-    fn has_avx512() -> bool {
-        Isa::available().into_iter().any(|isa| isa.level() >= Level::Avx512)
-    }
+    use crate::kernels::testing::{check_transpose, check_transpose_between_pages, has_avx512};
 
     /// Rows and columns around all that is done at once: lines and pairs of them, quarters and halves of lines.
     fn sides<const SIZE: usize, const N: usize>() -> ([usize; 8], [usize; 8]) {
@@ -423,7 +418,7 @@ mod tests {
                     check_transpose(transpose::<SIZE, N>, SIZE, [rows, cols], [gap, to_lines], 0);
                 }
             }
-            // What is asked for lies two bands ahead.
+            // The band below is asked for as far as second-level cache only.
             check_transpose(transpose::<SIZE, N>, SIZE, [4 * LINE / SIZE, 200], [0, 0], 0);
         }
         of_size::<1, 16>();

@@ -1,9 +1,9 @@
 //! Copying runs: pieces that are contiguous on both sides, one for each index of some axes.
 
-use super::lanes::{Vector, prefetch};
+use super::lanes::Vector;
 use super::lines::{LINE, copy_run, flush_by, own_run, stream_run};
 use super::movement::{Axis, Odometer};
-use super::raw::{Shared, for_ranges};
+use super::raw::{Shared, for_ranges, prefetch};
 use super::stream::{self, OWN_AHEAD};
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]

@@ -262,12 +262,7 @@ unsafe fn lanes(at: *const u8, stride: isize) -> [__m512i; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::testing::{check_transpose, check_transpose_between_pages};
-
-    /// Whether the kernels can be run.
-    fn has_avx512() -> bool {
-        Isa::available().into_iter().any(|isa| isa.level() >= Level::Avx512)
-    }
+    use crate::kernels::testing::{check_transpose, check_transpose_between_pages, has_avx512};
 
     fn of_size<const SIZE: usize, const N: usize>() {
         let (line, band) = (LINE / SIZE, BAND / SIZE);

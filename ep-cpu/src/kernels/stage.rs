@@ -1,4 +1,4 @@
-//! Transposing large matrices by way of a stage, to destination rows that are whole lines: what
+//! Transposing large matrices by way of a stage, to destination rows that start at lines: what
 //! [`transpose`](super::transpose) does with vectors that are parts of lines, and for small elements.
 //!
 //! A line of columns and two lines of rows are transposed into the stage. From there each column's two lines are written

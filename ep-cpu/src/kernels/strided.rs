@@ -1,9 +1,8 @@
 //! Moving elements one by one between strided layouts, in two-dimensional pieces.
 
-use super::lanes::prefetch;
 use super::lines::{LINE, flush};
 use super::movement::{Axis, DST, Odometer, SRC};
-use super::raw::{Shared, for_ranges};
+use super::raw::{Shared, for_ranges, prefetch};
 use super::stream::{self, STREAM_BYTES};
 use super::transpose_plan::Pieces;
 use crate::isa::{Body, Isa};

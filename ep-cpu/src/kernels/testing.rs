@@ -294,3 +294,10 @@ pub(super) fn check_transpose_between_pages(kernel: Transpose, size: usize, [row
         );
     }
 }
+
+/// Whether kernels of AVX-512 can be run.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn has_avx512() -> bool {
+    use crate::isa::{Isa, Level};
+    Isa::available().into_iter().any(|isa| isa.level() >= Level::Avx512)
+}

@@ -15,8 +15,9 @@
 //! loses to power-of-two strides, where the lines of a block fall into few cache sets.
 
 use super::groups;
-use super::lanes::{LANE, Vector, prefetch};
+use super::lanes::{LANE, Vector};
 use super::lines::{LINE, flush_by};
+use super::raw::prefetch;
 use super::stage;
 use super::tile::{band, line_band, tile};
 use crate::isa::Isa;
