@@ -1,4 +1,5 @@
-//! Arithmetic on `Complex<f64>`, in which both complex dtypes compute.
+//! Arithmetic on `Complex<f64>`, in which both complex dtypes compute, but for sums and products of complex64, which
+//! `binary/complex.rs` has.
 //!
 //! Infinities are those of annex G of the C standard: a number with an infinite part is infinite, whatever the other
 //! part, and products and quotients with it are infinite or zero where that makes sense.

@@ -178,7 +178,7 @@ impl Storage for bf16 {
     }
 }
 
-/// A complex number as stored: real part, imaginary part. Computes as `Complex<f64>`.
+/// A complex number as stored: real part, imaginary part. Computes as `Complex<f64>`, but for sums and products of complex64.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(C)]
 pub(crate) struct Complex<T> {

@@ -34,7 +34,8 @@ pub(crate) struct Run {
 }
 
 /// Whether loops of arithmetic over elements `S` and `D` are compiled a second time, with stores past the cache. Only for
-/// the dtype that most of it is in: other loops store through a stage. (Formulas, which are one loop for all, store either way.)
+/// the dtype that most of it is in: other loops store through a stage. (Formulas, which are one loop for all, and products of
+/// complex64 store either way.)
 pub(crate) const fn streams<S: Storage, D: Storage>() -> bool {
     matches!((S::DTYPE, D::DTYPE), (DType::F32, DType::F32))
 }

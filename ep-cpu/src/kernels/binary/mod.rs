@@ -10,6 +10,7 @@
 //! power gradients take `x`, then `dy`, and the scalar as attribute 0.
 
 mod backward;
+mod complex;
 mod ops;
 mod table;
 #[cfg(test)]

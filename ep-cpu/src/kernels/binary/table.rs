@@ -1,7 +1,7 @@
 //! Which binary op runs on which dtypes.
 
 use super::ops::*;
-use super::{BinaryKernel, BinaryRow, Op, backward};
+use super::{BinaryKernel, BinaryRow, Op, backward, complex};
 use crate::kernels::elem::{Bool, Complex, Storage};
 use crate::kernels::formula::Formula;
 use ep_core::DType;
@@ -53,9 +53,12 @@ fn table() -> Vec<BinaryRow> {
     t.formula::<ScalarBasePowerGrad>("scalar_base_power_grad");
     t.formula::<ScalarExpPowerGrad>("scalar_exp_power_grad");
     t.formula::<Zeta>("zeta");
-    t.complex::<ComplexAdd>("add");
-    t.complex::<ComplexSub>("sub");
-    t.complex::<ComplexMul>("mul");
+    for (name, kernel) in [("add", complex::add()), ("sub", complex::sub()), ("mul", complex::mul())] {
+        t.push(name, DType::COMPLEX64, DType::COMPLEX64, kernel);
+    }
+    t.row::<ComplexAdd, C128, C128>("add");
+    t.row::<ComplexSub, C128, C128>("sub");
+    t.row::<ComplexMul, C128, C128>("mul");
     t.complex::<ComplexDiv>("div");
 
     t.test_of_bits::<Equal>("equal").row::<Equal, C64, Bool>("equal").row::<Equal, C128, Bool>("equal");
