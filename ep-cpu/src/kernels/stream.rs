@@ -49,6 +49,12 @@ pub(crate) fn suits_intel() -> bool {
     asked().map_or_else(|| *IS_INTEL.get_or_init(isa::is_intel), |walk| walk == Walk::Pages)
 }
 
+/// Whether a few cores share a last-level cache of some 32 MiB, as AMD's do. Taken to be so for CPUs of x86 that are not treated as
+/// Intel's; those that are not of x86 have no stores past the cache.
+pub(crate) fn shares_cache() -> bool {
+    cfg!(target_arch = "x86_64") && !suits_intel()
+}
+
 fn asked() -> Option<Walk> {
     ASKED.get().copied().flatten()
 }
@@ -57,8 +63,8 @@ fn asked() -> Option<Walk> {
 pub(crate) const STREAM_BYTES: usize = 32 << 20;
 /// Bytes read and written from which streaming pays, however little of it is written.
 const STREAM_FOOTPRINT: usize = 64 << 20;
-/// The same on other CPUs of x86 than Intel's: less than the 32 MiB of last-level cache that most cores of AMD's share,
-/// as some of it is others' (docs/performance.md has what it brings where it is, and where it is not).
+/// The same on CPUs that [share a cache](shares_cache): less than the 32 MiB that it mostly has, as some of it is others'
+/// (docs/performance.md has what it brings where it is, and where it is not).
 const SHARED_FOOTPRINT: usize = 20 << 20;
 /// The same of rows, which may be read again before they are written: half as much again as that cache.
 const SHARED_ROWS_FOOTPRINT: usize = 48 << 20;
@@ -126,10 +132,9 @@ pub(crate) fn pays_for_rows(output: usize, footprint: usize) -> bool {
     pays_from(SHARED_ROWS_FOOTPRINT, output, footprint)
 }
 
-/// [`pays`] with a threshold for other CPUs than Intel's. Those that are not of x86 have no stores past the cache.
+/// [`pays`] with a threshold for CPUs that [share a cache](shares_cache).
 fn pays_from(shared: usize, output: usize, footprint: usize) -> bool {
-    let is_shared = cfg!(target_arch = "x86_64") && !suits_intel();
-    reaches(output, STREAM_BYTES) || footprint >= if is_shared { shared } else { STREAM_FOOTPRINT }
+    reaches(output, STREAM_BYTES) || footprint >= if shares_cache() { shared } else { STREAM_FOOTPRINT }
 }
 
 /// Bytes from `address` to the next line.

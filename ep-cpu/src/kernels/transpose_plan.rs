@@ -15,6 +15,10 @@ use std::ops::Range;
 /// go every way.)
 pub(super) const STREAM_TRANSPOSE: usize = if cfg!(test) { 16 << 10 } else { 2 << 20 };
 
+/// The same on CPUs that [share a cache](stream::shares_cache) and so find there what they write: for whole lines, and otherwise.
+/// Both sides together are then some 12 and 20 MiB, of 32.
+const STREAM_SHARED: [usize; 2] = if cfg!(test) { [STREAM_TRANSPOSE; 2] } else { [6 << 20, 10 << 20] };
+
 /// Bytes of a row of the destination that is long.
 const LONG: usize = 32 * LINE;
 
@@ -126,11 +130,13 @@ fn mode(size: usize, m: Matrix, batch: usize, at: usize) -> Mode {
     let row_bytes = m.rows * size;
     // Groups without gaps, too few for tiles: the source is one stream whatever the panels are.
     let sequential = m.src_stride == (m.cols * size) as isize && m.cols * size < LANE;
-    if !stream::reaches(batch * m.cols * row_bytes, STREAM_TRANSPOSE) {
+    let lines = row_bytes >= LINE && at.is_multiple_of(LINE);
+    let [by_lines, otherwise] = if stream::shares_cache() { STREAM_SHARED } else { [STREAM_TRANSPOSE; 2] };
+    if !stream::reaches(batch * m.cols * row_bytes, if lines { by_lines } else { otherwise }) {
         Mode::Cached
     } else if sequential && row_bytes >= LONG {
         Mode::Panels
-    } else if row_bytes >= LINE && at.is_multiple_of(LINE) {
+    } else if lines {
         Mode::Lines
     } else if row_bytes >= PANEL {
         Mode::Panels
