@@ -262,8 +262,34 @@ impl Producer for Padded<'_> {
                 None => None,
             };
             while r < rows.dst && left > 0 {
-                let until = row.dst.min(col + left);
                 let from = r.wrapping_sub(rows.dst_start);
+                if let Some(first) = copied
+                    && from < rows.copied
+                    && row.copied > 0
+                    && col == 0
+                    && left >= row.dst
+                {
+                    // Whole rows, whose borders are alike.
+                    let whole = (rows.copied - from).min(left / row.dst);
+                    border += row.dst_start;
+                    for from in from..from + whole {
+                        // SAFETY: `from` is a copied row.
+                        unsafe {
+                            let at = first.add(from * row.src);
+                            if ahead > 0 {
+                                prefetch(at.wrapping_add(ahead), row.copied);
+                            }
+                            sink.fill(pattern, border);
+                            sink.put(at, row.copied);
+                        }
+                        border = row.dst - row.copied;
+                    }
+                    border -= row.dst_start;
+                    left -= whole * row.dst;
+                    r += whole;
+                    continue;
+                }
+                let until = row.dst.min(col + left);
                 match copied {
                     Some(first) if from < rows.copied => {
                         let (start, end) = (row.dst_start.clamp(col, until), row_end.clamp(col, until));
@@ -387,6 +413,7 @@ mod tests {
     fn large_ones_on_several_threads() {
         for dtype in [DType::U8, DType::F16, DType::F32, DType::COMPLEX128] {
             check(&Threads(3), &[13, 56, 61], &[0, 1, 1], &[0, 1, 1], dtype);
+            check(&Threads(3), &[26, 112, 61], &[1, 0, 2], &[0, 1, -3], dtype);
             check(&Threads(3), &[150_001], &[70_000], &[3], dtype);
             check(&Threads(3), &[300, 301], &[40, 29], &[7, 64], dtype);
             check(&Threads(2), &[2, 3], &[300, 200], &[100, 50], dtype);

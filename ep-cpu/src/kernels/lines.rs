@@ -9,8 +9,9 @@ use crate::isa::Level;
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 
-/// Bytes from which stores begin at multiples of a vector.
+/// Bytes from which stores begin at multiples of a vector, and bytes that are then copied in one go.
 const LONG_RUN: usize = 512;
+const STEP: usize = 4 * LINE;
 
 /// Copies `bytes` bytes, at least one, with pairs of stores that may overlap.
 ///
@@ -35,6 +36,13 @@ pub(super) unsafe fn copy_run<V: Vector, W: Vector>(to: *mut u8, from: *const u8
                 // A store that is in two lines takes as long as two.
                 V::load(from).store(to);
                 at = vector - to.addr() % vector;
+                // Several in one go: how fast a loop of one is depends on where it lies.
+                while at + STEP <= bytes {
+                    for part in (at..at + STEP).step_by(vector) {
+                        V::load(from.add(part)).store(to.add(part));
+                    }
+                    at += STEP;
+                }
             }
             while at + vector <= bytes {
                 V::load(from.add(at)).store(to.add(at));

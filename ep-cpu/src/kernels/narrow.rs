@@ -126,12 +126,23 @@ mod x86 {
 
     #[target_feature(enable = "avx2,f16c")]
     pub(super) fn round_f16_avx2(src: &[f32], dst: &mut [MaybeUninit<f16>]) {
-        let whole = src.len() / 8 * 8;
-        for i in (0..whole).step_by(8) {
-            // SAFETY: as in `widen_avx2`.
+        let whole = src.len() / 16 * 16;
+        for i in (0..whole).step_by(16) {
+            // Stored together: the form of the instruction that stores by itself takes twice as long on Zen 3.
+            // SAFETY: sixteen elements from `i` on are there in both, which have one length.
             unsafe {
-                let bits = _mm256_cvtps_ph::<NEAREST>(_mm256_loadu_ps(src.as_ptr().add(i)));
-                _mm_storeu_si128(dst.as_mut_ptr().add(i).cast(), bits);
+                let low = _mm256_cvtps_ph::<NEAREST>(_mm256_loadu_ps(src.as_ptr().add(i)));
+                let high = _mm256_cvtps_ph::<NEAREST>(_mm256_loadu_ps(src.as_ptr().add(i + 8)));
+                _mm256_storeu_si256(dst.as_mut_ptr().add(i).cast(), _mm256_set_m128i(high, low));
+            }
+        }
+        let (src, dst) = (&src[whole..], &mut dst[whole..]);
+        let whole = src.len() / 8 * 8;
+        if whole > 0 {
+            // SAFETY: eight elements are there in both, which have one length.
+            unsafe {
+                let bits = _mm256_cvtps_ph::<NEAREST>(_mm256_loadu_ps(src.as_ptr()));
+                _mm_storeu_si128(dst.as_mut_ptr().cast(), bits);
             }
         }
         round_each(&src[whole..], &mut dst[whole..], |x| f16::from_bits(f32_to_f16(x)));

@@ -57,6 +57,12 @@ pub(super) fn prefetch_l2(at: *const u8, bytes: usize) {
     }
 }
 
+/// Half a line, in a register: arrays of a line's bytes that are read before others are written go by way of the stack.
+#[cfg(target_arch = "x86_64")]
+type Half = std::arch::x86_64::__m256i;
+#[cfg(not(target_arch = "x86_64"))]
+type Half = [u128; 2];
+
 /// Copies `bytes` bytes without a call where they are few.
 ///
 /// # Safety
@@ -90,7 +96,15 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
                     dst.add(at).cast::<[u8; LINE]>().write(src.add(at).cast::<[u8; LINE]>().read());
                     at += LINE;
                 }
-                ends::<LINE>(dst.add(at), src.add(at), bytes - at);
+                let (to, from) = (dst.add(at).cast::<Half>(), src.add(at).cast::<Half>());
+                let last = bytes - at - LINE;
+                let (to_last, from_last) = (to.byte_add(last), from.byte_add(last));
+                let first = (from.read_unaligned(), from.add(1).read_unaligned());
+                let second = (from_last.read_unaligned(), from_last.add(1).read_unaligned());
+                to.write_unaligned(first.0);
+                to.add(1).write_unaligned(first.1);
+                to_last.write_unaligned(second.0);
+                to_last.add(1).write_unaligned(second.1);
             }
             _ => dst.copy_from_nonoverlapping(src, bytes),
         }
