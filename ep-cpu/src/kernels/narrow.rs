@@ -128,7 +128,7 @@ mod x86 {
     pub(super) fn round_f16_avx2(src: &[f32], dst: &mut [MaybeUninit<f16>]) {
         let whole = src.len() / 16 * 16;
         for i in (0..whole).step_by(16) {
-            // Stored together: the form of the instruction that stores by itself takes twice as long on Zen 3.
+            // Stored together, which takes a tenth less on Zen 3.
             // SAFETY: sixteen elements from `i` on are there in both, which have one length.
             unsafe {
                 let low = _mm256_cvtps_ph::<NEAREST>(_mm256_loadu_ps(src.as_ptr().add(i)));
