@@ -112,9 +112,9 @@ const STRIP: usize = 512;
 /// Whether `x`, which comes later, takes the place of `best`.
 #[inline(always)]
 fn beats<V: Number, const MAX: bool>(x: V, best: V) -> bool {
-    let beyond = if MAX { x > best } else { x < best };
-    // Without branches, so that it vectorises.
-    beyond | (x.is_nan() & !best.is_nan())
+    // NaN is neither; without branches, so that it vectorises.
+    let stays = if MAX { x <= best } else { x >= best };
+    !stays & !best.is_nan()
 }
 
 /// Equal, or both NaN.
@@ -241,13 +241,14 @@ impl<S: Storage<Value: Number>, const MAX: bool> Body for Part<S, MAX> {
     }
 }
 
-/// Columns side by side.
+/// Columns side by side: some steps of them, after which [`Self::best`] is the best so far, and [`Self::place`] the step at
+/// which that was found, if it was.
 struct Columns<'a, S: Storage, const MAX: bool> {
     src: *const S,
     steps: usize,
     stride: usize,
     best: &'a mut [S::Value],
-    place: &'a mut [i64],
+    place: &'a mut [u32],
 }
 
 impl<S: Storage<Value: Number>, const MAX: bool> Body for Columns<'_, S, MAX> {
@@ -256,14 +257,78 @@ impl<S: Storage<Value: Number>, const MAX: bool> Body for Columns<'_, S, MAX> {
     #[inline(always)]
     fn run(self) {
         let Columns { src, steps, stride, best, place } = self;
-        for step in 0..steps {
-            for (i, (best, place)) in best.iter_mut().zip(place.iter_mut()).enumerate() {
-                // SAFETY: the maker of `self` promises `steps` rows of `best.len()` elements, `stride` apart.
-                let x = unsafe { src.add(step * stride + i).read() }.load();
-                let better = step == 0 || beats::<_, MAX>(x, *best);
-                *best = if better { x } else { *best };
-                *place = if better { step as i64 } else { *place };
+        let whole = steps - steps % TURNS;
+        // SAFETY: the maker of `self` promises `steps` rows of `best.len()` elements, `stride` apart.
+        unsafe {
+            for step in (0..whole).step_by(TURNS) {
+                take::<S, MAX, TURNS>(src.add(step * stride), stride, step as u32, best, place);
             }
+            for step in whole..steps {
+                take::<S, MAX, 1>(src.add(step * stride), stride, step as u32, best, place);
+            }
+        }
+    }
+}
+
+/// Rows that are looked at while a column's best is in a register.
+const TURNS: usize = 4;
+/// Rows that are looked at with one numbering. Few in tests, which have no time for many.
+const STEPS: usize = if cfg!(test) { 50 } else { 1 << 31 };
+/// For no step.
+const NONE: u32 = u32::MAX;
+
+/// The next `N` rows, from `step` on. Slices as parameters tell the compiler that they do not alias what is read.
+///
+/// # Safety
+/// Each of the rows is readable for `best.len()` elements.
+#[inline(always)]
+unsafe fn take<S: Storage<Value: Number>, const MAX: bool, const N: usize>(
+    row: *const S,
+    stride: usize,
+    step: u32,
+    best: &mut [S::Value],
+    place: &mut [u32],
+) {
+    let place = &mut place[..best.len()];
+    for i in 0..best.len() {
+        let (mut found, mut at) = (best[i], place[i]);
+        for k in 0..N {
+            // SAFETY: the caller's promise.
+            let x = unsafe { row.add(k * stride + i).read() }.load();
+            let better = beats::<_, MAX>(x, found);
+            found = if better { x } else { found };
+            at = if better { step + k as u32 } else { at };
+        }
+        (best[i], place[i]) = (found, at);
+    }
+}
+
+/// The places of the best of some columns.
+///
+/// # Safety
+/// There are `reduced` rows, at least one, of `best.len()` elements that are readable, `stride` apart.
+unsafe fn places<S: Storage<Value: Number>, const MAX: bool>(
+    isa: Isa,
+    src: *const S,
+    reduced: usize,
+    stride: usize,
+    best: &mut [S::Value],
+    places: &mut [usize],
+) {
+    for (i, best) in best.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *best = unsafe { src.add(i).read() }.load();
+    }
+    places.fill(0);
+    let mut at = [NONE; STRIP];
+    let at = &mut at[..best.len()];
+    for from in (1..reduced).step_by(STEPS) {
+        let steps = STEPS.min(reduced - from);
+        // SAFETY: the caller's promise.
+        let src = unsafe { src.add(from * stride) };
+        isa.dispatch(Columns::<S, MAX> { src, steps, stride, best, place: at });
+        for (place, at) in places.iter_mut().zip(at.iter_mut()).filter(|(_, at)| **at != NONE) {
+            *place = from + std::mem::replace(at, NONE) as usize;
         }
     }
 }
@@ -301,17 +366,13 @@ unsafe fn run<S: Storage<Value: Number>, P: Position, const MAX: bool>(
             for unit in range {
                 let (o, column) = (unit / strips, unit % strips * STRIP);
                 let width = STRIP.min(inner - column);
+                let (best, place) = (&mut best[..width], &mut place[..width]);
                 // SAFETY: the strip's part of outer index `o`, and its results, which one task writes.
                 unsafe {
-                    isa.dispatch(Columns::<S, MAX> {
-                        src: src.get().add(o * reduced * inner + column),
-                        steps: reduced,
-                        stride: inner,
-                        best: &mut best[..width],
-                        place: &mut place[..width],
-                    });
-                    for (i, place) in place[..width].iter().enumerate() {
-                        dst.get().add(o * inner + column + i).write(P::of(*place as usize));
+                    let src = src.get().add(o * reduced * inner + column);
+                    places::<S, MAX>(isa, src, reduced, inner, best, place);
+                    for (i, place) in place.iter().enumerate() {
+                        dst.get().add(o * inner + column + i).write(P::of(*place));
                     }
                 }
             }
@@ -436,6 +497,7 @@ mod tests {
             [5, 131, 1],
             [3, 7, 5],
             [2, 33, 600],
+            [1, 2 * STEPS + 9, 21],
             [1, BLOCK + 1, 1],
             [1, 3 * PART / 2, 1],
         ];

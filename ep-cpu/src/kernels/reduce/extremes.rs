@@ -168,11 +168,7 @@ impl Choice for Least {
 
     #[inline(always)]
     fn over<A: Ends>(all: &[A]) -> A {
-        let mut best = A::HIGHEST;
-        for &x in all {
-            best = Number::min(best, x);
-        }
-        best
+        halved(all, A::HIGHEST, Number::min)
     }
 }
 
@@ -191,12 +187,23 @@ impl Choice for Greatest {
 
     #[inline(always)]
     fn over<A: Ends>(all: &[A]) -> A {
-        let mut best = A::LOWEST;
-        for &x in all {
-            best = Number::max(best, x);
-        }
-        best
+        halved(all, A::LOWEST, Number::max)
     }
+}
+
+/// What `of` makes of all, as a tree: each step waits for few of those before.
+#[inline(always)]
+fn halved<A: Copy>(all: &[A], none: A, of: impl Fn(A, A) -> A) -> A {
+    let mut values = [none; MAX_LANES];
+    values[..all.len()].copy_from_slice(all);
+    let mut n = MAX_LANES;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            values[i] = of(values[i], values[n + i]);
+        }
+    }
+    values[0]
 }
 
 struct Extremes<'a, S, A, C>(&'a Chunks<S, A>, PhantomData<C>);
@@ -232,12 +239,13 @@ kernels! { f32, f32, F32; f16, f32, F32; bf16, f32, F32; f64, f64, F64; }
 #[inline(always)]
 unsafe fn each<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>(chunks: &Chunks<S, A>) {
     let (mut row, mut chunk) = (chunks.src, chunks.first);
+    let ahead = suits_intel();
     for i in 0..chunks.count {
         let start = chunk * CHUNK;
         let count = CHUNK.min(chunks.reduced - start);
         // SAFETY: the caller's promise.
         unsafe {
-            chunks.out.add(i).write(extreme::<V, S, A, C>(row.add(start), count));
+            chunks.out.add(i).write(extreme::<V, S, A, C>(row.add(start), count, ahead));
             chunk += 1;
             if chunk == chunks.of {
                 (row, chunk) = (row.add(chunks.reduced), 0);
@@ -266,7 +274,8 @@ unsafe fn first_of<
         let n = BLOCK.min(count - from);
         // SAFETY: the caller's promise.
         unsafe {
-            let found = extreme::<V, S, A, C>(src.add(from), n);
+            // Any CPU waits for the place of the one before.
+            let found = extreme::<V, S, A, C>(src.add(from), n, true);
             if from == 0 || found.is_nan() || C::beats(found, best) {
                 (best, place) = (found, from + place_of::<V, S, A>(src.add(from), n, found));
             }
@@ -289,7 +298,6 @@ unsafe fn place_of<V: Vector<Elem = A>, S: Source<V> + Storage<Value = A>, A: Fl
     found: A,
 ) -> usize {
     let (lanes, nan, sought) = (V::LANES, found.is_nan(), V::splat(found.into()));
-    let ahead = suits_intel();
     // SAFETY: all indices are less than `count`.
     unsafe {
         let here = |at: usize| {
@@ -299,11 +307,9 @@ unsafe fn place_of<V: Vector<Elem = A>, S: Source<V> + Storage<Value = A>, A: Fl
         let mut at = 0;
         // One branch for four vectors, whose end no branch predictor guesses.
         while at + 4 * lanes <= count {
-            if ahead {
-                // Nothing else asks for what lies behind these elements meanwhile.
-                let behind = src.wrapping_add(count + at).cast::<u8>();
-                prefetch(behind.wrapping_add(AHEAD), 4 * lanes * size_of::<S>());
-            }
+            // Nothing else asks for what lies behind these elements meanwhile.
+            let behind = src.wrapping_add(count + at).cast::<u8>();
+            prefetch(behind.wrapping_add(AHEAD), 4 * lanes * size_of::<S>());
             let (a, b) = (here(at) | here(at + lanes), here(at + 2 * lanes) | here(at + 3 * lanes));
             if (a | b).any() {
                 break;
@@ -332,7 +338,7 @@ unsafe fn place_of<V: Vector<Elem = A>, S: Source<V> + Storage<Value = A>, A: Fl
     }
 }
 
-/// The extreme of `count` elements, of which there is at least one; NaN if one of them is.
+/// The extreme of `count` elements, of which there is at least one; NaN if one of them is. Whether to fetch `ahead`.
 ///
 /// # Safety
 /// `src` is readable for them; called inside of [`simd::dispatch`].
@@ -340,13 +346,13 @@ unsafe fn place_of<V: Vector<Elem = A>, S: Source<V> + Storage<Value = A>, A: Fl
 unsafe fn extreme<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>(
     src: *const S,
     count: usize,
+    ahead: bool,
 ) -> A {
     let lanes = V::LANES;
     let worst = V::splat(C::WORST);
     let (mut a, mut b, mut c, mut d) = (worst, worst, worst, worst);
     // NaN is looked for apart: in this order it loses to what there was.
     let (mut nan, mut other) = (worst.is_nan(), worst.is_nan());
-    let ahead = suits_intel();
     let mut at = 0;
     // SAFETY: all indices are less than `count`; an array has room for a vector, and `lanes` elements once one is stored.
     unsafe {
