@@ -2,11 +2,12 @@
 //!
 //! Terms are added from left to right. f16 and bf16 add in f32 and round once, integers wrap, bool is "or".
 
-use super::elem::{Bool, Storage};
+use super::elem::{Bool, GROUP, Storage};
 use super::engine::Run;
 use super::fill::fill_pattern;
 use super::memcpy::{MemcpyArgs, memcpy};
 use super::raw::{Shared, for_ranges};
+use super::simd::{self, Kernel, Lanes};
 use super::stream::{self, Ahead, Blocks};
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
@@ -171,7 +172,9 @@ impl<T: Term> Blocks for Sum<'_, T> {
         let out = out.cast::<T>();
         // SAFETY: `out` has `n` numbers by the caller's promise, and the sources have them from `at` on.
         unsafe {
-            if self.srcs.len() <= DIRECT && !T::BULK && !self.in_place {
+            if T::BULK {
+                simd::dispatch(self.isa, Grouped::<T> { srcs: self.srcs, at: *at, out, n });
+            } else if self.srcs.len() <= DIRECT && !self.in_place {
                 self.direct(*at, slice::from_raw_parts_mut(out.cast(), n));
             } else {
                 for start in (0..n).step_by(BLOCK) {
@@ -193,35 +196,19 @@ impl<T: Term> Sum<'_, T> {
     unsafe fn block(&self, at: usize, out: *mut T, n: usize) {
         let mut sums = [const { MaybeUninit::<T::Value>::uninit() }; BLOCK];
         let sums = &mut sums[..n];
-        if T::BULK {
-            let mut term = [const { MaybeUninit::<T::Value>::uninit() }; BLOCK];
-            for (i, &src) in self.srcs.iter().enumerate() {
-                // SAFETY: the caller's promise.
-                let src = unsafe { slice::from_raw_parts(address::<T>(src).add(at), n) };
+        for (i, srcs) in self.srcs.chunks(FUSED).enumerate() {
+            // SAFETY: the caller's promise; the first pass writes the sums that later ones add to.
+            unsafe {
                 if i == 0 {
-                    T::load_all(self.isa, src, sums);
-                    continue;
-                }
-                T::load_all(self.isa, src, &mut term[..n]);
-                // SAFETY: both have just been written.
-                let (sums, term) = unsafe { (written(sums), slice::from_raw_parts(term.as_ptr().cast(), n)) };
-                self.isa.dispatch(Accumulate::<T> { sums, term });
-            }
-        } else {
-            for (i, srcs) in self.srcs.chunks(FUSED).enumerate() {
-                // SAFETY: the caller's promise; the first pass writes the sums that later ones add to.
-                unsafe {
-                    if i == 0 {
-                        self.pass::<false>(srcs, at, sums);
-                    } else {
-                        self.pass::<true>(srcs, at, sums);
-                    }
+                    self.pass::<false>(srcs, at, sums);
+                } else {
+                    self.pass::<true>(srcs, at, sums);
                 }
             }
         }
         // SAFETY: every pass has written all sums, and nothing reads the sources any more.
         let (sums, out) = unsafe { (written(sums), slice::from_raw_parts_mut(out.cast(), n)) };
-        T::store_all(self.isa, sums, out);
+        store::<T>(sums, out);
     }
 
     /// Adds up to [`DIRECT`] sources, at least two, right into `out`.
@@ -323,6 +310,13 @@ fn direct<T: Term, const K: usize>(srcs: [*const T; K], out: &mut [MaybeUninit<T
     }
 }
 
+// As for `direct`.
+fn store<T: Term>(sums: &[T::Value], out: &mut [MaybeUninit<T>]) {
+    for (out, &sum) in out.iter_mut().zip(sums) {
+        out.write(T::store(sum));
+    }
+}
+
 /// As [`Direct`], with sums of the type computed in, which hold what to add to where there is `MORE`.
 struct Pass<'a, T: Term, const K: usize, const MORE: bool> {
     srcs: [*const T; K],
@@ -356,27 +350,40 @@ fn pass<T: Term, const K: usize, const MORE: bool>(srcs: [*const T; K], sums: &m
     }
 }
 
-struct Accumulate<'a, T: Term> {
-    sums: &'a mut [T::Value],
-    term: &'a [T::Value],
+/// Sums of elements that are converted many at a time. Made only where the sources have the numbers from `at` on and `out` is
+/// writable for `n`; it may be among the sources, as a group of all has been read before that is written.
+struct Grouped<'a, T> {
+    srcs: &'a [u64],
+    at: usize,
+    out: *mut T,
+    n: usize,
 }
 
-impl<T: Term> Body for Accumulate<'_, T> {
-    type Out = ();
-
+impl<T: Term> Kernel for Grouped<'_, T> {
     #[inline(always)]
-    fn run(self) {
-        accumulate::<T>(self.sums, self.term);
-    }
-}
-
-// As for `direct`.
-#[inline(always)]
-fn accumulate<T: Term>(sums: &mut [T::Value], term: &[T::Value]) {
-    let n = sums.len();
-    let term = &term[..n];
-    for i in 0..n {
-        sums[i] = T::plus(sums[i], term[i]);
+    fn run<L: Lanes>(self) {
+        let Self { srcs, at, out, n } = self;
+        let whole = n - n % GROUP;
+        // SAFETY: what this is made with; `dispatch` runs it.
+        unsafe {
+            for i in (0..whole).step_by(GROUP) {
+                let mut sums = T::load_group::<L>(address::<T>(srcs[0]).add(at + i));
+                for &src in &srcs[1..] {
+                    let term = T::load_group::<L>(address::<T>(src).add(at + i));
+                    for (sum, term) in sums.0.iter_mut().zip(term.0) {
+                        *sum = T::plus(*sum, term);
+                    }
+                }
+                T::store_group::<L>(&sums, out.add(i));
+            }
+            for i in whole..n {
+                let mut sum = address::<T>(srcs[0]).add(at + i).read().load();
+                for &src in &srcs[1..] {
+                    sum = T::plus(sum, address::<T>(src).add(at + i).read().load());
+                }
+                out.add(i).write(T::store(sum));
+            }
+        }
     }
 }
 

@@ -1,8 +1,6 @@
 //! Stored elements and the values that kernels compute with.
 
-use super::narrow;
 use super::simd::{Lanes, Single as _, Vector as _};
-use crate::isa::Isa;
 use ep_core::DType;
 use half::{bf16, f16};
 use std::mem::MaybeUninit;
@@ -23,25 +21,9 @@ pub(crate) trait Storage: Copy + Send + Sync + 'static {
     fn load(self) -> Self::Value;
     fn store(value: Self::Value) -> Self;
 
-    /// Whether converting many at a time, with what the level has for it, beats converting each as it is used: in
-    /// registers by [groups](Self::load_group), or from buffer to buffer.
+    /// Whether converting many at a time in registers, by [groups](Self::load_group) with what the level has for it, beats
+    /// converting each as it is used.
     const BULK: bool = false;
-
-    /// Loads all of `src`; both sides have the same length.
-    #[inline(always)]
-    fn load_all(_: Isa, src: &[Self], dst: &mut [MaybeUninit<Self::Value>]) {
-        for (d, s) in dst.iter_mut().zip(src) {
-            d.write(s.load());
-        }
-    }
-
-    /// Stores all of `src`; both sides have the same length.
-    #[inline(always)]
-    fn store_all(_: Isa, src: &[Self::Value], dst: &mut [MaybeUninit<Self>]) {
-        for (d, &s) in dst.iter_mut().zip(src) {
-            d.write(Self::store(s));
-        }
-    }
 
     /// Loads a group, with the vectors of a level.
     ///
@@ -130,14 +112,6 @@ impl Storage for f16 {
 
     const BULK: bool = true;
 
-    fn load_all(isa: Isa, src: &[f16], dst: &mut [MaybeUninit<f32>]) {
-        narrow::widen_f16(isa, src, dst);
-    }
-
-    fn store_all(isa: Isa, src: &[f32], dst: &mut [MaybeUninit<f16>]) {
-        narrow::round_f16(isa, src, dst);
-    }
-
     #[inline(always)]
     unsafe fn load_group<L: Lanes>(src: *const f16) -> Group<f32> {
         let mut group = MaybeUninit::<Group<f32>>::uninit();
@@ -175,6 +149,35 @@ impl Storage for bf16 {
     #[inline(always)]
     fn store(value: f32) -> bf16 {
         bf16::from_bits(f32_to_bf16(value))
+    }
+
+    const BULK: bool = true;
+
+    #[inline(always)]
+    unsafe fn load_group<L: Lanes>(src: *const bf16) -> Group<f32> {
+        let mut group = MaybeUninit::<Group<f32>>::uninit();
+        let values = group.as_mut_ptr().cast::<f32>();
+        // SAFETY: the caller's promise; whole vectors make the group.
+        unsafe {
+            const { assert!(GROUP.is_multiple_of(L::F32::LANES)) };
+            for i in (0..GROUP).step_by(L::F32::LANES) {
+                L::F32::load_bf16(src.add(i)).store(values.add(i));
+            }
+            group.assume_init()
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_group<L: Lanes>(group: &Group<f32>, dst: *mut bf16) {
+        // SAFETY: the caller's promise; pairs of whole vectors make the group.
+        unsafe {
+            const { assert!(GROUP.is_multiple_of(2 * L::F32::LANES)) };
+            for i in (0..GROUP).step_by(2 * L::F32::LANES) {
+                let from = group.0.as_ptr().add(i);
+                let two = [L::F32::load(from), L::F32::load(from.add(L::F32::LANES))];
+                L::F32::store_two_bf16(two, dst.add(i));
+            }
+        }
     }
 }
 

@@ -334,6 +334,7 @@ real!(f32, f64);
 mod x86 {
     use super::Lanes;
     use crate::isa::{self, Body};
+    use crate::kernels::narrow::{bf16_bits, f16_bits};
     use half::{bf16, f16};
     use std::arch::x86_64::*;
     use std::marker::PhantomData;
@@ -458,26 +459,13 @@ mod x86 {
                 #[inline(always)]
                 unsafe fn store_f16(at: *mut f16, v: __m256) {
                     // SAFETY: as above.
-                    unsafe { _mm_storeu_si128(at.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+                    unsafe { _mm_storeu_si128(at.cast(), f16_bits(v)) }
                 }
 
                 #[inline(always)]
                 unsafe fn store_bf16(at: *mut bf16, v: __m256) {
                     // SAFETY: as above.
-                    unsafe {
-                        let bits = _mm256_castps_si256(v);
-                        let upper = _mm256_srli_epi32::<16>(bits);
-                        let odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
-                        let up = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-                        let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(bits, up));
-                        let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
-                        let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
-                        let words = _mm256_blendv_epi8(rounded, quiet, nan);
-                        // Packing works within halves of a vector, and saturates nothing as the upper bits are zeros.
-                        let packed = _mm256_packus_epi32(words, words);
-                        let halves = _mm256_permute4x64_epi64::<0b1000>(packed);
-                        _mm_storeu_si128(at.cast(), _mm256_castsi256_si128(halves));
-                    }
+                    unsafe { _mm_storeu_si128(at.cast(), bf16_bits(v)) }
                 }
             }
         f64, __m256d, 4: _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd, _mm256_mul_pd,

@@ -224,6 +224,14 @@ fn nearest<V: Vector>(x: V, c: f64) -> (V, V) {
     (rounded - rounder, rounded)
 }
 
+/// The integer nearest to `x c`, and 2 to its power.
+#[inline(always)]
+fn nearest_power<V: Vector>(x: V, c: f64) -> (V, V) {
+    let rounder = V::splat(V::POWER_ROUNDER);
+    let rounded = x.mul_add(V::splat(c), rounder).in_step();
+    (rounded - rounder, rounded.power_of_two())
+}
+
 /// `pi / 2` in four parts, of which all but the last have so few bits that their products with the
 /// quadrants of arguments up to the second field are exact.
 struct HalfPi([f64; 4], f64);

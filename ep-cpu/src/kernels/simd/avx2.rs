@@ -3,6 +3,7 @@
 use super::pair::Pair;
 use super::{Eight, Kernel, Lanes, Mask, Single, Vector};
 use crate::kernels::in_step;
+use crate::kernels::narrow::{bf16_bits, bf16_bits_of_two, f16_bits};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 use std::ops::{BitAnd, BitOr, Not};
@@ -125,6 +126,7 @@ macro_rules! vector {
             type Elem = $elem;
             const LANES: usize = $lanes;
             const ROUNDER: f64 = 1.5 * (1u64 << $digits) as f64;
+            const POWER_ROUNDER: f64 = Self::ROUNDER + $bias as f64;
             const FUSED: bool = true;
 
             #[inline(always)]
@@ -145,6 +147,11 @@ macro_rules! vector {
             #[inline(always)]
             fn copysign(self, sign: Self) -> Self {
                 x!($v($or($andnot($set(-0.0), self.0), $and($set(-0.0), sign.0))))
+            }
+
+            #[inline(always)]
+            fn with_sign(self, sign: Self) -> Self {
+                x!($v($or(self.0, $and($set(-0.0), sign.0))))
             }
 
             #[inline(always)]
@@ -197,7 +204,7 @@ macro_rules! vector {
             #[inline(always)]
             fn scale(self, n: Self) -> Self {
                 // In two steps, since 2^n alone may be out of range.
-                let rounder = Self::splat(Self::ROUNDER);
+                let rounder = Self::splat(Self::POWER_ROUNDER);
                 let half = n.mul_add(Self::splat(0.5), rounder);
                 let rest = n - (half - rounder) + rounder;
                 self * half.power_of_two() * rest.power_of_two()
@@ -205,8 +212,7 @@ macro_rules! vector {
 
             #[inline(always)]
             fn power_of_two(self) -> Self {
-                let biased = x!($add_int($to_int(self.0), $set_int($bias)));
-                x!($v($from_int($up::<$digits>(biased))))
+                x!($v($from_int($up::<$digits>($to_int(self.0)))))
             }
 
             #[inline(always)]
@@ -390,7 +396,7 @@ impl Single for F32x8 {
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut f16) {
         // SAFETY: as in `load_f16`.
-        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) }
+        unsafe { _mm_storeu_si128(p.cast(), f16_bits(self.0)) }
     }
 
     #[inline(always)]
@@ -402,16 +408,13 @@ impl Single for F32x8 {
 
     #[inline(always)]
     unsafe fn store_bf16(self, p: *mut bf16) {
-        let bits = x!(_mm256_castps_si256(self.0));
-        let upper = x!(_mm256_srli_epi32::<16>(bits));
-        let odd = x!(_mm256_and_si256(upper, _mm256_set1_epi32(1)));
-        let rounded = x!(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd));
-        let quiet = x!(_mm256_or_si256(upper, _mm256_set1_epi32(0x40)));
-        let nan = x!(_mm256_castps_si256(self.is_nan().0));
-        let words = x!(_mm256_blendv_epi8(_mm256_srli_epi32::<16>(rounded), quiet, nan));
-        // Packing works within halves of the register: words 0 and 2 of 64 bits hold the result.
-        let packed = x!(_mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(words, words)));
         // SAFETY: as in `load_f16`.
-        unsafe { _mm_storeu_si128(p.cast(), _mm256_castsi256_si128(packed)) }
+        unsafe { _mm_storeu_si128(p.cast(), bf16_bits(self.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_two_bf16([a, b]: [Self; 2], p: *mut bf16) {
+        // SAFETY: as in `load_f16`.
+        unsafe { _mm256_storeu_si256(p.cast(), bf16_bits_of_two(a.0, b.0)) }
     }
 }

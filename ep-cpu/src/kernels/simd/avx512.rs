@@ -107,6 +107,7 @@ macro_rules! vector {
             type Elem = $elem;
             const LANES: usize = $lanes;
             const ROUNDER: f64 = 1.5 * (1u64 << $digits) as f64;
+            const POWER_ROUNDER: f64 = Self::ROUNDER + $bias as f64;
             const FUSED: bool = true;
 
             #[inline(always)]
@@ -185,8 +186,7 @@ macro_rules! vector {
 
             #[inline(always)]
             fn power_of_two(self) -> Self {
-                let biased = x!($add_int($to_int(self.0), $set_int($bias)));
-                x!($v($from_int($up::<$digits>(biased))))
+                x!($v($from_int($up::<$digits>($to_int(self.0)))))
             }
 
             #[inline(always)]

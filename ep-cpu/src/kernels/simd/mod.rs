@@ -135,6 +135,8 @@ pub(crate) trait Vector:
     const LANES: usize;
     /// Added to a number of magnitude below a quarter of it, leaves the nearest integer in the low bits.
     const ROUNDER: f64;
+    /// [`Self::ROUNDER`] and the bias of exponents.
+    const POWER_ROUNDER: f64;
     /// Whether [`Self::mul_add`] rounds once.
     const FUSED: bool;
 
@@ -145,6 +147,11 @@ pub(crate) trait Vector:
     fn abs(self) -> Self;
     /// The magnitude of `self` with the sign of `sign`.
     fn copysign(self, sign: Self) -> Self;
+    /// The same for a `self` without a sign.
+    #[inline(always)]
+    fn with_sign(self, sign: Self) -> Self {
+        self.copysign(sign)
+    }
     fn sqrt(self) -> Self;
     fn floor(self) -> Self;
     fn lt(self, other: Self) -> Self::Mask;
@@ -184,12 +191,13 @@ pub(crate) trait Vector:
     fn greater(self, other: Self) -> Self;
     /// `self * 2^n` rounded once, for an integral `n` within twice the exponent range.
     fn scale(self, n: Self) -> Self;
-    /// For a sum with [`Self::ROUNDER`]: 2 to the integer in its low bits, within the range of normal numbers.
+    /// For a sum with [`Self::POWER_ROUNDER`]: 2 to the integer that was added, within the range of normal numbers.
     fn power_of_two(self) -> Self;
-    /// `self` times [`Self::power_of_two`] of `rounded`, where all three are normal numbers.
+    /// For `rounded` a sum with [`Self::ROUNDER`]: `self` times 2 to the integer in its low bits, where all three are
+    /// normal numbers.
     #[inline(always)]
     fn times_power(self, rounded: Self) -> Self {
-        self * rounded.power_of_two()
+        self.scale(rounded - Self::splat(Self::ROUNDER))
     }
     /// `(k, m)` with `self = 2^k m` and m in 0.75..1.5, for positive finite numbers; else unspecified.
     fn split(self) -> (Self, Self);
@@ -416,6 +424,18 @@ pub(crate) trait Single: Vector<Elem = f32> {
     /// # Safety
     /// `p` is writable for [`Vector::LANES`] elements.
     unsafe fn store_bf16(self, p: *mut bf16);
+    /// [`Self::store_bf16`] of two, one behind the other.
+    ///
+    /// # Safety
+    /// `p` is writable for twice [`Vector::LANES`] elements.
+    #[inline(always)]
+    unsafe fn store_two_bf16([a, b]: [Self; 2], p: *mut bf16) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            a.store_bf16(p);
+            b.store_bf16(p.add(Self::LANES));
+        }
+    }
 }
 
 /// The vectors of one level.

@@ -82,6 +82,7 @@ impl<V: Vector> Vector for Pair<V> {
     type Elem = V::Elem;
     const LANES: usize = 2 * V::LANES;
     const ROUNDER: f64 = V::ROUNDER;
+    const POWER_ROUNDER: f64 = V::POWER_ROUNDER;
     const FUSED: bool = V::FUSED;
 
     #[inline(always)]
@@ -102,6 +103,11 @@ impl<V: Vector> Vector for Pair<V> {
     #[inline(always)]
     fn copysign(self, sign: Self) -> Self {
         Pair(self.0.copysign(sign.0), self.1.copysign(sign.1))
+    }
+
+    #[inline(always)]
+    fn with_sign(self, sign: Self) -> Self {
+        Pair(self.0.with_sign(sign.0), self.1.with_sign(sign.1))
     }
 
     #[inline(always)]
@@ -302,8 +308,7 @@ impl<V: Single> Single for Pair<V> {
     unsafe fn store_bf16(self, p: *mut bf16) {
         // SAFETY: as in `load_f16`.
         unsafe {
-            self.0.store_bf16(p);
-            self.1.store_bf16(p.add(V::LANES));
+            V::store_two_bf16([self.0, self.1], p);
         }
     }
 }

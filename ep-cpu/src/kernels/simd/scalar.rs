@@ -65,6 +65,7 @@ macro_rules! one {
             type Elem = $t;
             const LANES: usize = 1;
             const ROUNDER: f64 = 1.5 * (1u64 << $digits) as f64;
+            const POWER_ROUNDER: f64 = Self::ROUNDER + $bias as f64;
             const FUSED: bool = false;
 
             #[inline(always)]
@@ -134,7 +135,7 @@ macro_rules! one {
 
             #[inline(always)]
             fn scale(self, n: Self) -> Self {
-                const ROUNDER: $t = <One<$t> as Vector>::ROUNDER as $t;
+                const ROUNDER: $t = <One<$t> as Vector>::POWER_ROUNDER as $t;
                 // In two steps, since 2^n alone may be out of range.
                 let half = n.0 * 0.5 + ROUNDER;
                 let rest = (n.0 - (half - ROUNDER)) + ROUNDER;
@@ -143,7 +144,7 @@ macro_rules! one {
 
             #[inline(always)]
             fn power_of_two(self) -> Self {
-                One($t::from_bits(self.0.to_bits().wrapping_add($bias) << $digits))
+                One($t::from_bits(self.0.to_bits() << $digits))
             }
 
             #[inline(always)]

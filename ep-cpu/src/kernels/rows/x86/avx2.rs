@@ -3,6 +3,7 @@
 use super::super::vector::{Arithmetic, MAX_LANES, Vector};
 use super::{F32x8, F64x4};
 use crate::kernels::in_step;
+use crate::kernels::narrow::{bf16_bits, f16_bits};
 use crate::kernels::real::{Cell, Real};
 use ep_core::DType;
 use std::arch::x86_64::*;
@@ -23,16 +24,9 @@ impl F32x8 {
         // SAFETY: the level has the instructions.
         unsafe {
             if D::DTYPE == DType::F16 {
-                return _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0);
+                return f16_bits(self.0);
             }
-            // As for `F32x16`.
-            let bits = _mm256_castps_si256(self.0);
-            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
-            let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0));
-            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
-            let upper = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
-            _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256::<1>(upper))
+            bf16_bits(self.0)
         }
     }
 }
