@@ -142,10 +142,10 @@ fn too_many(count: usize) -> Error {
 const MULTIPLE: usize = 64;
 /// Sources that are fetched ahead; more would evict each other.
 const MOST_AHEAD: usize = 8;
-/// The most sources that are added right into the destination. More are added in several passes over blocks that
-/// stay in the first-level cache.
+/// The most sources that are added right into the destination, but for elements that are converted many at a time. Of more,
+/// blocks are added that stay in the first-level cache.
 const DIRECT: usize = 8;
-/// The most sources of such a pass.
+/// The most sources that are added to a block in one pass over it.
 const FUSED: usize = 4;
 /// Numbers of a block.
 const BLOCK: usize = 512;
@@ -350,7 +350,7 @@ fn pass<T: Term, const K: usize, const MORE: bool>(srcs: [*const T; K], sums: &m
     }
 }
 
-/// Sums of elements that are converted many at a time. Made only where the sources have the numbers from `at` on and `out` is
+/// Sums of elements that are converted many at a time, of any number of sources: nine take two thirds of what blocks take. Made only where the sources have the numbers from `at` on and `out` is
 /// writable for `n`; it may be among the sources, as a group of all has been read before that is written.
 struct Grouped<'a, T> {
     srcs: &'a [u64],
@@ -484,8 +484,8 @@ mod tests {
     #[test]
     fn the_destination_may_be_any_of_the_sources() {
         let mut rng = Rng::new();
-        let isa = *Isa::available().last().unwrap();
-        for dtype in rows() {
+        for (dtype, isa) in rows().flat_map(|dtype| Isa::available().into_iter().map(move |isa| (dtype, isa)))
+        {
             let several: [(usize, &[usize]); 8] = [
                 (1, &[0]),
                 (2, &[0]),

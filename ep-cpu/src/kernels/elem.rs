@@ -45,7 +45,7 @@ pub(crate) trait Storage: Copy + Send + Sync + 'static {
     /// Stores a group, with the vectors of a level.
     ///
     /// # Safety
-    /// `dst` is writable for [`GROUP`] elements.
+    /// `dst` is writable for [`GROUP`] elements; called as [`Self::load_group`].
     #[inline(always)]
     unsafe fn store_group<L: Lanes>(group: &Group<Self::Value>, dst: *mut Self) {
         for i in 0..GROUP {

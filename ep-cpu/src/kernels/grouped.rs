@@ -1,6 +1,6 @@
 //! Loops over elements that are converted many at a time.
 //!
-//! The compiler makes vectors of a loop over values, but does not choose the instructions that levels have for f16.
+//! The compiler makes vectors of a loop over values, but does not choose what levels have for f16 and bf16.
 //! Here a group of elements is converted by these, and a loop of fixed length over its values in between becomes
 //! operations on the same registers.
 
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::kernels::elem::Bool;
     use crate::kernels::testing::{Guarded, Rng};
-    use half::f16;
+    use half::{bf16, f16};
 
     struct Least;
 
@@ -118,6 +118,13 @@ mod tests {
         #[inline(always)]
         fn apply([a, b]: [f32; 2], _: [f64; 2]) -> u8 {
             u8::from(a < b)
+        }
+    }
+
+    impl Function<bf16, bf16, 2> for Least {
+        #[inline(always)]
+        fn apply([a, b]: [f32; 2], [c, _]: [f64; 2]) -> f32 {
+            if a < b { a * c as f32 } else { b }
         }
     }
 
@@ -152,12 +159,15 @@ mod tests {
         let mut rng = Rng::new();
         let halves: Vec<f16> = (0..400).map(|_| f16::from_bits(rng.next() as u16)).collect();
         let singles: Vec<f32> = (0..200).map(|_| f32::from_bits(rng.next() as u32)).collect();
+        let brains: Vec<bf16> = halves.iter().map(|h| bf16::from_bits(h.to_bits())).collect();
         let number = |a: &f16, b: &f16| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
         for isa in Isa::available() {
             for n in [0, 1, 5, 31, 32, 33, 64, 95, 130] {
                 for start in [0, 1, 3] {
                     let (a, b) = (&halves[start..][..n], &halves[200..][..n]);
                     check::<Least, f16, f16, 2>(isa, [a, b], number);
+                    let (c, d) = (&brains[start..][..n], &brains[200..][..n]);
+                    check::<Least, bf16, bf16, 2>(isa, [c, d], |a, b| a.to_bits() == b.to_bits());
                     check::<Less, f16, Bool, 2>(isa, [a, b], |a, b| a.load() == b.load());
                     check::<Half, f32, f16, 1>(isa, [&singles[start..][..n]], number);
                 }

@@ -42,7 +42,7 @@ pub(crate) fn walk() -> Walk {
     asked().unwrap_or(Walk::Straight)
 }
 
-/// Whether memory is treated as Intel's cores like it. By themselves these have too little on the way: what reductions read is
+/// Whether memory is treated as Intel's cores like it. By themselves these have too little on the way: what most reductions read is
 /// fetched ahead, whatever its size, and lines that are only written are asked for before.
 pub(crate) fn suits_intel() -> bool {
     static IS_INTEL: OnceLock<bool> = OnceLock::new();

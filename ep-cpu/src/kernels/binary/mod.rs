@@ -264,7 +264,7 @@ unsafe fn repeat<O: Op<S, D>, S: Storage, D: Storage>(
     }
 }
 
-/// An [`Op`] on groups. None of those that f16 has loses a result.
+/// An [`Op`] on groups. None of those that f16 and bf16 have loses a result.
 struct Grouped<O>(PhantomData<O>);
 
 impl<O: Op<S, D>, S: Storage, D: Storage> Function<S, D, 2> for Grouped<O> {

@@ -11,6 +11,7 @@
 mod double;
 mod gamma;
 mod pieces;
+mod plainly;
 mod single;
 #[cfg(test)]
 mod tests;

@@ -11,17 +11,11 @@ use crate::kernels::simd::{self, EightPieces, Mask, Vector};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI};
 
 /// 9 bits of ln 2: its products with the exponents of f32 are exact.
-const LN_2_HIGH: f64 = 355.0 / 512.0;
-const LN_2_LOW: f64 = LN_2 - LN_2_HIGH;
-
-/// Where an argument's magnitude is less, its exponential and the reciprocal of that are normal numbers.
-const PLAIN: f64 = 87.0;
+pub(super) const LN_2_HIGH: f64 = 355.0 / 512.0;
+pub(super) const LN_2_LOW: f64 = LN_2 - LN_2_HIGH;
 
 /// `(e^r - 1 - r) / r^2` for |r| up to ln(2) / 2.
-const EXP: [f64; 5] = [0.49999994, 0.16666521, 0.04166817, 0.008368769, 0.0013831202];
-
-/// [`EXP`] of `2 r`, times 4.
-const EXP_TWICE: [f64; 5] = [4.0 * EXP[0], 8.0 * EXP[1], 16.0 * EXP[2], 32.0 * EXP[3], 64.0 * EXP[4]];
+pub(super) const EXP: [f64; 5] = [0.49999994, 0.16666521, 0.04166817, 0.008368769, 0.0013831202];
 
 /// `2^r` for |r| up to 1/2.
 const EXP2: [f64; 7] = [1.0, 0.69314724, 0.24022655, 0.055502728, 0.009617065, 0.0013417704, 0.00015815209];
@@ -112,20 +106,20 @@ const HALF_PI: HalfPi =
 impl<V: simd::Single> Single<V> {
     /// `n`, its sum with the rounder, and `r` such that `x = n ln(2) + r`.
     #[inline(always)]
-    fn reduce_exp(x: V) -> (V, V, V) {
+    pub(super) fn reduce_exp(x: V) -> (V, V, V) {
         let (n, rounded) = nearest(x, LOG2_E);
         let r = n.neg_mul_add(V::splat(LN_2_HIGH), x).in_step();
         (n, rounded, n.neg_mul_add(V::splat(LN_2_LOW), r).in_step())
     }
 
     #[inline(always)]
-    fn exp_reduced(r: V) -> V {
+    pub(super) fn exp_reduced(r: V) -> V {
         let one = V::splat(1.0);
         polynomial(r, &EXP).mul_add(r, one).in_step().mul_add(r, one).in_step()
     }
 
     #[inline(always)]
-    fn exp_m1_reduced(r: V) -> V {
+    pub(super) fn exp_m1_reduced(r: V) -> V {
         polynomial(r, &EXP).mul_add(r * r, r)
     }
 
@@ -190,69 +184,11 @@ impl<V: simd::Single> Single<V> {
 
     /// [`Math::gated`] without pieces.
     #[inline(always)]
-    fn gated_anywhere(x: V, high: V, low: V) -> V {
+    pub(super) fn gated_anywhere(x: V, high: V, low: V) -> V {
         if !V::FUSED {
             return V::narrow(Double::gated(x.widen(), high.widen() + low.widen(), V::Wide::splat(-0.0)));
         }
         gated::<Self>(x, high, low)
-    }
-
-    /// `x / (1 + exp(-(high + low)))` for `high` of a magnitude below [`PLAIN`].
-    #[inline(always)]
-    fn share(x: V, high: V, low: V) -> V {
-        let one = V::splat(1.0);
-        let (n, power) = nearest_power(high, -LOG2_E);
-        let r = n.neg_mul_add(V::splat(LN_2_HIGH), -high).in_step();
-        let r = n.neg_mul_add(V::splat(LN_2_LOW), r).in_step();
-        let t = Self::exp_m1_reduced(r - low);
-        // Below 2^24 the sum loses nothing, and the product with a power of two is exact: so the denominator is rounded once. What
-        // larger powers have lost is added to the smaller term.
-        let sum = power + 1.0;
-        let lost = one - (sum - power);
-        x / (power.mul_add(t, lost) + sum).in_step()
-    }
-
-    /// [`Math::gated`] by [`Self::share`] where that is right, else by what is right anywhere. Which of them is asked first,
-    /// so that no register has to keep the answer, and as one of few is far, it is written twice.
-    #[inline(always)]
-    fn gated_plainly(x: V, high: V, low: V) -> V {
-        let far = !high.abs().lt(V::splat(PLAIN));
-        if far.any() {
-            return V::select(far, Self::gated_anywhere(x, high, low), Self::share(x, high, low));
-        }
-        Self::share(x, high, low)
-    }
-
-    /// [`Math::sigmoid_sum`] as [`Self::gated_plainly`].
-    #[inline(always)]
-    fn sigmoid_plainly(high: V, low: V) -> V {
-        let far = !high.abs().lt(V::splat(PLAIN));
-        if far.any() {
-            return V::select(far, sigmoid::<Self>(high, low), Self::share(V::splat(1.0), high, low));
-        }
-        Self::share(V::splat(1.0), high, low)
-    }
-
-    /// [`Math::exp`] of a magnitude below [`PLAIN`].
-    #[inline(always)]
-    fn exp_plainly(x: V) -> V {
-        let (_, rounded, r) = Self::reduce_exp(x);
-        Self::exp_reduced(r).times_power(rounded)
-    }
-
-    /// [`Math::tanh`] by powers that are normal numbers.
-    #[inline(always)]
-    fn tanh_plainly(x: V) -> V {
-        let one = V::splat(1.0);
-        // As in `tanh`, at half the argument of the exponential. Its power is 1 or the error of `n ln(2) / 2` in one part
-        // counts for less than that.
-        let t = (-x.abs()).at_least(-10.0);
-        let (n, power) = nearest_power(t, 2.0 * LOG2_E);
-        let r = n.neg_mul_add(V::splat(0.5 * LN_2), t).in_step();
-        let t = polynomial(r, &EXP_TWICE).mul_add(r * r, r + r).in_step();
-        let top = power.neg_mul_add(t, one - power).in_step();
-        let bottom = power.mul_add(t, one + power).in_step();
-        (top / bottom).in_step().with_sign(x)
     }
 
     /// [`Math::pow`] without tables.
@@ -336,10 +272,6 @@ impl<V: simd::Single> Math for Single<V> {
     #[inline(always)]
     fn exp_alone(x: V) -> V {
         if V::PLAIN_POWERS {
-            let far = !x.abs().lt(V::splat(PLAIN));
-            if far.any() {
-                return V::select(far, Self::exp(x), Self::exp_plainly(x));
-            }
             return Self::exp_plainly(x);
         }
         if let Some(exp) = x.exp_by_table() { exp } else { Self::exp(x) }
@@ -506,10 +438,10 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn sigmoid(x: V) -> V {
-        let nothing = V::splat(-0.0);
         if V::PLAIN_POWERS {
             return Self::sigmoid_plainly(x, V::splat(0.0));
         }
+        let nothing = V::splat(-0.0);
         Self::sigmoid_beside(x, nothing, x.lt(V::splat(0.0)), nothing)
     }
 

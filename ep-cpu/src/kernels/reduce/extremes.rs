@@ -2,7 +2,7 @@
 //! where NaN has to come through, takes longer than memory does, and it converts halves without the instructions for that.
 
 use super::CHUNK;
-use super::fold::{End, Ends};
+use super::fold::End;
 use super::rows::{AHEAD, Chunks};
 use super::source::Source;
 use crate::isa::{Isa, Level};
@@ -147,7 +147,7 @@ trait Choice: 'static {
     /// Whether `a` counts beside `b`, where neither is NaN.
     fn beats<A: PartialOrd>(a: A, b: A) -> bool;
     /// The one that counts of many.
-    fn over<A: Ends>(all: &[A]) -> A;
+    fn over<A: Number>(all: &[A]) -> A;
 }
 
 struct Least;
@@ -167,8 +167,8 @@ impl Choice for Least {
     }
 
     #[inline(always)]
-    fn over<A: Ends>(all: &[A]) -> A {
-        halved(all, A::HIGHEST, Number::min)
+    fn over<A: Number>(all: &[A]) -> A {
+        halved(all, Number::min)
     }
 }
 
@@ -186,17 +186,17 @@ impl Choice for Greatest {
     }
 
     #[inline(always)]
-    fn over<A: Ends>(all: &[A]) -> A {
-        halved(all, A::LOWEST, Number::max)
+    fn over<A: Number>(all: &[A]) -> A {
+        halved(all, Number::max)
     }
 }
 
-/// What `of` makes of all, as a tree: each step waits for few of those before.
+/// What `of` makes of all, which are as many as a vector has, as a tree: each step waits for few of those before.
 #[inline(always)]
-fn halved<A: Copy>(all: &[A], none: A, of: impl Fn(A, A) -> A) -> A {
-    let mut values = [none; MAX_LANES];
+fn halved<A: Copy>(all: &[A], of: impl Fn(A, A) -> A) -> A {
+    let mut values = [all[0]; MAX_LANES];
     values[..all.len()].copy_from_slice(all);
-    let mut n = MAX_LANES;
+    let mut n = all.len();
     while n > 1 {
         n /= 2;
         for i in 0..n {
@@ -237,7 +237,7 @@ kernels! { f32, f32, F32; f16, f32, F32; bf16, f32, F32; f64, f64, F64; }
 /// # Safety
 /// What is said of [`Chunks`]; called inside of [`simd::dispatch`].
 #[inline(always)]
-unsafe fn each<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>(chunks: &Chunks<S, A>) {
+unsafe fn each<V: Vector<Elem = A>, S: Source<V>, A: Float, C: Choice>(chunks: &Chunks<S, A>) {
     let (mut row, mut chunk) = (chunks.src, chunks.first);
     let ahead = suits_intel();
     for i in 0..chunks.count {
@@ -263,7 +263,7 @@ pub(crate) const BLOCK: usize = 2048;
 unsafe fn first_of<
     V: Vector<Elem = A>,
     S: Source<V> + Storage<Value = A>,
-    A: Float + Ends + Into<f64>,
+    A: Float + Into<f64>,
     C: Choice,
 >(
     src: *const S,
@@ -274,7 +274,7 @@ unsafe fn first_of<
         let n = BLOCK.min(count - from);
         // SAFETY: the caller's promise.
         unsafe {
-            // Any CPU waits for the place of the one before.
+            // Every CPU stands still between blocks, until it knows where to go on.
             let found = extreme::<V, S, A, C>(src.add(from), n, true);
             if from == 0 || found.is_nan() || C::beats(found, best) {
                 (best, place) = (found, from + place_of::<V, S, A>(src.add(from), n, found));
@@ -338,12 +338,12 @@ unsafe fn place_of<V: Vector<Elem = A>, S: Source<V> + Storage<Value = A>, A: Fl
     }
 }
 
-/// The extreme of `count` elements, of which there is at least one; NaN if one of them is. Whether to fetch `ahead`.
+/// The extreme of `count` elements, of which there is at least one; NaN if one of them is. Fetches what follows, if `ahead`.
 ///
 /// # Safety
 /// `src` is readable for them; called inside of [`simd::dispatch`].
 #[inline(always)]
-unsafe fn extreme<V: Vector<Elem = A>, S: Source<V>, A: Float + Ends, C: Choice>(
+unsafe fn extreme<V: Vector<Elem = A>, S: Source<V>, A: Float, C: Choice>(
     src: *const S,
     count: usize,
     ahead: bool,

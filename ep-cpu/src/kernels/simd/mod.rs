@@ -135,7 +135,7 @@ pub(crate) trait Vector:
     const LANES: usize;
     /// Added to a number of magnitude below a quarter of it, leaves the nearest integer in the low bits.
     const ROUNDER: f64;
-    /// [`Self::ROUNDER`] and the bias of exponents.
+    /// [`Self::ROUNDER`] plus the bias of exponents.
     const POWER_ROUNDER: f64;
     /// Whether [`Self::mul_add`] rounds once.
     const FUSED: bool;
@@ -147,7 +147,7 @@ pub(crate) trait Vector:
     fn abs(self) -> Self;
     /// The magnitude of `self` with the sign of `sign`.
     fn copysign(self, sign: Self) -> Self;
-    /// The same for a `self` without a sign.
+    /// The same for a `self` that is not negative; NaN has either sign.
     #[inline(always)]
     fn with_sign(self, sign: Self) -> Self {
         self.copysign(sign)

@@ -135,10 +135,10 @@ macro_rules! one {
 
             #[inline(always)]
             fn scale(self, n: Self) -> Self {
-                const ROUNDER: $t = <One<$t> as Vector>::POWER_ROUNDER as $t;
+                const POWER: $t = <One<$t> as Vector>::POWER_ROUNDER as $t;
                 // In two steps, since 2^n alone may be out of range.
-                let half = n.0 * 0.5 + ROUNDER;
-                let rest = (n.0 - (half - ROUNDER)) + ROUNDER;
+                let half = n.0 * 0.5 + POWER;
+                let rest = (n.0 - (half - POWER)) + POWER;
                 One(self.0 * One(half).power_of_two().0 * One(rest).power_of_two().0)
             }
 
