@@ -439,6 +439,7 @@ impl<V: simd::Single> Math for Single<V> {
     #[inline(always)]
     fn sigmoid(x: V) -> V {
         if V::PLAIN_POWERS {
+            // Of this zero compilers know that it changes nothing where it is subtracted.
             return Self::sigmoid_plainly(x, V::splat(0.0));
         }
         let nothing = V::splat(-0.0);
