@@ -350,8 +350,9 @@ fn pass<T: Term, const K: usize, const MORE: bool>(srcs: [*const T; K], sums: &m
     }
 }
 
-/// Sums of elements that are converted many at a time, of any number of sources: nine take two thirds of what blocks take. Made only where the sources have the numbers from `at` on and `out` is
-/// writable for `n`; it may be among the sources, as a group of all has been read before that is written.
+/// Sums of elements that are converted many at a time, of any number of sources: nine take two thirds of what blocks take.
+/// Made only where the sources, at least one, have the numbers from `at` on and `out` is writable for `n`; it may be among the
+/// sources, as a group of all has been read before that is written.
 struct Grouped<'a, T> {
     srcs: &'a [u64],
     at: usize,

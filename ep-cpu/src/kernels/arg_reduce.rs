@@ -112,7 +112,7 @@ const STRIP: usize = 512;
 /// Whether `x`, which comes later, takes the place of `best`.
 #[inline(always)]
 fn beats<V: Number, const MAX: bool>(x: V, best: V) -> bool {
-    // NaN is neither; without branches, so that it vectorises.
+    // Nothing stays beside NaN but NaN. Without branches, so that it vectorises.
     let stays = if MAX { x <= best } else { x >= best };
     !stays & !best.is_nan()
 }
