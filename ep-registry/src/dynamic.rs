@@ -349,11 +349,9 @@ impl DynPrimitive {
         DynArgs { slots: schema.operands.iter().map(|_| Vec::new()).collect(), words, schema }
     }
 
+    #[inline]
     fn check_schema(&self, args: &DynArgs<'_>) -> Result<()> {
-        if Arc::ptr_eq(&args.schema, &self.core.schema) {
-            return Ok(());
-        }
-        Err(Error::invalid("the arguments were started on a primitive of another op"))
+        if Arc::ptr_eq(&args.schema, &self.core.schema) { Ok(()) } else { Err(other_schema()) }
     }
 
     /// Queues a launch, with the checks of [`crate::Primitive::launch`].
@@ -451,4 +449,9 @@ impl DynPrimitive {
         }
         schema.uses(self.core.desc_bytes(), &facts)
     }
+}
+
+#[cold]
+fn other_schema() -> Error {
+    Error::invalid("the arguments were started on a primitive of another op")
 }

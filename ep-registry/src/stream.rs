@@ -51,20 +51,27 @@ impl Drop for Adopted {
 
 /// What waits until a stream's lock is released: deleters and whoever receives the messages of this crate may use the
 /// stream. Messages of providers come while it is held; a receiver that uses the stream gets an error from [`OwnedMutex`].
-/// Declared before the lock is taken, so dropped after it.
+/// Declared before the lock is taken, so dropped after it. Nothing waits in most calls, which then only look for a null pointer.
 #[derive(Default)]
-struct After {
+struct After(Option<Box<Waiting>>);
+
+#[derive(Default)]
+struct Waiting {
     kept: Vec<Deferred>,
     untold: Vec<Box<dyn FnOnce()>>,
 }
 
 impl After {
+    fn waiting(&mut self) -> &mut Waiting {
+        self.0.get_or_insert_default()
+    }
+
     fn tell(&mut self, message: impl FnOnce() + 'static) {
-        self.untold.push(Box::new(message));
+        self.waiting().untold.push(Box::new(message));
     }
 }
 
-impl Drop for After {
+impl Drop for Waiting {
     fn drop(&mut self) {
         self.untold.drain(..).for_each(|tell| tell());
     }
@@ -287,7 +294,9 @@ impl StreamCore {
     /// Waits for everything, and lets go of what was kept for it.
     fn drain(&self, state: &mut State, after: &mut After) -> Result<()> {
         let result = self.wait_for_all(state);
-        after.kept.extend(state.deferred.drain(..));
+        if !state.deferred.is_empty() {
+            after.waiting().kept.extend(state.deferred.drain(..));
+        }
         result
     }
 
@@ -464,10 +473,9 @@ impl StreamCore {
     #[inline]
     fn take_done(&self, deferred: &mut VecDeque<Deferred>, after: &mut After) {
         while deferred.front().is_some_and(|d| is_done(&d.event, after)) {
-            after.kept.extend(deferred.pop_front());
-        }
-        if let Some(last) = after.kept.last() {
-            self.completed.fetch_max(last.number, Ordering::Release);
+            let Some(done) = deferred.pop_front() else { unreachable!("it was looked at") };
+            self.completed.fetch_max(done.number, Ordering::Release);
+            after.waiting().kept.push(done);
         }
     }
 
