@@ -472,10 +472,14 @@ impl StreamCore {
     /// it.
     #[inline]
     fn take_done(&self, deferred: &mut VecDeque<Deferred>, after: &mut After) {
+        if deferred.is_empty() {
+            return;
+        }
         while deferred.front().is_some_and(|d| is_done(&d.event, after)) {
-            let Some(done) = deferred.pop_front() else { unreachable!("it was looked at") };
-            self.completed.fetch_max(done.number, Ordering::Release);
-            after.waiting().kept.push(done);
+            after.waiting().kept.extend(deferred.pop_front());
+        }
+        if let Some(last) = after.waiting().kept.last() {
+            self.completed.fetch_max(last.number, Ordering::Release);
         }
     }
 

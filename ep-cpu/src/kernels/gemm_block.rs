@@ -23,6 +23,9 @@ use ep_core::parallel::Parallel;
 use std::ops::Range;
 use std::ptr::NonNull;
 
+/// Bytes of rows that stay in a core's own cache while one panel after the other passes them.
+const NEAR_BYTES: usize = 256 << 10;
+
 /// Depth of what a task packs at a time for all of them.
 const SLICE: usize = 64;
 
@@ -466,8 +469,10 @@ impl<E: Engine> Tiles<'_, E> {
                     }
                     packed = wanted;
                 }
-                // A factor that is read in place needs no blocks for the sake of its packing.
-                let step = if plan.reads_a && plan.reads_b && E::IN_PLACE { rows } else { E::ROWS };
+                // A factor that is read in place needs no blocks for the sake of its packing, but all panels should find it near.
+                let near =
+                    rows.saturating_mul(plan.depth).saturating_mul(size_of::<E::Number>()) <= NEAR_BYTES;
+                let step = if plan.reads_a && plan.reads_b && E::IN_PLACE && near { rows } else { E::ROWS };
                 let mut next_row = 0;
                 while next_row < rows {
                     let (i, lines) = (next_row, step.min(rows - next_row));

@@ -2,6 +2,7 @@
 
 use crate::isa::Body;
 use crate::kernels::elem::Storage;
+use crate::kernels::gemm_micro::Micro;
 use half::{bf16, f16};
 
 /// A real number type, and its vectors.
@@ -74,7 +75,7 @@ pub(super) trait Lanes: Copy + Send + Sync + 'static {
     const ROWS: usize;
     /// Whether a part of a vector is read as fast as a whole one.
     const MASKS: bool;
-    /// Whether whole groups of rows have an inner loop of their own, see [`Micro`](super::gemm_micro::Micro).
+    /// Whether whole groups of rows have an inner loop of their own, see [`Micro`](super::gemm_micro::Micro) and [`Lanes::groups`].
     const PACKED: bool;
     /// How deep packed blocks are: first-level cache holds a panel of three vectors that deep, and a group of rows.
     const DEPTH: usize;
@@ -84,6 +85,15 @@ pub(super) trait Lanes: Copy + Send + Sync + 'static {
     const FEW_ROWS: usize;
     /// Bytes of rows of `a` up to which they are better read where they are than packed, however many columns there are.
     const NEAR_ROWS: usize;
+
+    /// Groups of rows by whole vectors, in a loop that is written out; whether the level has one.
+    ///
+    /// # Safety
+    /// As for [`Micro::by_rows`], for two or three vectors, none of which is cut, and [`Lanes::ROWS`] rows, packed or of one part.
+    #[inline(always)]
+    unsafe fn groups<const VECTORS: usize>(_: &Micro<Self>) -> bool {
+        false
+    }
 
     /// Runs `body` compiled for the level.
     ///
@@ -331,9 +341,11 @@ macro_rules! real {
 real!(f32, f64);
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+pub(super) mod x86 {
     use super::Lanes;
     use crate::isa::{self, Body};
+    use crate::kernels::gemm_micro::Micro;
+    use crate::kernels::gemm_written::Written;
     use crate::kernels::narrow::{bf16_bits, f16_bits};
     use half::{bf16, f16};
     use std::arch::x86_64::*;
@@ -487,6 +499,13 @@ mod x86 {
                 const CACHE: usize = 1 << 20;
                 const FEW_ROWS: usize = 64;
                 const NEAR_ROWS: usize = 1 << 20;
+
+                #[inline(always)]
+                unsafe fn groups<const VECTORS: usize>(m: &Micro<Self>) -> bool {
+                    // SAFETY: the caller's promise.
+                    unsafe { <$real as Written>::groups::<VECTORS>(m) };
+                    true
+                }
 
                 #[inline(always)]
                 unsafe fn run<B: Body>(body: B) -> B::Out {

@@ -62,7 +62,8 @@ impl<L: Lanes> Micro<L> {
         // Functions of their own: they are the same for every number that is computed in these vectors.
         // SAFETY: the caller's promise.
         unsafe {
-            let whole = L::PACKED && self.rows == L::ROWS && VECTORS > 1 && !CUT;
+            let whole = self.rows == L::ROWS && VECTORS > 1 && !CUT;
+            let even = packed || self.parts == 1;
             let by_eight = L::ROWS == MANY && self.rows == MANY && self.parts == 1 && self.a_step == 1;
             if L::FEW_ROWS > 0 && self.few && !CUT {
                 match self.rows {
@@ -71,14 +72,14 @@ impl<L: Lanes> Micro<L> {
                     3..=FEW => L::run(FewRows::<L, FEW, VECTORS>(self)),
                     _ => L::run(FewRows::<L, MANY, VECTORS>(self)),
                 }
+            } else if whole && even && L::groups::<VECTORS>(&self) {
+                // All is done.
             } else if by_eight && self.depth >= SHORT {
                 L::run(StoredRows::<L, VECTORS, CUT>(self));
-            } else if whole && L::ROWS == MANY && packed {
-                L::run(Whole::<L, MANY, VECTORS, true>(self));
-            } else if whole && L::ROWS == FEW && packed {
-                L::run(Whole::<L, FEW, VECTORS, true>(self));
-            } else if whole && L::ROWS == FEW && self.parts == 1 && self.depth >= SHORT {
-                L::run(Whole::<L, FEW, VECTORS, false>(self));
+            } else if whole && L::PACKED && L::ROWS == FEW && packed {
+                L::run(Whole::<L, VECTORS, true>(self));
+            } else if whole && L::PACKED && L::ROWS == FEW && even && self.depth >= SHORT {
+                L::run(Whole::<L, VECTORS, false>(self));
             } else if L::ROWS == MANY && self.rows > FEW {
                 L::run(Rows::<L, MANY, VECTORS, CUT>(self));
             } else if self.rows > 2 {
@@ -92,8 +93,8 @@ impl<L: Lanes> Micro<L> {
     }
 }
 
-/// The inner loop for at most `M` rows. Made only in [`Micro::by_rows`], under its promise.
-struct Rows<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(Micro<L>);
+/// The inner loop for at most `M` rows. Made only in [`Micro::by_rows`], under its promise, and by tests of other loops.
+pub(super) struct Rows<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool>(pub(super) Micro<L>);
 
 impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Body for Rows<L, M, VECTORS, CUT> {
     type Out = ();
@@ -105,12 +106,10 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Body for R
     }
 }
 
-/// The inner loop for groups of `M` rows. Made only in [`Micro::by_rows`], under its promise.
-struct Whole<L: Lanes, const M: usize, const VECTORS: usize, const PACKED: bool>(Micro<L>);
+/// The inner loop for groups of [`FEW`] rows. Made only in [`Micro::by_rows`], under its promise.
+struct Whole<L: Lanes, const VECTORS: usize, const PACKED: bool>(Micro<L>);
 
-impl<L: Lanes, const M: usize, const VECTORS: usize, const PACKED: bool> Body
-    for Whole<L, M, VECTORS, PACKED>
-{
+impl<L: Lanes, const VECTORS: usize, const PACKED: bool> Body for Whole<L, VECTORS, PACKED> {
     type Out = ();
 
     #[inline(always)]
@@ -120,8 +119,8 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const PACKED: bool> Body
     }
 }
 
-impl<L: Lanes, const M: usize, const VECTORS: usize, const PACKED: bool> Whole<L, M, VECTORS, PACKED> {
-    /// Groups of `M` rows. With `PACKED` their numbers lie behind each other for each place along the depth: as offsets
+impl<L: Lanes, const VECTORS: usize, const PACKED: bool> Whole<L, VECTORS, PACKED> {
+    /// Groups of [`FEW`] rows. With `PACKED` their numbers lie behind each other for each place along the depth: as offsets
     /// they take no registers. With each two steps, and then with each four, goes a request for what is needed later, as a
     /// core waits for many at once. The requests, and where there are fewer of them hiding where the factors are, also keep
     /// compilers from reading so far ahead that sums have to leave their registers, which takes a third of the speed where
@@ -132,8 +131,8 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const PACKED: bool> Whole<L
     #[inline(always)]
     unsafe fn groups(&self) {
         let Micro { depth, a_group, a_row, b_row, groups, ahead_sums, ahead_panel, .. } = self.0;
-        let offsets: [usize; M] = std::array::from_fn(|i| if PACKED { i } else { i * a_row });
-        let a_step = if PACKED { M } else { self.0.a_step };
+        let offsets: [usize; FEW] = std::array::from_fn(|i| if PACKED { i } else { i * a_row });
+        let a_step = if PACKED { FEW } else { self.0.a_step };
         let line = 64 / size_of::<L::Real>();
         // Each group asks for its share of the next panel, or for as much of it as it has steps for; whoever has nothing to ask
         // for, or no more, asks for the same line again.
@@ -142,34 +141,52 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const PACKED: bool> Whole<L
             let mut a = self.0.a.wrapping_add(group * a_group);
             let mut b = self.0.b;
             let next = if ahead_panel { b.wrapping_add(depth * b_row + group * share * line) } else { a };
-            let out = Out { at: self.0.out.at.wrapping_add(group * M * self.0.out.stride), ..self.0.out };
+            let out = Out { at: self.0.out.at.wrapping_add(group * FEW * self.0.out.stride), ..self.0.out };
             // The group's own sums, or those of the next one where it has too few steps to wait for its own.
-            let asked = out.at.wrapping_add(if ahead_sums { M * out.stride } else { 0 });
+            let asked = out.at.wrapping_add(if ahead_sums { FEW * out.stride } else { 0 });
             // SAFETY: as many steps of both factors as the depth has, and the group's sums.
             unsafe {
-                let mut sums = [[L::splat(L::Real::ZERO); VECTORS]; M];
+                let mut sums = [[L::splat(L::Real::ZERO); VECTORS]; FEW];
                 let pairs = depth / 2;
-                for pair in 0..pairs.min(M) {
+                for pair in 0..pairs.min(FEW) {
                     for j in 0..VECTORS {
                         prefetch(asked.wrapping_add(pair * out.stride + j * L::LANES));
                     }
-                    (a, b) = two_steps::<L, M, VECTORS>(&mut sums, a, a_step, &offsets, b, b_row);
+                    (a, b) = two_steps::<L, FEW, VECTORS>(&mut sums, a, a_step, &offsets, b, b_row);
                 }
-                let mut pair = M;
+                let mut pair = FEW;
                 while pair + 2 <= pairs {
-                    prefetch_l2(next.wrapping_add(((pair - M) / 2).min(share - 1) * line));
-                    (a, b) =
-                        two_steps::<L, M, VECTORS>(&mut sums, opaque(a), a_step, &offsets, opaque(b), b_row);
-                    (a, b) =
-                        two_steps::<L, M, VECTORS>(&mut sums, opaque(a), a_step, &offsets, opaque(b), b_row);
+                    prefetch_l2(next.wrapping_add(((pair - FEW) / 2).min(share - 1) * line));
+                    (a, b) = two_steps::<L, FEW, VECTORS>(
+                        &mut sums,
+                        opaque(a),
+                        a_step,
+                        &offsets,
+                        opaque(b),
+                        b_row,
+                    );
+                    (a, b) = two_steps::<L, FEW, VECTORS>(
+                        &mut sums,
+                        opaque(a),
+                        a_step,
+                        &offsets,
+                        opaque(b),
+                        b_row,
+                    );
                     pair += 2;
                 }
                 if pair < pairs {
-                    (a, b) =
-                        two_steps::<L, M, VECTORS>(&mut sums, opaque(a), a_step, &offsets, opaque(b), b_row);
+                    (a, b) = two_steps::<L, FEW, VECTORS>(
+                        &mut sums,
+                        opaque(a),
+                        a_step,
+                        &offsets,
+                        opaque(b),
+                        b_row,
+                    );
                 }
                 if depth % 2 == 1 {
-                    step::<L, M, VECTORS, false>(&mut sums, a, &offsets, b, L::LANES);
+                    step::<L, FEW, VECTORS, false>(&mut sums, a, &offsets, b, L::LANES);
                 }
                 self.0.write(&sums, out);
             }

@@ -82,8 +82,8 @@ impl<L: Lanes, const M: usize, const VECTORS: usize> FewRows<L, M, VECTORS> {
     }
 }
 
-/// [`MANY`] rows of a stored `a` at a time, whose elements are neighbours, by a panel of `b`. Made only in [`Micro::by_rows`], under
-/// its promise.
+/// [`MANY`] rows of a stored `a` at a time, whose elements are neighbours, by a panel of `b`: one whose last vector is cut, or that
+/// is one vector. Made only in [`Micro::by_rows`], under its promise.
 pub(super) struct StoredRows<L: Lanes, const VECTORS: usize, const CUT: bool>(pub(super) Micro<L>);
 
 impl<L: Lanes, const VECTORS: usize, const CUT: bool> Body for StoredRows<L, VECTORS, CUT> {

@@ -38,6 +38,8 @@ mod gemm_room;
 mod gemm_simd;
 mod gemm_small;
 mod gemm_stored;
+#[cfg(target_arch = "x86_64")]
+mod gemm_written;
 mod gemv;
 mod grouped;
 mod groups;
