@@ -472,13 +472,10 @@ impl StreamCore {
     /// it.
     #[inline]
     fn take_done(&self, deferred: &mut VecDeque<Deferred>, after: &mut After) {
-        if deferred.is_empty() {
-            return;
-        }
         while deferred.front().is_some_and(|d| is_done(&d.event, after)) {
             after.waiting().kept.extend(deferred.pop_front());
         }
-        if let Some(last) = after.waiting().kept.last() {
+        if let Some(last) = after.0.as_ref().and_then(|waiting| waiting.kept.last()) {
             self.completed.fetch_max(last.number, Ordering::Release);
         }
     }
