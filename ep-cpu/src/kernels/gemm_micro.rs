@@ -152,38 +152,20 @@ impl<L: Lanes, const VECTORS: usize, const PACKED: bool> Whole<L, VECTORS, PACKE
                     for j in 0..VECTORS {
                         prefetch(asked.wrapping_add(pair * out.stride + j * L::LANES));
                     }
-                    (a, b) = two_steps::<L, FEW, VECTORS>(&mut sums, a, a_step, &offsets, b, b_row);
+                    (a, b) = two_steps::<L, VECTORS>(&mut sums, a, a_step, &offsets, b, b_row);
                 }
                 let mut pair = FEW;
                 while pair + 2 <= pairs {
                     prefetch_l2(next.wrapping_add(((pair - FEW) / 2).min(share - 1) * line));
-                    (a, b) = two_steps::<L, FEW, VECTORS>(
-                        &mut sums,
-                        opaque(a),
-                        a_step,
-                        &offsets,
-                        opaque(b),
-                        b_row,
-                    );
-                    (a, b) = two_steps::<L, FEW, VECTORS>(
-                        &mut sums,
-                        opaque(a),
-                        a_step,
-                        &offsets,
-                        opaque(b),
-                        b_row,
-                    );
+                    (a, b) =
+                        two_steps::<L, VECTORS>(&mut sums, opaque(a), a_step, &offsets, opaque(b), b_row);
+                    (a, b) =
+                        two_steps::<L, VECTORS>(&mut sums, opaque(a), a_step, &offsets, opaque(b), b_row);
                     pair += 2;
                 }
                 if pair < pairs {
-                    (a, b) = two_steps::<L, FEW, VECTORS>(
-                        &mut sums,
-                        opaque(a),
-                        a_step,
-                        &offsets,
-                        opaque(b),
-                        b_row,
-                    );
+                    (a, b) =
+                        two_steps::<L, VECTORS>(&mut sums, opaque(a), a_step, &offsets, opaque(b), b_row);
                 }
                 if depth % 2 == 1 {
                     step::<L, FEW, VECTORS, false>(&mut sums, a, &offsets, b, L::LANES);
@@ -266,24 +248,24 @@ impl<L: Lanes, const M: usize, const VECTORS: usize, const CUT: bool> Rows<L, M,
     }
 }
 
-/// Two steps along the depth of packed rows, and where the next ones begin.
+/// Two steps along the depth of [`FEW`] rows, and where the next ones begin.
 ///
 /// # Safety
 /// As for [`step`], at both places.
 #[inline(always)]
-unsafe fn two_steps<L: Lanes, const M: usize, const VECTORS: usize>(
-    sums: &mut [[L::V; VECTORS]; M],
+unsafe fn two_steps<L: Lanes, const VECTORS: usize>(
+    sums: &mut [[L::V; VECTORS]; FEW],
     a: *const L::Real,
     a_step: usize,
-    offsets: &[usize; M],
+    offsets: &[usize; FEW],
     b: *const L::Real,
     b_row: usize,
 ) -> (*const L::Real, *const L::Real) {
     let (a_odd, b_odd) = (a.wrapping_add(a_step), b.wrapping_add(b_row));
     // SAFETY: the caller's promise.
     unsafe {
-        step::<L, M, VECTORS, false>(sums, a, offsets, b, L::LANES);
-        step::<L, M, VECTORS, false>(sums, a_odd, offsets, b_odd, L::LANES);
+        step::<L, FEW, VECTORS, false>(sums, a, offsets, b, L::LANES);
+        step::<L, FEW, VECTORS, false>(sums, a_odd, offsets, b_odd, L::LANES);
     }
     (a_odd.wrapping_add(a_step), b_odd.wrapping_add(b_row))
 }
