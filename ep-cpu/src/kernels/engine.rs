@@ -444,6 +444,9 @@ unsafe fn run<C: Compute<N>, const N: usize>(
     let footprint = count.saturating_mul(read + dst_size);
     // What is written in place is in the cache by then.
     let streaming = !operands.in_place() && stream::pays(output, footprint);
+    // Loops of f32, whose blocks begin soon: others lose as much as they win where each piece is one.
+    let plain = compute.streams() && cost == Cost::Cheap && dst_size == size_of::<f32>();
+    let in_pieces = plain && !operands.in_place() && dense == N;
     let shared = Shared::new(dst);
     let isa = compute.isa();
     let bytes = (N * operands.size() + dst_size) * cost.weight();
@@ -455,6 +458,8 @@ unsafe fn run<C: Compute<N>, const N: usize>(
             let reader = operands.reader(compute, &mut buffers, streaming, range.len());
             if streaming {
                 stream::blocks(isa, &reader, dst, dst_size, range, &ahead[..dense]);
+            } else if in_pieces && stream::owns(range.len() * (read + dst_size)) {
+                stream::owning(&reader, dst, dst_size, range);
             } else {
                 let mut cursor = reader.cursor(range.start, 0);
                 reader.compute(&mut cursor, Run::cached(range.len()), dst.add(range.start * dst_size));

@@ -1,15 +1,14 @@
 //! One-hot: a row for each index, on at the index's column and off elsewhere.
 
-#[cfg(target_arch = "x86_64")]
-use crate::isa::Level;
 use crate::isa::{Body, Isa};
 use crate::kernels::gather::row_bytes;
 use crate::kernels::raw::{Shared, for_ranges};
-use crate::kernels::sink::{self, LINE, PIECE, Pattern, Producer, Sink};
+use crate::kernels::sink::{self, LINE, PIECE, Pattern};
 use crate::kernels::stream::{self, own};
 use crate::kernels::window::{Bad, NONE, Window};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Error, Result};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 pub use crate::kernels::window::{IndexMode, IndexType, Indices};
@@ -39,6 +38,9 @@ pub struct OneHotArgs {
 
 /// Bytes that are written as off at a time, before elements of them are switched on: a part of first-level cache.
 const BLOCK: usize = if cfg!(test) { 8 * LINE } else { 16 << 10 };
+
+/// Bytes of rows from which few elements of a block are on.
+const LONG_ROW: usize = if cfg!(test) { 4 * LINE } else { 16 * LINE };
 
 /// Writes the rows. An index of a class that has no column makes a row that is off. Where the destination is
 /// empty the indices are checked all the same.
@@ -84,17 +86,17 @@ unsafe fn one_hot<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &OneHot
         return unsafe { window.check_all(args.indices, args.num_indices) };
     }
     let (on, off) = (Pattern::new(&args.on, SIZE), Pattern::new(&args.off, SIZE));
-    let streaming = sink::streams(bytes, 0);
-    let how = match streaming {
+    let how = match sink::streams(bytes, 0) {
         false => Store::Cached,
-        true if stream::suits_intel() => Store::Own,
-        true => Store::Stream,
+        // A stage has no room for the beginning of an element that ends in the next block.
+        true if stream::asks(bytes) || !args.dst.addr().is_multiple_of(SIZE) => Store::Own,
+        true => Store::Past,
     };
     let bad = Bad::new();
     let dst = Shared::new(args.dst);
     let indices = args.indices;
     for_ranges(par, bytes, 1, PIECE, |bytes| {
-        let part = HotRows { window, row, indices, on: &on, size: SIZE, off: &off, bytes, bad: &bad };
+        let part = HotRows { window, row, indices, on: &on, off: &off, bytes, bad: &bad };
         // SAFETY: the range is within the destination and no other task has it; the caller vouches for the indices.
         unsafe { part.write::<SIZE>(isa, how, dst.get()) };
         Ok(())
@@ -104,13 +106,13 @@ unsafe fn one_hot<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &OneHot
 }
 
 /// How the destination is written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Store {
     Cached,
-    /// Past the cache.
-    Stream,
     /// Ordinary stores to lines that are asked for before.
     Own,
+    /// Past the cache, from a stage. Elements are aligned.
+    Past,
 }
 
 /// A range of the destination's bytes.
@@ -120,8 +122,6 @@ struct HotRows<'a> {
     row: usize,
     indices: Indices,
     on: &'a Pattern,
-    /// Bytes of an element.
-    size: usize,
     off: &'a Pattern,
     bytes: Range<usize>,
     bad: &'a Bad,
@@ -133,55 +133,97 @@ impl HotRows<'_> {
     /// # Safety
     /// No other task has it, the indices of its rows are readable, and elements have `SIZE` bytes.
     unsafe fn write<const SIZE: usize>(self, isa: Isa, how: Store, dst: *mut u8) {
-        // SAFETY: the caller's promise; an `Isa` is the proof that the CPU has its level.
-        unsafe {
-            let to = dst.add(self.bytes.start);
-            match how {
-                Store::Cached => isa.dispatch(Blocks::<SIZE, false> { part: self, to }),
-                Store::Own => isa.dispatch(Blocks::<SIZE, true> { part: self, to }),
-                #[cfg(target_arch = "x86_64")]
-                Store::Stream if isa.level() >= Level::Avx512 => lines::write(self, to),
-                Store::Stream => sink::write(isa, true, to, self),
-            }
+        // SAFETY: the range begins there.
+        let to = unsafe { dst.add(self.bytes.start) };
+        match how {
+            Store::Past => isa.dispatch(Blocks::<SIZE, true> { isa, asks: false, part: self, to }),
+            _ => isa.dispatch(Blocks::<SIZE, false> { isa, asks: how == Store::Own, part: self, to }),
         }
     }
 }
 
-/// By ordinary stores: a block is written as off, lines of it asked for ahead if `OWN`, and then elements are switched on,
-/// which takes no guess of how many lines there are to the next one.
-struct Blocks<'a, const SIZE: usize, const OWN: bool> {
+/// What a block is put together in on its way past the cache.
+#[repr(C, align(64))]
+struct Stage([u8; BLOCK]);
+
+/// A block is written as off, and then elements of it are switched on, which takes no guess of how many lines there are to
+/// the next one: in place, or in a stage on its way `PAST` the cache.
+struct Blocks<'a, const SIZE: usize, const PAST: bool> {
+    isa: Isa,
+    /// Whether lines are asked for before; never in a stage.
+    asks: bool,
     part: HotRows<'a>,
     /// Made only under the promises of [`HotRows::write`], for the range from here on.
     to: *mut u8,
 }
 
-impl<const SIZE: usize, const OWN: bool> Body for Blocks<'_, SIZE, OWN> {
+impl<const SIZE: usize, const PAST: bool> Body for Blocks<'_, SIZE, PAST> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
-        let Blocks { part: HotRows { window, row, indices, on, off, bytes, bad, .. }, to } = self;
+        let Blocks { isa, asks, ref part, to } = self;
+        let HotRows { row, on, off, ref bytes, .. } = *part;
+        let mut stage = MaybeUninit::<Stage>::uninit();
         let skip = to.addr() % LINE;
         // The pattern starts with the range, `skip` bytes into its first line.
         let line = off.line(skip.wrapping_neg());
+        // Stores to a stage wait for those past the cache: few elements are switched off again instead.
+        let keeps = PAST && row >= LONG_ROW;
         let mut start = 0;
         while start < bytes.len() {
-            let end = bytes.len().min((start + skip) / BLOCK * BLOCK + BLOCK - skip);
-            // SAFETY: blocks are within the range, begin with it or at a line, and end at lines or with it; a pattern's line is
-            // readable.
-            unsafe { write_off::<OWN>(to, line, start..end) };
-            // An element is of the block that its last byte is in.
-            for i in (bytes.start + start) / row..(bytes.start + end - 1) / row + 1 {
-                // SAFETY: row `i` is one of the destination's, which has one for each index.
-                let class = window.row(unsafe { indices.get(i) }, i, bad);
-                let at = (i * row).wrapping_add(class.wrapping_mul(SIZE)).wrapping_sub(bytes.start);
-                let behind = at.wrapping_add(SIZE);
-                if class != NONE && start < behind && behind <= end {
-                    // SAFETY: ranges begin and end with elements, so this one is within, whose last byte is.
-                    unsafe { to.add(at).copy_from_nonoverlapping(on.line(0), SIZE) };
+            // Blocks are counted from the first line on.
+            let first = (start + skip) / BLOCK * BLOCK;
+            let end = bytes.len().min(first + BLOCK - skip);
+            // Where byte 0 of the range would be.
+            let base = match PAST {
+                true => stage.as_mut_ptr().cast::<u8>().wrapping_add(skip).wrapping_sub(first),
+                false => to,
+            };
+            // SAFETY: blocks are within the range, and a stage has room for one. They begin with the range or at a line, and
+            // end at lines or with it, in the stage too; a pattern's line is readable. What a stage keeps is all off.
+            unsafe {
+                if keeps && start == 0 {
+                    write_off::<false>(base.wrapping_sub(skip), off.line(0), 0..BLOCK);
+                } else if asks {
+                    write_off::<true>(base, line, start..end);
+                } else if !keeps {
+                    write_off::<false>(base, line, start..end);
+                }
+                self.switch(base, on, start..end);
+                if PAST {
+                    stream::copy_staged(isa, to.add(start), base.wrapping_add(start), end - start);
+                }
+                if keeps {
+                    self.switch(base, off, start..end);
                 }
             }
             start = end;
+        }
+        if PAST {
+            stream::fence();
+        }
+    }
+}
+
+impl<const SIZE: usize, const PAST: bool> Blocks<'_, SIZE, PAST> {
+    /// Writes `value` to the elements of the indices' classes that end in `block` of the range, which begins at `base`.
+    ///
+    /// # Safety
+    /// Elements that lie in the block, and those that end there, are writable.
+    #[inline(always)]
+    unsafe fn switch(&self, base: *mut u8, value: &Pattern, block: Range<usize>) {
+        let HotRows { window, row, indices, ref bytes, bad, .. } = self.part;
+        let Range { start, end } = block;
+        for i in (bytes.start + start) / row..(bytes.start + end - 1) / row + 1 {
+            // SAFETY: row `i` is one of the destination's, which has one for each index.
+            let class = window.row(unsafe { indices.get(i) }, i, bad);
+            let at = (i * row).wrapping_add(class.wrapping_mul(SIZE)).wrapping_sub(bytes.start);
+            let behind = at.wrapping_add(SIZE);
+            if class != NONE && start < behind && behind <= end {
+                // SAFETY: ranges begin and end with elements, so this one is within, whose last byte is.
+                unsafe { base.wrapping_add(at).copy_from_nonoverlapping(value.line(0), SIZE) };
+            }
         }
     }
 }
@@ -193,148 +235,24 @@ impl<const SIZE: usize, const OWN: bool> Body for Blocks<'_, SIZE, OWN> {
 #[inline(always)]
 unsafe fn write_off<const OWN: bool>(to: *mut u8, line: *const u8, part: Range<usize>) {
     let Range { start: mut at, end } = part;
-    let skip = to.wrapping_add(at).addr() % LINE;
+    let to = |at| to.wrapping_add(at);
+    let skip = to(at).addr() % LINE;
     // SAFETY: the caller's promise of the line; each piece is within the part and within a line.
     unsafe {
         let whole = line.cast::<[u8; LINE]>().read();
         if skip > 0 {
             let head = (LINE - skip).min(end - at);
-            to.add(at).copy_from_nonoverlapping(line.add(skip), head);
+            to(at).copy_from_nonoverlapping(line.add(skip), head);
             at += head;
         }
         while at + LINE <= end {
             if OWN {
-                own(to.add(at));
+                own(to(at));
             }
-            to.add(at).cast::<[u8; LINE]>().write(whole);
+            to(at).cast::<[u8; LINE]>().write(whole);
             at += LINE;
         }
-        to.add(at).copy_from_nonoverlapping(line, end - at);
-    }
-}
-
-impl Producer for HotRows<'_> {
-    #[inline(always)]
-    unsafe fn run<S: Sink>(self, sink: &mut S) {
-        let HotRows { window, row, indices, on, size, off, bytes, bad } = self;
-        let mut i = bytes.start / row;
-        let mut col = bytes.start % row;
-        let mut left = bytes.len();
-        // Bytes that are off and due: those between two that are on are written at once.
-        let mut due = 0;
-        while left > 0 {
-            // SAFETY: row `i` is one of the destination's, which has one for each index.
-            let class = window.row(unsafe { indices.get(i) }, i, bad);
-            let until = row.min(col + left);
-            let hot = class.wrapping_mul(size);
-            if class != NONE && (col..until).contains(&hot) {
-                // SAFETY: what is due, and an element within the range, which starts and ends at elements.
-                unsafe {
-                    sink.fill(off, due + (hot - col));
-                    sink.fill(on, size);
-                }
-                due = until - hot - size;
-            } else {
-                due += until - col;
-            }
-            left -= until - col;
-            col = 0;
-            i += 1;
-        }
-        // SAFETY: what is left of the range.
-        unsafe { sink.fill(off, due) };
-    }
-}
-
-/// Line by line past the cache with AVX-512: each line is off, with elements that are on blended in.
-#[cfg(target_arch = "x86_64")]
-mod lines {
-    use super::HotRows;
-    use crate::kernels::sink::LINE;
-    use crate::kernels::stream::fence;
-    use crate::kernels::window::NONE;
-    use std::arch::x86_64::*;
-
-    /// A line of the destination that is being put together.
-    struct Line {
-        at: *mut u8,
-        on: __m512i,
-        off: __m512i,
-    }
-
-    impl Line {
-        /// Writes the bytes of the line in `part` as off or, in `hot`, on.
-        ///
-        /// # Safety
-        /// Those bytes are writable, on a CPU with AVX-512.
-        #[target_feature(enable = "avx512f,avx512bw")]
-        #[inline]
-        unsafe fn write(&mut self, hot: u64, part: u64) {
-            let line = _mm512_mask_blend_epi8(hot, self.off, self.on);
-            // SAFETY: the caller's promise; lines are at multiples of their size.
-            unsafe {
-                if part != u64::MAX {
-                    _mm512_mask_storeu_epi8(self.at.cast(), part, line);
-                } else {
-                    _mm512_stream_si512(self.at.cast(), line);
-                }
-            }
-            self.at = self.at.wrapping_add(LINE);
-        }
-    }
-
-    /// Writes the range at `to` with streaming stores, which are complete on return.
-    ///
-    /// # Safety
-    /// As for [`HotRows::write`], on a CPU with AVX-512.
-    #[target_feature(enable = "avx512f,avx512bw")]
-    pub(super) unsafe fn write(part: HotRows<'_>, to: *mut u8) {
-        let HotRows { window, row, indices, on, size, off, bytes, bad } = part;
-        let skip = to.addr() % LINE;
-        // Patterns start with the range, `skip` bytes into the first line.
-        let phase = skip.wrapping_neg();
-        // SAFETY: a line of a pattern is readable.
-        let (on, off) = unsafe {
-            (_mm512_loadu_si512(on.line(phase).cast()), _mm512_loadu_si512(off.line(phase).cast()))
-        };
-        let mut line = Line { at: to.wrapping_sub(skip), on, off };
-        // Bytes are counted from the first line on; `start` is where `line` is.
-        let end = skip + bytes.len();
-        let (mut start, mut hot, mut here) = (0, 0u64, u64::MAX << skip);
-        let element = (1u64 << size) - 1;
-        let first = bytes.start / row;
-        for i in first..(bytes.end - 1) / row + 1 {
-            // SAFETY: row `i` is one of the destination's, which has one for each index.
-            let class = window.row(unsafe { indices.get(i) }, i, bad);
-            let at = (i * row).wrapping_add(class.wrapping_mul(size)).wrapping_sub(bytes.start);
-            if class == NONE || at >= bytes.len() {
-                continue;
-            }
-            let at = at + skip;
-            // SAFETY: all lines before one with an element of the range are of the range, from `skip` in the first.
-            unsafe {
-                while start + LINE <= at {
-                    line.write(hot, here);
-                    (start, hot, here) = (start + LINE, 0, u64::MAX);
-                }
-                hot |= element << (at - start);
-                if at + size > start + LINE {
-                    line.write(hot, here);
-                    (start, hot, here) = (start + LINE, element >> (start + LINE - at), u64::MAX);
-                }
-            }
-        }
-        // SAFETY: what is left of the range, the last line up to its end.
-        unsafe {
-            while start + LINE <= end {
-                line.write(hot, here);
-                (start, hot, here) = (start + LINE, 0, u64::MAX);
-            }
-            if start < end {
-                line.write(hot, here & !(u64::MAX << (end - start)));
-            }
-        }
-        fence();
+        to(at).copy_from_nonoverlapping(line, end - at);
     }
 }
 
@@ -404,15 +322,14 @@ mod tests {
         if let (Ok(want), 4, 1..) = (&want, element, num_indices * depth) {
             // Whatever this CPU would choose.
             for (isa, how) in
-                Isa::available().into_iter().flat_map(|i| [Store::Stream, Store::Own].map(|h| (i, h)))
+                Isa::available().into_iter().flat_map(|i| [Store::Past, Store::Own].map(|h| (i, h)))
             {
-                for aligned_to in [element, 1] {
+                for aligned_to in [element, 1].into_iter().take(if how == Store::Past { 1 } else { 2 }) {
                     let mut dst = Buffer::poisoned(want.len(), aligned_to);
                     let (on, off) = (Pattern::new(&on, 4), Pattern::new(&off, 4));
                     let window = Window::new(offset, depth, size, mode).unwrap();
                     let (row, bytes, bad) = (depth * 4, 0..want.len(), Bad::new());
-                    let part =
-                        HotRows { window, row, indices, on: &on, size: 4, off: &off, bytes, bad: &bad };
+                    let part = HotRows { window, row, indices, on: &on, off: &off, bytes, bad: &bad };
                     // SAFETY: the destination has all elements, of four bytes, and there is an index for each row.
                     unsafe { part.write::<4>(isa, how, dst.ptr()) };
                     assert!(dst.into_bytes() == *want, "{case:?} {isa} {how:?}");

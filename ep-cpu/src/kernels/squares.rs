@@ -6,7 +6,8 @@
 //! the next are read into another, in turns: reads that come in bursts between bursts of writes wait for each other.
 //! Rows of the destination are whole lines; those that start anywhere are written by [`pairs`](super::pairs).
 //!
-//! The cache holds smaller matrices, and [`near`] writes those straight to their destination.
+//! Two lines of rows of one or two bytes are 64 streams and more, which hardware does not see through. Of those one line of rows
+//! is read along some lines of columns, into a stage, and then the other, whose columns are written beside what waits there.
 
 use super::lanes::{LANE, Vector};
 use super::lines::LINE;
@@ -32,8 +33,8 @@ const LEAST_COLS: usize = 256;
 /// Bytes of a destination row from which this pays.
 const LEAST_ROW: usize = 4 * BAND;
 
-/// Columns of a stage, of elements of two bytes.
-const STAGE_COLS: usize = WIDE * LINE / 2 + LANE / 2;
+/// Columns of a stage, of elements of four bytes.
+const STAGE_COLS: usize = WIDE * LINE / 4 + LANE / 4;
 
 #[repr(C, align(64))]
 struct Stages([[MaybeUninit<u8>; STAGE_COLS * BAND]; 2]);
@@ -47,8 +48,7 @@ pub(super) fn lookup(isa: Isa, size: usize, m: Matrix) -> Option<Transpose> {
         return None;
     }
     match size {
-        // Squares of them take many registers: they only pay where the cache does not keep lines, or all else is slow.
-        2 if !stride.is_multiple_of(PAGE / 2) => None,
+        1 => Some(transpose::<1, 16>),
         2 => Some(transpose::<2, 8>),
         4 => Some(transpose::<4, 4>),
         8 => Some(transpose::<8, 2>),
@@ -68,7 +68,8 @@ unsafe fn transpose<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8
     unsafe {
         for band in 0..bands {
             let from = src.offset((band * rows) as isize * m.src_stride);
-            walk::<SIZE, N>(m, from, dst.add(band * BAND));
+            let to = dst.add(band * BAND);
+            if SIZE <= 2 { halves::<SIZE, N>(m, from, to) } else { walk::<SIZE, N>(m, from, to) }
         }
         if left.rows > 0 {
             let from = src.offset((bands * rows) as isize * m.src_stride);
@@ -106,14 +107,9 @@ unsafe fn walk<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst
             for part in 0..LINES {
                 for at in 0..across {
                     let from = src.offset((part * line) as isize * m.src_stride).add(col * SIZE);
-                    let to = stage.add(part * LINE);
-                    if (at + 1) * line <= cols {
-                        let (from, to) = (from.add(at * LINE), to.add(at * line * BAND));
-                        square::<SIZE, N>(from, m.src_stride, to, BAND as isize);
-                    } else if at * line < cols {
-                        let tiles =
-                            Matrix { rows: line, cols, src_stride: m.src_stride, dst_stride: BAND as isize };
-                        line_band::<__m512i, SIZE, N, false>(tiles, at * line, cols, from, to);
+                    let to = Matrix { rows: line, cols, dst_stride: BAND as isize, ..m };
+                    if at * line < cols {
+                        columns::<SIZE, N>(to, at * line, from, stage.add(part * LINE));
                     }
                     for c in turn * share..((turn + 1) * share).min(before_cols) {
                         let to = dst.offset((before + c) as isize * m.dst_stride);
@@ -126,6 +122,68 @@ unsafe fn walk<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst
             }
         }
         stages.swap(0, 1);
+    }
+}
+
+/// A line of rows: a line of columns from `col` on, or those that are left. Squares of bytes would take all registers.
+///
+/// # Safety
+/// As for [`Transpose`]; there are `N` columns at least. Those that are left may begin with some before `col`, less than `N`.
+#[inline(always)]
+unsafe fn columns<const SIZE: usize, const N: usize>(m: Matrix, col: usize, src: *const u8, dst: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if SIZE > 1 && col + LINE / SIZE <= m.cols {
+            let to = dst.offset(col as isize * m.dst_stride);
+            square::<SIZE, N>(src.add(col * SIZE), m.src_stride, to, m.dst_stride);
+        } else {
+            line_band::<__m512i, SIZE, N, false>(m, col, m.cols.min(col + LINE / SIZE), src, dst);
+        }
+    }
+}
+
+/// Columns that [`halves`] takes at a time, and most of them: the last may be a tile more.
+const LONG: usize = 256;
+const LONG_COLS: usize = LONG + LANE;
+
+/// The first lines of the destination's rows, and the second ones of a line of columns, behind those of a tile.
+#[repr(C, align(64))]
+struct Halves([MaybeUninit<u8>; LONG_COLS * LINE], [MaybeUninit<u8>; (LINE + LANE) * LINE]);
+
+/// One band, a line of rows after the other.
+///
+/// # Safety
+/// As for [`transpose`], for a band of rows.
+#[inline(always)]
+unsafe fn halves<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst: *mut u8) {
+    let line = LINE / SIZE;
+    let mut stage = Halves([MaybeUninit::uninit(); _], [MaybeUninit::uninit(); _]);
+    let (first, second) = (stage.0.as_mut_ptr().cast::<u8>(), stage.1.as_mut_ptr().cast::<u8>());
+    let mut col = 0;
+    while col < m.cols {
+        // The last columns are at least a tile.
+        let cols = if m.cols - col < LONG + N { m.cols - col } else { LONG };
+        let part = Matrix { rows: line, cols, dst_stride: LINE as isize, ..m };
+        // SAFETY: columns inside the band; there is a slot for each of the first lines. Of second lines there are slots for a line
+        // of columns, and for the tile before, with which those that are left may begin.
+        unsafe {
+            let from = src.add(col * SIZE);
+            for at in (0..cols).step_by(line) {
+                columns::<SIZE, N>(part, at, from, first);
+            }
+            let below = from.offset(line as isize * m.src_stride);
+            for at in (0..cols).step_by(line) {
+                // Where the slot of column 0 would be.
+                let base = second.add(N * LINE).wrapping_sub(at * LINE);
+                columns::<SIZE, N>(part, at, below, base);
+                for c in at..cols.min(at + line) {
+                    let to = dst.offset((col + c) as isize * m.dst_stride);
+                    __m512i::load(first.add(c * LINE)).stream(to);
+                    __m512i::load(base.wrapping_add(c * LINE)).stream(to.add(LINE));
+                }
+            }
+        }
+        col += cols;
     }
 }
 
@@ -277,6 +335,20 @@ mod tests {
     }
 
     #[test]
+    fn more_columns_than_a_stage_of_small_elements_has() {
+        if !has_avx512() {
+            return;
+        }
+        fn of_size<const SIZE: usize, const N: usize>() {
+            for cols in [LONG + N - 1, LONG + N, LONG + LINE / SIZE + 3, 2 * LONG + N + 1] {
+                check_transpose(transpose::<SIZE, N>, SIZE, [2 * BAND / SIZE, cols], [SIZE, 0], 0);
+            }
+        }
+        of_size::<1, 16>();
+        of_size::<2, 8>();
+    }
+
+    #[test]
     fn near_matrices_in_every_order() {
         if !has_avx512() {
             return;
@@ -303,6 +375,7 @@ mod tests {
         if !has_avx512() {
             return;
         }
+        of_size::<1, 16>();
         of_size::<2, 8>();
         of_size::<4, 4>();
         of_size::<8, 2>();
@@ -319,12 +392,13 @@ mod tests {
                 // Of rows that are whole lines.
                 check_transpose_between_pages(transpose::<SIZE, N>, SIZE, [rows, cols]);
             }
-            for (rows, cols) in
-                [(3 * band, 260), (2 * band + 1, 257), (3 * band + band / 2, 301), (4 * band, 77)]
-            {
+            let near_sides =
+                [(3 * band, 260), (2 * band + 1, 257), (3 * band + band / 2, 301), (4 * band, 77)];
+            for (rows, cols) in near_sides.into_iter().filter(|_| SIZE >= 4) {
                 check_transpose_between_pages(near::<SIZE, N>, SIZE, [rows, cols]);
             }
         }
+        of_size::<1, 16>();
         of_size::<2, 8>();
         of_size::<4, 4>();
         of_size::<8, 2>();
@@ -337,7 +411,8 @@ mod tests {
             assert_eq!(lookup(isa, 4, m).is_some(), isa.level() >= Level::Avx512);
             assert!(lookup(isa, 4, Matrix { src_stride: 512, ..m }).is_none());
             assert!(lookup(isa, 4, Matrix { cols: 100, ..m }).is_none());
-            assert!(lookup(isa, 1, m).is_none() && lookup(isa, 2, m).is_none());
+            assert_eq!(lookup(isa, 1, m).is_some(), isa.level() >= Level::Avx512);
+            assert!(lookup(isa, 16, m).is_none());
             assert_eq!(lookup_near(isa, 4, 32, 17).is_some(), isa.level() >= Level::Avx512);
             assert!(lookup_near(isa, 4, 32, 16).is_none());
             assert!(lookup_near(isa, 4, 15, 17).is_none() && lookup_near(isa, 8, 16, 7).is_none());
