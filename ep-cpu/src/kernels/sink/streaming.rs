@@ -67,6 +67,9 @@ const MANY_PAGES: usize = 64 << 10;
 struct Stage([MaybeUninit<u8>; CAPACITY]);
 
 /// Stages what it takes, at the same places in lines as in the output.
+///
+/// Loops that store lines have what they need in variables of their own: where the address comes from here for each line, gathers of
+/// rows of 2 KiB take 1.1 to 1.2 times as long.
 struct Streaming<L> {
     stage: *mut u8,
     /// Where in the output the stage starts, a line.
@@ -186,21 +189,21 @@ impl<L: Store> Sink for Streaming<L> {
             }
             let head = self.complete(|to, head| copy(to, src, head));
             let (src, lines) = (src.add(head), (bytes - head) / LINE * LINE);
-            let mut done = 0;
+            let (base, mut done) = (self.base, 0);
             if lines >= MANY_PAGES {
-                L::copy(self.base, src, lines);
+                L::copy(base, src, lines);
                 done = lines;
             }
             while done + AHEAD < lines {
                 prefetch(src.wrapping_add(done + AHEAD), 1);
-                L::line(self.base.add(done), src.add(done));
+                L::line(base.add(done), src.add(done));
                 done += LINE;
             }
             while done < lines {
-                L::line(self.base.add(done), src.add(done));
+                L::line(base.add(done), src.add(done));
                 done += LINE;
             }
-            self.base = self.base.add(lines);
+            self.base = base.add(lines);
             let tail = bytes - head - lines;
             copy(self.stage, src.add(lines), tail);
             self.len = tail;
@@ -217,12 +220,12 @@ impl<L: Store> Sink for Streaming<L> {
             }
             let head = self.complete(|to, head| pattern.write(to, head));
             let (line, lines) = (pattern.line(head), (bytes - head) / LINE * LINE);
-            let mut done = 0;
+            let (base, mut done) = (self.base, 0);
             while done < lines {
-                L::line(self.base.add(done), line);
+                L::line(base.add(done), line);
                 done += LINE;
             }
-            self.base = self.base.add(lines);
+            self.base = base.add(lines);
             let tail = bytes - head - lines;
             copy(self.stage, line, tail);
             self.len = tail;
