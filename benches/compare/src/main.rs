@@ -59,9 +59,9 @@ struct Compare {
     /// Threads that everyone may use
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2")]
     threads: Vec<usize>,
-    /// Processes for each number of threads, over which medians are taken
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    processes: usize,
+    /// Processes for each number of threads, over which medians are taken [default: 3, or 1 with --quick]
+    #[arg(long, value_name = "N")]
+    processes: Option<usize>,
     /// As many for a row that reached its bar in some processes and missed it in others
     #[arg(long, value_name = "N", default_value_t = 7)]
     most_processes: usize,
@@ -214,7 +214,7 @@ impl Compare {
     }
 
     fn processes(&self) -> usize {
-        if self.quick && self.processes == 3 { 1 } else { self.processes }
+        self.processes.unwrap_or(if self.quick { 1 } else { 3 })
     }
 
     fn most_processes(&self) -> usize {

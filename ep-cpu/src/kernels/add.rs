@@ -124,8 +124,6 @@ unsafe fn sum<T: Term, const PARTS: usize>(isa: Isa, par: &dyn Parallel, args: &
         unsafe {
             if streaming {
                 stream::blocks(isa, &sum, to.get(), size, range, ahead);
-            } else if !in_place && !T::BULK && stream::owns(range.len() * bytes) {
-                stream::owning(&sum, to.get(), size, range);
             } else {
                 let mut at = range.start;
                 sum.compute(&mut at, Run::cached(range.len()), to.get().add(range.start * size));

@@ -444,9 +444,6 @@ unsafe fn run<C: Compute<N>, const N: usize>(
     let footprint = count.saturating_mul(read + dst_size);
     // What is written in place is in the cache by then.
     let streaming = !operands.in_place() && stream::pays(output, footprint);
-    // Loops of f32, whose blocks begin soon: others lose as much as they win where each piece is one.
-    let plain = compute.streams() && cost == Cost::Cheap && dst_size == size_of::<f32>();
-    let in_pieces = plain && !operands.in_place() && dense == N;
     let shared = Shared::new(dst);
     let isa = compute.isa();
     let bytes = (N * operands.size() + dst_size) * cost.weight();
@@ -458,8 +455,6 @@ unsafe fn run<C: Compute<N>, const N: usize>(
             let reader = operands.reader(compute, &mut buffers, streaming, range.len());
             if streaming {
                 stream::blocks(isa, &reader, dst, dst_size, range, &ahead[..dense]);
-            } else if in_pieces && stream::owns(range.len() * (read + dst_size)) {
-                stream::owning(&reader, dst, dst_size, range);
             } else {
                 let mut cursor = reader.cursor(range.start, 0);
                 reader.compute(&mut cursor, Run::cached(range.len()), dst.add(range.start * dst_size));
@@ -532,6 +527,39 @@ mod tests {
                 unsafe { kernel.launch(isa, &Threads(1), &args) }.unwrap();
                 let same = small.written().iter().zip(&out[start..]).all(|(a, b)| a.to_bits() == b.to_bits());
                 assert!(same, "from {start} {isa}");
+            }
+        }
+    }
+
+    /// Of operands that second-level cache holds lines are asked for before they are written, if this is a CPU for that.
+    #[test]
+    fn launches_that_second_level_cache_holds() {
+        let (unary_op, binary_op) = (
+            unary::OPS.iter().position(|o| *o == "negative").unwrap(),
+            binary::OPS.iter().position(|o| *o == "sub").unwrap(),
+        );
+        let unary = unary::lookup(unary_op, DType::F32, DType::F32).unwrap();
+        let binary = binary::lookup(binary_op, DType::F32, DType::F32).unwrap();
+        for (n, threads) in [8191, 8192, 40_001, 70_001].into_iter().flat_map(|n| [1, 2].map(|t| (n, t))) {
+            let (a, b) = (noise(n), noise(n));
+            for isa in Isa::available() {
+                let [mut one, mut two] = [0; 2].map(|_| Guarded::<f32>::new(n + 1));
+                let (to, dims) = (one.ptr().wrapping_add(1).cast(), [n as i64]);
+                let args = UnaryArgs { count: n, src: a.as_ptr().cast(), dst: to, attr: [0.0; 2] };
+                // SAFETY: both have `n` elements from there on.
+                unsafe { unary.launch(isa, &Threads(threads), &args) }.unwrap();
+                let args = BinaryArgs {
+                    src0_dims: &dims,
+                    src1_dims: &dims,
+                    src0: a.as_ptr().cast(),
+                    src1: b.as_ptr().cast(),
+                    dst: two.ptr().wrapping_add(1).cast(),
+                    attr: [0.0; 2],
+                };
+                // SAFETY: all have `n` elements from there on.
+                unsafe { binary.launch(isa, &Threads(threads), &args) }.unwrap();
+                let right = |i: usize| one.written()[i + 1] == -a[i] && two.written()[i + 1] == a[i] - b[i];
+                assert_eq!((0..n).find(|&i| !right(i)), None, "{n} on {threads} {isa}");
             }
         }
     }

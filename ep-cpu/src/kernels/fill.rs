@@ -78,7 +78,7 @@ pub(super) unsafe fn fill_pattern(
         let dst = unsafe { to.get().add(range.start) };
         if stream::reaches(bytes, stream::STREAM_BYTES) {
             // SAFETY: as above; ranges start at multiples of the pattern's length.
-            unsafe { stream::fill(isa, dst, pattern, range.len(), stream::asks(bytes)) };
+            unsafe { stream::fill(isa, dst, pattern, range.len(), stream::asks_far(bytes)) };
         } else if pattern == [pattern[0]; 16] {
             // The library knows how to set bytes without reading the lines first.
             // SAFETY: as above.

@@ -86,10 +86,10 @@ unsafe fn one_hot<const SIZE: usize>(isa: Isa, par: &dyn Parallel, args: &OneHot
         return unsafe { window.check_all(args.indices, args.num_indices) };
     }
     let (on, off) = (Pattern::new(&args.on, SIZE), Pattern::new(&args.off, SIZE));
-    let how = match sink::streams(bytes, 0) {
+    let how = match cfg!(target_arch = "x86_64") && sink::streams(bytes, 0) {
         false => Store::Cached,
-        // A stage has no room for the beginning of an element that ends in the next block.
-        true if stream::asks(bytes) || !args.dst.addr().is_multiple_of(SIZE) => Store::Own,
+        // A stage has no room for the beginning of an element that ends in the next block; few destinations have such elements.
+        true if stream::asks_far(bytes) || !args.dst.addr().is_multiple_of(SIZE) => Store::Own,
         true => Store::Past,
     };
     let bad = Bad::new();
@@ -111,7 +111,7 @@ enum Store {
     Cached,
     /// Ordinary stores to lines that are asked for before.
     Own,
-    /// Past the cache, from a stage. Elements are aligned.
+    /// Past the cache, from a stage. Only for elements that are aligned to their size.
     Past,
 }
 
@@ -131,13 +131,16 @@ impl HotRows<'_> {
     /// Writes the range of the destination at `dst`.
     ///
     /// # Safety
-    /// No other task has it, the indices of its rows are readable, and elements have `SIZE` bytes.
+    /// It is writable, begins and ends with elements, which have `SIZE` bytes, and no other task has it; the indices of its rows are
+    /// readable. With [`Store::Past`] `dst` is a multiple of `SIZE`.
     unsafe fn write<const SIZE: usize>(self, isa: Isa, how: Store, dst: *mut u8) {
         // SAFETY: the range begins there.
         let to = unsafe { dst.add(self.bytes.start) };
         match how {
             Store::Past => isa.dispatch(Blocks::<SIZE, true> { isa, asks: false, part: self, to }),
-            _ => isa.dispatch(Blocks::<SIZE, false> { isa, asks: how == Store::Own, part: self, to }),
+            Store::Cached | Store::Own => {
+                isa.dispatch(Blocks::<SIZE, false> { isa, asks: how == Store::Own, part: self, to });
+            }
         }
     }
 }
@@ -165,6 +168,7 @@ impl<const SIZE: usize, const PAST: bool> Body for Blocks<'_, SIZE, PAST> {
         let Blocks { isa, asks, ref part, to } = self;
         let HotRows { row, on, off, ref bytes, .. } = *part;
         let mut stage = MaybeUninit::<Stage>::uninit();
+        debug_assert!(!PAST || to.addr().is_multiple_of(SIZE));
         let skip = to.addr() % LINE;
         // The pattern starts with the range, `skip` bytes into its first line.
         let line = off.line(skip.wrapping_neg());
@@ -181,7 +185,8 @@ impl<const SIZE: usize, const PAST: bool> Body for Blocks<'_, SIZE, PAST> {
                 false => to,
             };
             // SAFETY: blocks are within the range, and a stage has room for one. They begin with the range or at a line, and
-            // end at lines or with it, in the stage too; a pattern's line is readable. What a stage keeps is all off.
+            // end at lines or with it, in the stage too; a pattern's line is readable. What a stage keeps is all off, and elements there
+            // are aligned, so that none lies in two blocks.
             unsafe {
                 if keeps && start == 0 {
                     write_off::<false>(base.wrapping_sub(skip), off.line(0), 0..BLOCK);
@@ -319,21 +324,32 @@ mod tests {
                 }
             }
         });
-        if let (Ok(want), 4, 1..) = (&want, element, num_indices * depth) {
-            // Whatever this CPU would choose.
-            for (isa, how) in
-                Isa::available().into_iter().flat_map(|i| [Store::Past, Store::Own].map(|h| (i, h)))
-            {
-                for aligned_to in [element, 1].into_iter().take(if how == Store::Past { 1 } else { 2 }) {
-                    let mut dst = Buffer::poisoned(want.len(), aligned_to);
-                    let (on, off) = (Pattern::new(&on, 4), Pattern::new(&off, 4));
-                    let window = Window::new(offset, depth, size, mode).unwrap();
-                    let (row, bytes, bad) = (depth * 4, 0..want.len(), Bad::new());
+        let Ok(want) = &want else { return };
+        // Whatever this CPU would choose, at once and in ranges that are neither rows nor lines.
+        let cut = |part: usize| want.len() / element * part / 3 * element;
+        let parts = [vec![0..want.len()], (0..3).map(|part| cut(part)..cut(part + 1)).collect()];
+        for (isa, how) in Isa::available().into_iter().flat_map(|i| [Store::Past, Store::Own].map(|h| (i, h)))
+        {
+            let aligned_to = [element, 1].into_iter().take(if how == Store::Past { 1 } else { 2 });
+            for (aligned_to, parts) in aligned_to.flat_map(|a| parts.each_ref().map(|p| (a, p))) {
+                let mut dst = Buffer::poisoned(want.len(), aligned_to);
+                let (on, off) = (Pattern::new(&on, element), Pattern::new(&off, element));
+                let window = Window::new(offset, depth, size, mode).unwrap();
+                let (row, bad) = (depth * element, Bad::new());
+                for bytes in parts.iter().filter(|bytes| !bytes.is_empty()).cloned() {
                     let part = HotRows { window, row, indices, on: &on, off: &off, bytes, bad: &bad };
-                    // SAFETY: the destination has all elements, of four bytes, and there is an index for each row.
-                    unsafe { part.write::<4>(isa, how, dst.ptr()) };
-                    assert!(dst.into_bytes() == *want, "{case:?} {isa} {how:?}");
+                    // SAFETY: the destination has all elements, of so many bytes, and there is an index for each row.
+                    unsafe {
+                        match element {
+                            1 => part.write::<1>(isa, how, dst.ptr()),
+                            2 => part.write::<2>(isa, how, dst.ptr()),
+                            4 => part.write::<4>(isa, how, dst.ptr()),
+                            8 => part.write::<8>(isa, how, dst.ptr()),
+                            _ => part.write::<16>(isa, how, dst.ptr()),
+                        }
+                    }
                 }
+                assert!(dst.into_bytes() == *want, "{case:?} {isa} {how:?} {parts:?}");
             }
         }
     }

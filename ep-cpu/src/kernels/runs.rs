@@ -115,7 +115,7 @@ pub(super) unsafe fn copy(
     let follows = run >= if is_dense { LONG } else { 8 * OWN_AHEAD };
     let store = match rows * run {
         total if !stream::reaches(total, STREAM_RUNS) => Store::Cached,
-        total if repeats && follows && stream::asks(total) => Store::Own,
+        total if repeats && follows && stream::asks_far(total) => Store::Own,
         _ if is_whole || run >= LONG => Store::Stream,
         _ if is_dense => Store::Collect,
         _ => Store::Cached,

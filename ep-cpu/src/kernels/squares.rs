@@ -7,7 +7,10 @@
 //! Rows of the destination are whole lines; those that start anywhere are written by [`pairs`](super::pairs).
 //!
 //! Two lines of rows of one or two bytes are 64 streams and more, which hardware does not see through. Of those one line of rows
-//! is read along some lines of columns, into a stage, and then the other, whose columns are written beside what waits there.
+//! is read along some lines of columns, into a stage, and then the other, whose columns are written beside what waits there. (Bytes
+//! are read by lanes, each line four times.)
+//!
+//! The cache holds smaller matrices, and [`near`] writes those straight to their destination.
 
 use super::lanes::{LANE, Vector};
 use super::lines::LINE;
@@ -81,9 +84,10 @@ unsafe fn transpose<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8
 /// One band.
 ///
 /// # Safety
-/// As for [`transpose`], for a band of rows.
+/// As for [`transpose`], for a band of rows; elements have four bytes at least.
 #[inline(always)]
 unsafe fn walk<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst: *mut u8) {
+    debug_assert!(SIZE >= 4);
     let line = LINE / SIZE;
     let most = WIDE * line;
     let mut stages = Stages([[MaybeUninit::uninit(); STAGE_COLS * BAND]; 2]);
@@ -148,24 +152,27 @@ const LONG_COLS: usize = LONG + LANE;
 
 /// The first lines of the destination's rows, and the second ones of a line of columns, behind those of a tile.
 #[repr(C, align(64))]
-struct Halves([MaybeUninit<u8>; LONG_COLS * LINE], [MaybeUninit<u8>; (LINE + LANE) * LINE]);
+struct HalfStages([MaybeUninit<u8>; (LONG_COLS + LANE + LINE) * LINE]);
 
 /// One band, a line of rows after the other.
 ///
 /// # Safety
-/// As for [`transpose`], for a band of rows.
+/// As for [`transpose`], for a band of rows; elements have one byte or two.
 #[inline(always)]
 unsafe fn halves<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst: *mut u8) {
+    debug_assert!(SIZE <= 2);
     let line = LINE / SIZE;
-    let mut stage = Halves([MaybeUninit::uninit(); _], [MaybeUninit::uninit(); _]);
-    let (first, second) = (stage.0.as_mut_ptr().cast::<u8>(), stage.1.as_mut_ptr().cast::<u8>());
+    let mut stage = HalfStages([MaybeUninit::uninit(); _]);
+    let first = stage.0.as_mut_ptr().cast::<u8>();
+    let second = first.wrapping_add(LONG_COLS * LINE);
     let mut col = 0;
     while col < m.cols {
         // The last columns are at least a tile.
         let cols = if m.cols - col < LONG + N { m.cols - col } else { LONG };
         let part = Matrix { rows: line, cols, dst_stride: LINE as isize, ..m };
         // SAFETY: columns inside the band; there is a slot for each of the first lines. Of second lines there are slots for a line
-        // of columns, and for the tile before, with which those that are left may begin.
+        // of columns, and for the tile before, with which those that are left may begin. `base` lies in the stages, as there are
+        // less than `LONG_COLS` columns before.
         unsafe {
             let from = src.add(col * SIZE);
             for at in (0..cols).step_by(line) {
@@ -174,7 +181,7 @@ unsafe fn halves<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, d
             let below = from.offset(line as isize * m.src_stride);
             for at in (0..cols).step_by(line) {
                 // Where the slot of column 0 would be.
-                let base = second.add(N * LINE).wrapping_sub(at * LINE);
+                let base = second.add(N * LINE).sub(at * LINE);
                 columns::<SIZE, N>(part, at, below, base);
                 for c in at..cols.min(at + line) {
                     let to = dst.offset((col + c) as isize * m.dst_stride);
@@ -411,7 +418,9 @@ mod tests {
             assert_eq!(lookup(isa, 4, m).is_some(), isa.level() >= Level::Avx512);
             assert!(lookup(isa, 4, Matrix { src_stride: 512, ..m }).is_none());
             assert!(lookup(isa, 4, Matrix { cols: 100, ..m }).is_none());
-            assert_eq!(lookup(isa, 1, m).is_some(), isa.level() >= Level::Avx512);
+            for size in [1, 2, 8] {
+                assert_eq!(lookup(isa, size, m).is_some(), isa.level() >= Level::Avx512);
+            }
             assert!(lookup(isa, 16, m).is_none());
             assert_eq!(lookup_near(isa, 4, 32, 17).is_some(), isa.level() >= Level::Avx512);
             assert!(lookup_near(isa, 4, 32, 16).is_none());

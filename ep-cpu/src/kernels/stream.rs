@@ -1,4 +1,5 @@
-//! Operands that no cache holds: stores that go past it, and lines that are asked for before they are written.
+//! Operands that no cache holds: stores that go past it. And lines that are asked for before they are written, there and where
+//! second-level cache holds them.
 //!
 //! An ordinary store first reads the line that it overwrites, which costs a third of the traffic of a copy
 //! once the data no longer fits. Streaming stores skip that, but lose while the data would have stayed cached.
@@ -43,20 +44,22 @@ pub(crate) fn walk() -> Walk {
 }
 
 /// Whether memory is treated as Intel's cores like it. By themselves these have too little on the way: what most reductions read is
-/// fetched ahead, whatever its size, and lines that are only written are asked for before.
+/// fetched ahead, whatever its size, and lines are [asked](asks_far) for [before](asks_near) they are written.
 pub(crate) fn suits_intel() -> bool {
     static IS_INTEL: OnceLock<bool> = OnceLock::new();
     asked().map_or_else(|| *IS_INTEL.get_or_init(isa::is_intel), |walk| walk == Walk::Pages)
 }
 
-/// Whether lines are asked for before they are written where `bytes` are written and nothing is read.
-pub(crate) fn asks(bytes: usize) -> bool {
-    suits_intel() && bytes < OWN_BYTES
+/// Whether lines are asked for before they are written where so many `bytes` are written, which no cache needs to hold, and little
+/// is read.
+pub(crate) fn asks_far(bytes: usize) -> bool {
+    suits_intel() && bytes < MOST_ASKED
 }
 
-/// Whether [`owning`] pays for a task that reads and writes so many bytes, computes little and stores through the cache.
-pub(crate) fn owns(footprint: usize) -> bool {
-    suits_intel() && OWNING_FOOTPRINT.contains(&footprint)
+/// Whether to [`ask`] in a loop that reads and writes so many bytes, computes little and stores through the cache.
+#[inline(always)]
+pub(crate) fn asks_near(footprint: usize) -> bool {
+    ASKED_FOOTPRINT.contains(&footprint) && suits_intel()
 }
 
 /// Whether a few cores share a last-level cache of some 32 MiB, as AMD's do. Taken to be so for CPUs of x86 that are not treated as
@@ -79,15 +82,16 @@ const SHARED_FOOTPRINT: usize = 20 << 20;
 /// The same of rows, which may be read again before they are written: half as much again as that cache.
 const SHARED_ROWS_FOOTPRINT: usize = 48 << 20;
 
-/// Bytes read and written that first-level cache does not hold, but second-level cache. (Past that pieces cost a little more than
-/// they bring.)
-const OWNING_FOOTPRINT: Range<usize> = 64 << 10..1 << 20;
-/// Bytes that [`owning`] asks for at a time.
-const OWNING_BYTES: usize = 2048;
+/// Bytes read and written that first-level cache does not hold, but second-level cache: there stores wait for the lines that they
+/// write, and what is computed by an instruction or two takes 0.92 to 0.96 of the time if these are asked for.
+const ASKED_FOOTPRINT: Range<usize> = 64 << 10..1 << 20;
+/// Bytes that [`ask`] asks for, and how far ahead.
+pub(crate) const ASK_BYTES: usize = 4 * LINE;
+const ASK_AHEAD: usize = 1024;
 
 /// Bytes written from which lines that were asked for before take longer than stores past the cache: on cores of Intel's they stay
 /// in last-level cache, of which each has some share. (At 128 MiB they take 1.04 to 1.3 times as long, at 256 MiB 1.6.)
-const OWN_BYTES: usize = 96 << 20;
+const MOST_ASKED: usize = 96 << 20;
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
@@ -368,8 +372,8 @@ unsafe fn copy_by<L: Store>(dst: *mut u8, src: *const u8, bytes: usize) {
     fence();
 }
 
-/// Repeats `pattern` over `bytes` bytes that no cache holds, by stores past the cache or where lines are [asked](asks) for
-/// before; ends with [`fence`].
+/// Repeats `pattern` over `bytes` bytes that no cache holds, by stores past the cache or where lines are [asked](asks_far)
+/// for before; ends with [`fence`].
 ///
 /// # Safety
 /// `dst` is writable for `bytes` bytes.
@@ -434,10 +438,18 @@ unsafe fn repeat_line<L: Store>(to: *mut u8, line: &Line, bytes: usize, asks: bo
 pub(crate) const OWN_AHEAD: usize = 2048;
 
 /// Asks for a line a little behind `at`, to write it: where nothing is read, so that ordinary stores do not wait for it. On cores of
-/// Intel's that takes less than stores past the cache, and leaves the end of what was written there.
+/// Intel's that takes less than stores past the cache, up to [`MOST_ASKED`], and leaves the end of what was written there.
 #[inline(always)]
 pub(crate) fn own(at: *mut u8) {
     prefetch_to_write(at.wrapping_add(OWN_AHEAD));
+}
+
+/// Asks for [`ASK_BYTES`] bytes a little behind `at`, to write them.
+#[inline(always)]
+pub(crate) fn ask<T>(at: *mut T) {
+    for line in (0..ASK_BYTES).step_by(LINE) {
+        prefetch_to_write(at.wrapping_byte_add(ASK_AHEAD + line));
+    }
 }
 
 /// What fits a line of the cache.
@@ -507,32 +519,6 @@ unsafe impl Sync for Ahead {}
 /// One block of output on its way to memory.
 #[repr(C, align(64))]
 struct Staged([u8; MOST_STEP_BYTES]);
-
-/// Computes the elements `range` of an output at `dst` with ordinary stores to lines that are asked for a little before. Where
-/// second-level cache holds the operands stores wait for it otherwise: what is computed by a few instructions takes 0.92 of the
-/// time so.
-///
-/// # Safety
-/// As for [`blocks`].
-pub(crate) unsafe fn owning<B: Blocks>(work: &B, dst: *mut u8, size: usize, range: Range<usize>) {
-    let Range { start: mut at, end } = range;
-    let mut cursor = work.cursor(at, 0);
-    let last = dst.wrapping_add(end * size);
-    // The first piece ends at a line.
-    let mut n = (OWNING_BYTES - dst.wrapping_add(at * size).addr() % LINE) / size;
-    while at < end {
-        n = n.min(end - at);
-        let out = dst.wrapping_add(at * size);
-        let next = out.wrapping_add(n * size);
-        for line in (0..OWNING_BYTES.min(last.addr() - next.addr())).step_by(LINE) {
-            prefetch_to_write(next.wrapping_add(line));
-        }
-        // SAFETY: `n` elements from `at` on are within the range.
-        unsafe { work.compute(&mut cursor, Run::cached(n), out) };
-        at += n;
-        n = OWNING_BYTES / size;
-    }
-}
 
 /// Computes the elements `range` of an output at `dst` with streaming stores; ends with [`fence`].
 ///
@@ -695,45 +681,29 @@ mod tests {
         }
     }
 
-    /// Element `i` is `i`.
-    struct Count;
-
-    impl Blocks for Count {
-        type Cursor = u32;
-
-        fn cursor(&self, at: usize, _: usize) -> u32 {
-            at as u32
-        }
-
-        fn streams(&self) -> bool {
-            false
-        }
-
-        unsafe fn compute(&self, cursor: &mut u32, run: Run, out: *mut u8) {
-            assert!(run.n > 0 && run.ahead == 0);
-            for i in 0..run.n {
-                // SAFETY: the caller's promise.
-                unsafe { out.cast::<u32>().add(i).write_unaligned(*cursor) };
-                *cursor += 1;
+    #[test]
+    fn what_is_staged_is_copied_and_nothing_else() {
+        let lengths = (0..200).chain([4096, 4097]);
+        for (bytes, shift) in lengths.flat_map(|bytes| [0, 1, 17, 63].map(|shift| (bytes, shift))) {
+            for isa in Isa::available() {
+                let from: Vec<u8> = (0..bytes).map(|i| i as u8 | 0x80).collect();
+                let mut dst = Guarded::from(&vec![b'.'; shift + bytes + 3]);
+                // SAFETY: so many bytes are there from the shift on.
+                unsafe { copy_staged(isa, dst.ptr().wrapping_add(shift), from.as_ptr(), bytes) };
+                fence();
+                let (before, rest) = dst.written().split_at(shift);
+                assert!(rest[..bytes] == from, "{bytes} at {shift} {isa}");
+                assert!(before.iter().chain(&rest[bytes..]).all(|b| *b == b'.'), "{bytes} at {shift} {isa}");
             }
         }
     }
 
     #[test]
-    fn pieces_whose_lines_are_asked_for_are_all_of_a_range_and_nothing_else() {
-        let piece = OWNING_BYTES / 4;
-        for len in [1, 15, piece - 1, piece, piece + 1, 3 * piece + 7] {
-            for (shift, start) in [0, 1, 4, 63].into_iter().flat_map(|shift| [0, 5, 16].map(|s| (shift, s))) {
-                let mut dst = Guarded::from(&vec![b'.'; shift + 4 * (start + len) + 3]);
-                // SAFETY: the elements are there from the shift on.
-                unsafe { owning(&Count, dst.ptr().wrapping_add(shift), 4, start..start + len) };
-                let (before, rest) = dst.written().split_at(shift + 4 * start);
-                let (elements, behind) = rest.split_at(4 * len);
-                assert!(before.iter().chain(behind).all(|b| *b == b'.'), "{len} from {start} at {shift}");
-                let wanted: Vec<u8> = (start..start + len).flat_map(|i| (i as u32).to_ne_bytes()).collect();
-                assert!(elements == wanted, "{len} from {start} at {shift}");
-            }
-        }
+    fn lines_are_asked_for_on_intel_only_and_between_bounds() {
+        let intel = suits_intel();
+        assert_eq!([MOST_ASKED - 1, MOST_ASKED].map(asks_far), [intel, false]);
+        let Range { start, end } = ASKED_FOOTPRINT;
+        assert_eq!([start - 1, start, end - 1, end].map(asks_near), [false, intel, intel, false]);
     }
 
     #[test]

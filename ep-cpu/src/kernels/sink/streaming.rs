@@ -68,8 +68,8 @@ struct Stage([MaybeUninit<u8>; CAPACITY]);
 
 /// Stages what it takes, at the same places in lines as in the output.
 ///
-/// Loops that store lines have what they need in variables of their own: where the address comes from here for each line, gathers of
-/// rows of 2 KiB take 1.1 to 1.2 times as long.
+/// Long pieces are stored from an address in a variable of its own: where it comes from here for each line, gathers of rows of
+/// 2 KiB take 1.1 to 1.2 times as long.
 struct Streaming<L> {
     stage: *mut u8,
     /// Where in the output the stage starts, a line.

@@ -17,7 +17,7 @@ use super::engine::{Cost, Run, Unary, UnaryBlock, streams};
 use super::formula::{Cell, Formula};
 use super::grouped::{self, Function};
 use super::raw::prefetch;
-use super::stream::NewLine;
+use super::stream::{ASK_BYTES, NewLine, ask, asks_near};
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Result};
@@ -155,6 +155,26 @@ impl<O: Op<S, D>, S: Storage, D: Storage> Body for Map<'_, O, S, D> {
     }
 }
 
+/// The same, to lines that are asked for before.
+struct Asking<'a, O, S, D>(Map<'a, O, S, D>);
+
+impl<O: Op<S, D>, S: Storage, D: Storage> Body for Asking<'_, O, S, D> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Map { src, dst, attr, .. } = self.0;
+        let (each, mut done) = (ASK_BYTES / size_of::<D>(), 0);
+        while dst.len() - done >= each {
+            let part = done..done + each;
+            ask(dst[done..].as_mut_ptr());
+            map::<O, S, D>(&src[part.clone()], &mut dst[part], attr);
+            done += each;
+        }
+        map::<O, S, D>(&src[done..], &mut dst[done..], attr);
+    }
+}
+
 // Slices as parameters of their own tell the compiler that they do not alias; inside a struct they do not.
 #[inline(always)]
 fn map<O: Op<S, D>, S: Storage, D: Storage>(src: &[S], dst: &mut [MaybeUninit<D>], attr: [f64; 2]) {
@@ -184,7 +204,16 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
     let (src, dst) =
         unsafe { (slice::from_raw_parts(src.cast(), n), slice::from_raw_parts_mut(dst.cast(), n)) };
     let map = Map::<O, S, D> { src, dst, attr, ahead, op: PhantomData };
-    if O::VECTOR { isa.dispatch(map) } else { map.run() }
+    if const { O::VECTOR && streams::<S, D>() }
+        && ahead == 0
+        && asks_near(n * (size_of::<S>() + size_of::<D>()))
+    {
+        isa.dispatch(Asking(map))
+    } else if O::VECTOR {
+        isa.dispatch(map)
+    } else {
+        map.run()
+    }
 }
 
 /// An [`Op`] on groups.
