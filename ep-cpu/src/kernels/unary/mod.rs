@@ -17,7 +17,7 @@ use super::engine::{Cost, Run, Unary, UnaryBlock, streams};
 use super::formula::{Cell, Formula};
 use super::grouped::{self, Function};
 use super::raw::prefetch;
-use super::stream::{ASK_BYTES, NewLine, ask, asks_near};
+use super::stream::{ASK_BYTES, NewLine, ask, is_near, suits_intel};
 use crate::isa::{Body, Isa};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Result};
@@ -175,6 +175,12 @@ impl<O: Op<S, D>, S: Storage, D: Storage> Body for Asking<'_, O, S, D> {
     }
 }
 
+/// A loop that second-level cache holds. Out of line, as small launches pass by here.
+#[inline(never)]
+fn near<O: Op<S, D>, S: Storage, D: Storage>(isa: Isa, map: Map<'_, O, S, D>) {
+    if suits_intel() { isa.dispatch(Asking(map)) } else { isa.dispatch(map) }
+}
+
 // Slices as parameters of their own tell the compiler that they do not alias; inside a struct they do not.
 #[inline(always)]
 fn map<O: Op<S, D>, S: Storage, D: Storage>(src: &[S], dst: &mut [MaybeUninit<D>], attr: [f64; 2]) {
@@ -204,11 +210,9 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
     let (src, dst) =
         unsafe { (slice::from_raw_parts(src.cast(), n), slice::from_raw_parts_mut(dst.cast(), n)) };
     let map = Map::<O, S, D> { src, dst, attr, ahead, op: PhantomData };
-    if const { O::VECTOR && streams::<S, D>() }
-        && ahead == 0
-        && asks_near(n * (size_of::<S>() + size_of::<D>()))
-    {
-        isa.dispatch(Asking(map))
+    let footprint = n * (size_of::<S>() + size_of::<D>());
+    if const { O::VECTOR && streams::<S, D>() } && ahead == 0 && is_near(footprint) {
+        near(isa, map);
     } else if O::VECTOR {
         isa.dispatch(map)
     } else {
