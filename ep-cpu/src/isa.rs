@@ -177,6 +177,28 @@ pub(crate) fn is_intel() -> bool {
     false
 }
 
+/// Bytes of the last-level cache, as Intel's CPUs tell.
+pub(crate) fn last_cache_bytes() -> Option<usize> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__cpuid, __cpuid_count};
+        const CACHES: u32 = 4;
+        if !is_intel() || __cpuid(0).eax < CACHES {
+            return None;
+        }
+        // One after the other, until there are no more: the type in the low five bits. Ways, partitions, bytes of a line, and sets
+        // are each one less.
+        let caches = (0..16).map(|i| __cpuid_count(CACHES, i)).take_while(|cache| cache.eax & 0x1f != 0);
+        let bytes = caches.map(|cache| {
+            let field = |from: u32, bits: u32| ((cache.ebx >> from) & ((1 << bits) - 1)) as usize + 1;
+            field(22, 10) * field(12, 10) * field(0, 12) * (cache.ecx as usize + 1)
+        });
+        bytes.max().filter(|&bytes| bytes >= 1 << 20)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
 /// Whether this process may use AMX tiles; the first call asks the system for the permission.
 ///
 /// It is asked for as late as this because it enlarges the signal frames of the whole process, the host's.
@@ -265,6 +287,17 @@ mod x86 {
 mod tests {
     use super::*;
     use ep_core::Code;
+
+    /// The numbers of the CPU are those that the system tells, where it does.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_last_cache_is_the_largest_that_the_system_tells() {
+        let Some(bytes) = last_cache_bytes() else { return println!("skipped: not a CPU of Intel's") };
+        let size = |i| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{i}/size"));
+        let told =
+            (0..16).filter_map(|i| size(i).ok()?.trim().strip_suffix('K')?.parse::<usize>().ok()).max();
+        assert!(told.is_none_or(|told| told << 10 == bytes), "{bytes} bytes, and {told:?} KiB");
+    }
 
     #[test]
     fn levels_are_ordered_named_and_checked() {

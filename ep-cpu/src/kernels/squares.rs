@@ -6,9 +6,8 @@
 //! the next are read into another, in turns: reads that come in bursts between bursts of writes wait for each other.
 //! Rows of the destination are whole lines; those that start anywhere are written by [`pairs`](super::pairs).
 //!
-//! Two lines of rows of one or two bytes are 64 streams and more, which hardware does not see through. Of those one line of rows
-//! is read along some lines of columns, into a stage, and then the other, whose columns are written beside what waits there. (Bytes
-//! are read by lanes, each line four times.)
+//! Two lines of rows of two bytes are 64 streams, which hardware does not see through. Of those one line of rows is read along some
+//! lines of columns, into a stage, and then the other, whose columns are written beside what waits there.
 //!
 //! The cache holds smaller matrices, and [`near`] writes those straight to their destination.
 
@@ -51,7 +50,6 @@ pub(super) fn lookup(isa: Isa, size: usize, m: Matrix) -> Option<Transpose> {
         return None;
     }
     match size {
-        1 => Some(transpose::<1, 16>),
         2 => Some(transpose::<2, 8>),
         4 => Some(transpose::<4, 4>),
         8 => Some(transpose::<8, 2>),
@@ -72,7 +70,7 @@ unsafe fn transpose<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8
         for band in 0..bands {
             let from = src.offset((band * rows) as isize * m.src_stride);
             let to = dst.add(band * BAND);
-            if SIZE <= 2 { halves::<SIZE, N>(m, from, to) } else { walk::<SIZE, N>(m, from, to) }
+            if SIZE == 2 { halves::<SIZE, N>(m, from, to) } else { walk::<SIZE, N>(m, from, to) }
         }
         if left.rows > 0 {
             let from = src.offset((bands * rows) as isize * m.src_stride);
@@ -129,7 +127,7 @@ unsafe fn walk<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst
     }
 }
 
-/// A line of rows: a line of columns from `col` on, or those that are left. Squares of bytes would take all registers.
+/// A line of rows: a line of columns from `col` on, or those that are left.
 ///
 /// # Safety
 /// As for [`Transpose`]; there are `N` columns at least. Those that are left may begin with some before `col`, less than `N`.
@@ -137,30 +135,30 @@ unsafe fn walk<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst
 unsafe fn columns<const SIZE: usize, const N: usize>(m: Matrix, col: usize, src: *const u8, dst: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
-        if SIZE > 1 && col + LINE / SIZE <= m.cols {
+        if col + LINE / SIZE <= m.cols {
             let to = dst.offset(col as isize * m.dst_stride);
             square::<SIZE, N>(src.add(col * SIZE), m.src_stride, to, m.dst_stride);
         } else {
-            line_band::<__m512i, SIZE, N, false>(m, col, m.cols.min(col + LINE / SIZE), src, dst);
+            line_band::<__m512i, SIZE, N, false>(m, col, m.cols, src, dst);
         }
     }
 }
 
 /// Columns that [`halves`] takes at a time, and most of them: the last may be a tile more.
 const LONG: usize = 256;
-const LONG_COLS: usize = LONG + LANE;
+const LONG_COLS: usize = LONG + LANE / 2;
 
 /// The first lines of the destination's rows, and the second ones of a line of columns, behind those of a tile.
 #[repr(C, align(64))]
-struct HalfStages([MaybeUninit<u8>; (LONG_COLS + LANE + LINE) * LINE]);
+struct HalfStages([MaybeUninit<u8>; (LONG_COLS + LANE / 2 + LINE / 2) * LINE]);
 
 /// One band, a line of rows after the other.
 ///
 /// # Safety
-/// As for [`transpose`], for a band of rows; elements have one byte or two.
+/// As for [`transpose`], for a band of rows; elements have two bytes.
 #[inline(always)]
 unsafe fn halves<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst: *mut u8) {
-    debug_assert!(SIZE <= 2);
+    debug_assert!(SIZE == 2);
     let line = LINE / SIZE;
     let mut stage = HalfStages([MaybeUninit::uninit(); _]);
     let first = stage.0.as_mut_ptr().cast::<u8>();
@@ -342,17 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn more_columns_than_a_stage_of_small_elements_has() {
+    fn more_columns_than_a_stage_of_halves_has() {
         if !has_avx512() {
             return;
         }
-        fn of_size<const SIZE: usize, const N: usize>() {
-            for cols in [LONG + N - 1, LONG + N, LONG + LINE / SIZE + 3, 2 * LONG + N + 1] {
-                check_transpose(transpose::<SIZE, N>, SIZE, [2 * BAND / SIZE, cols], [SIZE, 0], 0);
-            }
+        for cols in [LONG + 7, LONG + 8, LONG + LINE / 2 + 3, 2 * LONG + 9] {
+            check_transpose(transpose::<2, 8>, 2, [2 * BAND / 2, cols], [2, 0], 0);
         }
-        of_size::<1, 16>();
-        of_size::<2, 8>();
     }
 
     #[test]
@@ -382,7 +376,6 @@ mod tests {
         if !has_avx512() {
             return;
         }
-        of_size::<1, 16>();
         of_size::<2, 8>();
         of_size::<4, 4>();
         of_size::<8, 2>();
@@ -405,7 +398,6 @@ mod tests {
                 check_transpose_between_pages(near::<SIZE, N>, SIZE, [rows, cols]);
             }
         }
-        of_size::<1, 16>();
         of_size::<2, 8>();
         of_size::<4, 4>();
         of_size::<8, 2>();
@@ -418,10 +410,10 @@ mod tests {
             assert_eq!(lookup(isa, 4, m).is_some(), isa.level() >= Level::Avx512);
             assert!(lookup(isa, 4, Matrix { src_stride: 512, ..m }).is_none());
             assert!(lookup(isa, 4, Matrix { cols: 100, ..m }).is_none());
-            for size in [1, 2, 8] {
+            for size in [2, 8] {
                 assert_eq!(lookup(isa, size, m).is_some(), isa.level() >= Level::Avx512);
             }
-            assert!(lookup(isa, 16, m).is_none());
+            assert!(lookup(isa, 1, m).is_none() && lookup(isa, 16, m).is_none());
             assert_eq!(lookup_near(isa, 4, 32, 17).is_some(), isa.level() >= Level::Avx512);
             assert!(lookup_near(isa, 4, 32, 16).is_none());
             assert!(lookup_near(isa, 4, 15, 17).is_none() && lookup_near(isa, 8, 16, 7).is_none());
