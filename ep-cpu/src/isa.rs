@@ -177,7 +177,7 @@ pub(crate) fn is_intel() -> bool {
     false
 }
 
-/// Bytes of the last-level cache, as Intel's CPUs tell.
+/// Bytes of the last-level cache, the third or later, as Intel's CPUs tell.
 pub(crate) fn last_cache_bytes() -> Option<usize> {
     #[cfg(target_arch = "x86_64")]
     {
@@ -186,14 +186,16 @@ pub(crate) fn last_cache_bytes() -> Option<usize> {
         if !is_intel() || __cpuid(0).eax < CACHES {
             return None;
         }
-        // One after the other, until there are no more: the type in the low five bits. Ways, partitions, bytes of a line, and sets
-        // are each one less.
+        // One after the other, until there are no more: the type in the low five bits, then the level in three. Ways, partitions,
+        // bytes of a line, and sets are each one less.
         let caches = (0..16).map(|i| __cpuid_count(CACHES, i)).take_while(|cache| cache.eax & 0x1f != 0);
-        let bytes = caches.map(|cache| {
+        let last = caches.filter(|cache| cache.eax >> 5 & 7 >= 3);
+        let bytes = last.map(|cache| {
             let field = |from: u32, bits: u32| ((cache.ebx >> from) & ((1 << bits) - 1)) as usize + 1;
-            field(22, 10) * field(12, 10) * field(0, 12) * (cache.ecx as usize + 1)
+            let ways = field(22, 10) * field(12, 10) * field(0, 12);
+            ways.saturating_mul(cache.ecx as usize + 1)
         });
-        bytes.max().filter(|&bytes| bytes >= 1 << 20)
+        bytes.max()
     }
     #[cfg(not(target_arch = "x86_64"))]
     None
@@ -292,7 +294,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn the_last_cache_is_the_largest_that_the_system_tells() {
-        let Some(bytes) = last_cache_bytes() else { return println!("skipped: not a CPU of Intel's") };
+        let Some(bytes) = last_cache_bytes() else { return println!("skipped: this CPU does not tell") };
         let size = |i| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{i}/size"));
         let told =
             (0..16).filter_map(|i| size(i).ok()?.trim().strip_suffix('K')?.parse::<usize>().ok()).max();

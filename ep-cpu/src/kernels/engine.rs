@@ -558,7 +558,8 @@ mod tests {
                 };
                 // SAFETY: all have `n` elements from there on.
                 unsafe { binary.launch(isa, &Threads(threads), &args) }.unwrap();
-                let right = |i: usize| one.written()[i + 1] == -a[i] && two.written()[i + 1] == a[i] - b[i];
+                let (one, two) = (one.written(), two.written());
+                let right = |i: usize| one[i + 1] == -a[i] && two[i + 1] == a[i] - b[i];
                 assert_eq!((0..n).find(|&i| !right(i)), None, "{n} on {threads} {isa}");
             }
         }

@@ -327,7 +327,7 @@ mod tests {
         let Ok(want) = &want else { return };
         // Whatever this CPU would choose, at once and in ranges that are neither rows nor lines.
         let cut = |part: usize| want.len() / element * part / 3 * element;
-        let parts = [vec![0..want.len()], (0..3).map(|part| cut(part)..cut(part + 1)).collect()];
+        let parts = [[0, 3, 3, 3], [0, 1, 2, 3]].map(|cuts| cuts.map(cut));
         for (isa, how) in Isa::available().into_iter().flat_map(|i| [Store::Past, Store::Own].map(|h| (i, h)))
         {
             let aligned_to = [element, 1].into_iter().take(if how == Store::Past { 1 } else { 2 });
@@ -336,7 +336,9 @@ mod tests {
                 let (on, off) = (Pattern::new(&on, element), Pattern::new(&off, element));
                 let window = Window::new(offset, depth, size, mode).unwrap();
                 let (row, bad) = (depth * element, Bad::new());
-                for bytes in parts.iter().filter(|bytes| !bytes.is_empty()).cloned() {
+                for bytes in
+                    parts.array_windows().map(|&[from, to]| from..to).filter(|bytes| !bytes.is_empty())
+                {
                     let part = HotRows { window, row, indices, on: &on, off: &off, bytes, bad: &bad };
                     // SAFETY: the destination has all elements, of so many bytes, and there is an index for each row.
                     unsafe {

@@ -109,9 +109,9 @@ unsafe fn walk<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst
             for part in 0..LINES {
                 for at in 0..across {
                     let from = src.offset((part * line) as isize * m.src_stride).add(col * SIZE);
-                    let to = Matrix { rows: line, cols, dst_stride: BAND as isize, ..m };
+                    let read = Matrix { rows: line, cols, dst_stride: BAND as isize, ..m };
                     if at * line < cols {
-                        columns::<SIZE, N>(to, at * line, from, stage.add(part * LINE));
+                        columns::<SIZE, N>(read, at * line, from, stage.add(part * LINE));
                     }
                     for c in turn * share..((turn + 1) * share).min(before_cols) {
                         let to = dst.offset((before + c) as isize * m.dst_stride);
@@ -130,7 +130,8 @@ unsafe fn walk<const SIZE: usize, const N: usize>(m: Matrix, src: *const u8, dst
 /// A line of rows: a line of columns from `col` on, or those that are left.
 ///
 /// # Safety
-/// As for [`Transpose`]; there are `N` columns at least. Those that are left may begin with some before `col`, less than `N`.
+/// The rows are readable, and `dst` is writable for those columns and, if fewer than `N` are left, for those before which make `N`.
+/// The CPU has AVX-512.
 #[inline(always)]
 unsafe fn columns<const SIZE: usize, const N: usize>(m: Matrix, col: usize, src: *const u8, dst: *mut u8) {
     // SAFETY: the caller's promise.
@@ -144,7 +145,7 @@ unsafe fn columns<const SIZE: usize, const N: usize>(m: Matrix, col: usize, src:
     }
 }
 
-/// Columns that [`halves`] takes at a time, and most of them: the last may be a tile more.
+/// Columns that [`halves`] takes at a time, and the most that it takes: the last may be a tile more.
 const LONG: usize = 256;
 const LONG_COLS: usize = LONG + LANE / 2;
 
@@ -345,7 +346,8 @@ mod tests {
             return;
         }
         for cols in [LONG + 7, LONG + 8, LONG + LINE / 2 + 3, 2 * LONG + 9] {
-            check_transpose(transpose::<2, 8>, 2, [2 * BAND / 2, cols], [2, 0], 0);
+            // Two bands.
+            check_transpose(transpose::<2, 8>, 2, [BAND, cols], [2, 0], 0);
         }
     }
 
@@ -394,6 +396,7 @@ mod tests {
             }
             let near_sides =
                 [(3 * band, 260), (2 * band + 1, 257), (3 * band + band / 2, 301), (4 * band, 77)];
+            // `near` is not looked up for elements of two bytes.
             for (rows, cols) in near_sides.into_iter().filter(|_| SIZE >= 4) {
                 check_transpose_between_pages(near::<SIZE, N>, SIZE, [rows, cols]);
             }

@@ -50,22 +50,27 @@ pub(crate) fn suits_intel() -> bool {
     asked().map_or_else(|| *IS_INTEL.get_or_init(isa::is_intel), |walk| walk == Walk::Pages)
 }
 
-/// Whether lines are asked for before they are written where so many `bytes` are written, which no cache needs to hold, and little
-/// is read.
+/// Whether lines are asked for before they are written where so many `bytes` are written, more than second-level cache holds, and
+/// little is read.
 pub(crate) fn asks_far(bytes: usize) -> bool {
     suits_intel() && bytes < most_asked()
 }
 
-/// Bytes written from which lines that were asked for before take longer than stores past the cache: a sixth of last-level cache,
+/// Bytes written from which lines that were asked for before take longer than stores past the cache: a quarter of last-level cache,
 /// where they stay, and of which each core has some share. (Two cores of 480 MiB: 0.85 to 0.9 of the time for 64 MiB, 1.04 to 1.3 for
-/// 128, 1.7 for more. Of 300 MiB: 0.82 to 0.85 for 32 MiB, 1.1 to 1.5 for 64, 1.2 to 1.9 for more.)
+/// 128, 1.6 to 1.8 for more. Two of 300 MiB: 0.8 for 64 MiB; sixteen: 0.8 for 32 MiB, 1.1 to 1.5 for 64, 1.2 to 1.9 for more.)
 fn most_asked() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
-    *MOST.get_or_init(|| isa::last_cache_bytes().map_or(MOST_ASKED, |bytes| bytes / 6))
+    *MOST.get_or_init(|| most_of(isa::last_cache_bytes()))
 }
 
-/// Whether second-level cache holds so many bytes, and first-level cache does not: then loops that compute little [`ask`] for what
-/// they write on [Intel's](suits_intel) cores.
+/// [`most_asked`] for a last-level cache of so many bytes, if they are known.
+fn most_of(cache: Option<usize>) -> usize {
+    cache.map_or(MOST_ASKED, |bytes| bytes / 4)
+}
+
+/// Whether second-level cache holds so many bytes of a task, and first-level cache does not: then loops that compute little [`ask`]
+/// for what they write on [Intel's](suits_intel) cores.
 #[inline(always)]
 pub(crate) fn is_near(footprint: usize) -> bool {
     NEAR_FOOTPRINT.contains(&footprint)
@@ -91,8 +96,8 @@ const SHARED_FOOTPRINT: usize = 20 << 20;
 /// The same of rows, which may be read again before they are written: half as much again as that cache.
 const SHARED_ROWS_FOOTPRINT: usize = 48 << 20;
 
-/// See [`is_near`]. There stores wait for the lines that they write, and what is computed by an instruction or two takes 0.73 to 0.93
-/// of the time if these are asked for.
+/// See [`is_near`]. There stores wait for the lines that they write, and what is computed by an instruction or two takes 0.75 to 0.93
+/// of the time if these are asked for, on one thread of one Xeon; on another 1.00.
 const NEAR_FOOTPRINT: Range<usize> = 64 << 10..1 << 20;
 /// Bytes that [`ask`] asks for, and how far ahead.
 pub(crate) const ASK_BYTES: usize = 4 * LINE;
@@ -380,7 +385,7 @@ unsafe fn copy_by<L: Store>(dst: *mut u8, src: *const u8, bytes: usize) {
     fence();
 }
 
-/// Repeats `pattern` over `bytes` bytes that no cache holds, by stores past the cache or where lines are [asked](asks_far)
+/// Repeats `pattern` over `bytes` bytes that second-level cache does not hold, by stores past the cache or where lines are [asked](asks_far)
 /// for before; ends with [`fence`].
 ///
 /// # Safety
@@ -445,14 +450,14 @@ unsafe fn repeat_line<L: Store>(to: *mut u8, line: &Line, bytes: usize, asks: bo
 /// Bytes ahead of what is written of the line that [`own`] asks for.
 pub(crate) const OWN_AHEAD: usize = 2048;
 
-/// Asks for a line a little behind `at`, to write it: where nothing is read, so that ordinary stores do not wait for it. On cores of
+/// Asks for a line a little ahead of `at`, to write it: where nothing is read, so that ordinary stores do not wait for it. On cores of
 /// Intel's that takes less than stores past the cache, up to [some size](asks_far), and leaves the end of what was written there.
 #[inline(always)]
 pub(crate) fn own(at: *mut u8) {
     prefetch_to_write(at.wrapping_add(OWN_AHEAD));
 }
 
-/// Asks for [`ASK_BYTES`] bytes a little behind `at`, to write them.
+/// Asks for [`ASK_BYTES`] bytes a little ahead of `at`, to write them.
 #[inline(always)]
 pub(crate) fn ask<T>(at: *mut T) {
     for line in (0..ASK_BYTES).step_by(LINE) {
@@ -711,6 +716,7 @@ mod tests {
         let intel = suits_intel();
         let most = most_asked();
         assert_eq!([most - 1, most].map(asks_far), [intel, false]);
+        assert_eq!([None, Some(480 << 20)].map(most_of), [64 << 20, 120 << 20]);
         let Range { start, end } = NEAR_FOOTPRINT;
         assert_eq!([start - 1, start, end - 1, end].map(is_near), [false, true, true, false]);
     }

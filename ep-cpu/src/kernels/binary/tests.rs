@@ -7,7 +7,7 @@ use crate::kernels::check::{Buffer, Val, agree, close, decode, encode, rounded, 
 use crate::kernels::elem::Complex;
 use crate::kernels::special;
 use crate::kernels::stream::fence;
-use crate::kernels::testing::{Rng, Threads, epsilon};
+use crate::kernels::testing::{Guarded, Rng, Threads, epsilon};
 use crate::kernels::unary::tests::{ATTR, between_levels, float_reference};
 use complex::{near_part, product};
 use ep_core::Code;
@@ -421,6 +421,34 @@ proptest! {
                         label(row), given, in_place, flat, got, want);
                 }
             }
+        }
+    }
+}
+
+struct Minus;
+
+impl Op<f32, f32> for Minus {
+    const COST: Cost = Cost::Cheap;
+
+    fn apply(a: f32, b: f32, _: [f64; 2]) -> f32 {
+        a - b
+    }
+}
+
+/// Whatever this CPU would choose.
+#[test]
+fn lines_may_be_asked_for_at_every_length() {
+    for n in (0..3).chain([63, 64, 65, 127, 200, 1000]) {
+        let src: Vec<f32> = (0..2 * n).map(|i| (i * i) as f32).collect();
+        let (a, b) = src.split_at(n);
+        for isa in Isa::available() {
+            let mut dst = Guarded::<f32>::new(n);
+            // SAFETY: so many elements.
+            let to = unsafe { slice::from_raw_parts_mut(dst.ptr().cast(), n) };
+            let map =
+                Map::<Minus, f32, f32> { src: [a, b], dst: to, attr: [0.0; 2], ahead: 0, op: PhantomData };
+            isa.dispatch(Asking(map));
+            assert!((0..n).all(|i| dst.written()[i] == a[i] - b[i]), "{n} {isa}");
         }
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::kernels::check::{Buffer, Val, close, decode, encode, rounded, samples, size};
-use crate::kernels::testing::{Rng, Threads};
+use crate::kernels::testing::{Guarded, Rng, Threads};
 use ep_core::Code;
 use ep_core::parallel::Serial;
 use primitives::reference::{Number, Unary};
@@ -598,6 +598,33 @@ fn celu_grows_accurately_where_alpha_is_below_zero() {
                     );
                 }
             }
+        }
+    }
+}
+
+struct Twice;
+
+impl Op<f32, f32> for Twice {
+    const COST: Cost = Cost::Cheap;
+
+    fn apply(x: f32, _: [f64; 2]) -> f32 {
+        x + x
+    }
+}
+
+/// Whatever this CPU would choose.
+#[test]
+fn lines_may_be_asked_for_at_every_length() {
+    for n in (0..3).chain([63, 64, 65, 127, 200, 1000]) {
+        let src: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        for isa in Isa::available() {
+            let mut dst = Guarded::<f32>::new(n);
+            // SAFETY: so many elements.
+            let to = unsafe { slice::from_raw_parts_mut(dst.ptr().cast(), n) };
+            let map =
+                Map::<Twice, f32, f32> { src: &src, dst: to, attr: [0.0; 2], ahead: 0, op: PhantomData };
+            isa.dispatch(Asking(map));
+            assert!(dst.written().iter().zip(&src).all(|(y, x)| *y == 2.0 * x), "{n} {isa}");
         }
     }
 }
