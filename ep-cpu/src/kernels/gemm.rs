@@ -11,6 +11,10 @@ use crate::isa::{Body, Isa};
 use crate::kernels::elem::{Complex, Storage};
 use crate::kernels::gemm_bf16 as pairs;
 use crate::kernels::gemm_simd as simd;
+#[cfg(not(target_arch = "x86_64"))]
+use crate::kernels::gemm_simd as split;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::gemm_split as split;
 use crate::kernels::gemv;
 use crate::kernels::raw::{Shared, for_ranges};
 use ep_core::parallel::Parallel;
@@ -181,7 +185,7 @@ fn real(name: &str, (re, im): (f64, f64)) -> Result<f64> {
 }
 
 macro_rules! real_elements {
-    ($($t:ident in $real:ident, $of_pairs:expr;)*) => {
+    ($($t:ident in $real:ident, $multiply:expr;)*) => {
         $(impl Element for $t {
             type Scalar = $real;
 
@@ -211,15 +215,11 @@ macro_rules! real_elements {
                 alpha: $real,
                 beta: $real,
             ) -> Result<()> {
-                let of_pairs: Option<PairsFn<$t, $real>> = $of_pairs;
                 // SAFETY: the caller's promise, passed on.
                 unsafe {
-                    if let Some(done) = gemv::multiply(isa, par, problem, alpha, beta) {
-                        return done;
-                    }
-                    match of_pairs.filter(|_| pairs::usable(isa)) {
-                        Some(multiply) => multiply(isa, par, problem, alpha, beta),
-                        None => simd::multiply(isa, par, problem, alpha, beta),
+                    match gemv::multiply(isa, par, problem, alpha, beta) {
+                        Some(done) => done,
+                        None => $multiply(isa, par, problem, alpha, beta),
                     }
                 }
             }
@@ -227,14 +227,11 @@ macro_rules! real_elements {
     };
 }
 
-/// A way of multiplying that needs [`pairs::usable`].
-type PairsFn<T, S> = unsafe fn(Isa, &dyn Parallel, &Problem<'_, T>, S, S) -> Result<()>;
-
 real_elements! {
-    f32 in f32, None;
-    f64 in f64, None;
-    f16 in f32, None;
-    bf16 in f32, Some(pairs::multiply);
+    f32 in f32, split::multiply;
+    f64 in f64, simd::multiply;
+    f16 in f32, split::multiply;
+    bf16 in f32, pairs::multiply;
 }
 
 macro_rules! complex_elements {

@@ -6,86 +6,54 @@
 //!
 //! Both units read subnormal numbers as 0, and make none.
 
-#[cfg(target_arch = "x86_64")]
-pub(super) use pairs::{multiply, usable};
-
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) use none::{multiply, usable};
+pub(super) use super::gemm_simd::multiply;
+#[cfg(target_arch = "x86_64")]
+pub(super) use pairs::multiply;
 
 #[cfg(test)]
 thread_local! {
-    /// Whether [`usable`] says no on this thread, so that tests see what other CPUs of a level do.
+    /// Whether this thread does without, so that tests see what other CPUs of a level do.
     pub(super) static LACKING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-mod none {
-    use crate::isa::Isa;
-    use crate::kernels::gemm::Problem;
-    use ep_core::parallel::Parallel;
-    use ep_core::{Error, Result};
-    use half::bf16;
-
-    pub(in crate::kernels) fn usable(_: Isa) -> bool {
-        false
-    }
-
-    /// # Safety
-    /// None is needed: there are no such products here.
-    pub(in crate::kernels) unsafe fn multiply(
-        _: Isa,
-        _: &dyn Parallel,
-        _: &Problem<'_, bf16>,
-        _: f32,
-        _: f32,
-    ) -> Result<()> {
-        Err(Error::unavailable("this CPU has no products of pairs"))
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod pairs {
     use crate::isa::{self, Body, Isa, Level};
+    use crate::kernels::amx::{Config, SetUp, has_tiles};
     use crate::kernels::gemm::Problem;
     use crate::kernels::gemm_bf16_pack::{PIECE, ROWS, SIDE, pack_a, pack_b, pack_rest};
     use crate::kernels::gemm_bf16_piece::{Piece, Rounding};
     use crate::kernels::gemm_block::{self as block, Block, Engine, Part, Slab, Source};
     use crate::kernels::gemm_lanes::Real;
     use crate::kernels::gemm_plan::Limits;
-    use crate::kernels::gemm_simd::finish;
+    use crate::kernels::gemm_simd::{self as simd, finish};
     use crate::kernels::raw::prefetch;
     use ep_core::Result;
     use ep_core::parallel::Parallel;
     use half::bf16;
-    use std::arch::asm;
     use std::arch::x86_64::*;
     use std::mem::MaybeUninit;
     use std::ops::Range;
-
-    /// Whether [`multiply`] may be called at this level.
-    pub(in crate::kernels) fn usable(isa: Isa) -> bool {
-        #[cfg(test)]
-        if super::LACKING.get() {
-            return false;
-        }
-        has_tiles(isa) || has_dots(isa)
-    }
-
-    fn has_tiles(isa: Isa) -> bool {
-        isa.level() == Level::Amx && isa::tiles_permitted()
-    }
 
     fn has_dots(isa: Isa) -> bool {
         isa.level() >= Level::Avx512 && is_x86_feature_detected!("avx512bf16")
     }
 
-    /// Solves a problem.
+    fn lacking() -> bool {
+        #[cfg(test)]
+        return super::LACKING.get();
+        #[cfg(not(test))]
+        false
+    }
+
+    /// Solves a problem, in pairs if the CPU has a unit for them.
     ///
     /// # Errors
     /// As for [`block::multiply`].
     ///
     /// # Safety
-    /// As for [`Element::multiply`](crate::kernels::gemm::Element::multiply); [`usable`] holds.
+    /// As for [`Element::multiply`](crate::kernels::gemm::Element::multiply).
     pub(in crate::kernels) unsafe fn multiply(
         isa: Isa,
         par: &dyn Parallel,
@@ -93,11 +61,16 @@ mod pairs {
         alpha: f32,
         beta: f32,
     ) -> Result<()> {
-        // SAFETY: the caller's promise; without tiles the CPU has the other unit.
+        // SAFETY: the caller's promise; the CPU has the unit.
         unsafe {
-            match has_tiles(isa) {
-                true => block::multiply::<Tiles>(par, problem, alpha, beta),
-                false => block::multiply::<Dots>(par, problem, alpha, beta),
+            if lacking() {
+                simd::multiply(isa, par, problem, alpha, beta)
+            } else if has_tiles(isa) {
+                block::multiply::<Tiles>(par, problem, alpha, beta)
+            } else if has_dots(isa) {
+                block::multiply::<Dots>(par, problem, alpha, beta)
+            } else {
+                simd::multiply(isa, par, problem, alpha, beta)
             }
         }
     }
@@ -106,59 +79,6 @@ mod pairs {
     const NARROW: usize = 256;
     /// Columns up to which rows of `a` that do not begin at lines are read in place by tiles.
     const FEW_COLS: usize = 128;
-
-    /// What the tiles are: as the instruction that sets them up reads it.
-    #[repr(C, align(64))]
-    struct Config {
-        palette: u8,
-        start_row: u8,
-        reserved: [u8; 14],
-        row_bytes: [u16; 16],
-        rows: [u8; 16],
-    }
-
-    impl Config {
-        /// Tiles for `rows` rows of `a`, of 1 to [`SIDE`].
-        fn new(rows: usize) -> Config {
-            let upper = rows.min(16) as u8;
-            // No tile may be without rows.
-            let lower = rows.saturating_sub(16).max(1) as u8;
-            let mut config =
-                Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-            config.row_bytes[..8].fill(64);
-            config.rows[..8].copy_from_slice(&[upper, upper, lower, lower, upper, lower, 16, 16]);
-            config
-        }
-
-        /// # Safety
-        /// The CPU has tiles, and the process may use them.
-        #[inline(always)]
-        unsafe fn load(&self) {
-            // SAFETY: reads this struct, whose layout is the instruction's.
-            unsafe { asm!("ldtilecfg [{}]", in(reg) self, options(nostack, readonly)) };
-        }
-    }
-
-    /// Tiles that are set up for this thread until this is dropped, by unwinding too: a thread in the host's pool must
-    /// not carry them on.
-    struct SetUp;
-
-    impl SetUp {
-        /// # Safety
-        /// As for [`Config::load`].
-        unsafe fn new() -> SetUp {
-            // SAFETY: the caller's promise.
-            unsafe { Config::new(SIDE).load() };
-            SetUp
-        }
-    }
-
-    impl Drop for SetUp {
-        fn drop(&mut self) {
-            // SAFETY: there are tiles where there is a `SetUp`.
-            unsafe { asm!("tilerelease", options(nostack, nomem)) };
-        }
-    }
 
     /// Products on tiles, or by dot products.
     #[derive(Clone, Copy)]
@@ -410,18 +330,11 @@ mod pairs {
     #[cfg(test)]
     mod tests {
         use super::*;
+        use crate::kernels::amx::tiles_in_use;
         use crate::kernels::gemm_plan::Plan;
         use crate::kernels::matmul::{MatmulArgs, lookup, problem};
         use ep_core::DType;
         use ep_core::parallel::Serial;
-
-        /// Whether this thread's tiles hold anything, as the CPU tells.
-        fn tiles_in_use() -> bool {
-            let in_use: u32;
-            // SAFETY: a CPU with tiles has the instruction, with this argument.
-            unsafe { asm!("xgetbv", in("ecx") 1, out("eax") in_use, out("edx") _, options(nostack, nomem)) };
-            in_use & (0b11 << 17) != 0
-        }
 
         /// Without tiles in the CPU too.
         #[test]
@@ -456,7 +369,7 @@ mod pairs {
         }
 
         fn amx() -> Option<Isa> {
-            Isa::new(Level::Amx).ok().filter(|&isa| usable(isa))
+            Isa::new(Level::Amx).ok().filter(|&isa| has_tiles(isa))
         }
 
         #[test]
@@ -479,7 +392,8 @@ mod pairs {
             // SAFETY: the arrays have these sizes.
             unsafe { lookup(DType::BF16).unwrap()(isa, &Serial, &args).unwrap() };
             assert!(c.iter().all(|x| x.to_f32() == 50.0));
-            assert!(!tiles_in_use());
+            // SAFETY: there are tiles.
+            assert!(!unsafe { tiles_in_use() });
         }
 
         struct Fails;
@@ -488,7 +402,8 @@ mod pairs {
             type Out = ();
 
             fn run(self) {
-                assert!(tiles_in_use());
+                // SAFETY: this runs where there are tiles.
+                assert!(unsafe { tiles_in_use() });
                 panic!("a task that fails");
             }
         }
@@ -502,7 +417,8 @@ mod pairs {
             let outcome = std::panic::catch_unwind(|| unsafe { Tiles::run(Fails) });
             let message = *outcome.unwrap_err().downcast::<&str>().unwrap();
             assert_eq!(message, "a task that fails");
-            assert!(!tiles_in_use());
+            // SAFETY: there are tiles.
+            assert!(!unsafe { tiles_in_use() });
         }
     }
 }

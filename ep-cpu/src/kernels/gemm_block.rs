@@ -187,6 +187,16 @@ pub(super) trait Engine: Copy + Send + Sync {
     /// The CPU has the engine's level.
     unsafe fn run<B: Body>(body: B) -> B::Out;
 
+    /// Runs `body`, which only packs: inside of [`Engine::run`] too, whose setting up it leaves alone.
+    ///
+    /// # Safety
+    /// As [`Engine::run`].
+    #[inline(always)]
+    unsafe fn run_packing<B: Body>(body: B) -> B::Out {
+        // SAFETY: the caller's promise.
+        unsafe { Self::run(body) }
+    }
+
     /// # Safety
     /// As [`Engine::run`]; the slab is readable and the block has room.
     unsafe fn pack_a(slab: &Slab<'_, Self::Number>, out: *mut Self::Packed);
@@ -323,7 +333,7 @@ unsafe fn multiply_together<E: Engine>(
                         let out = ready.get().wrapping_add((group * blocks + number) * block);
                         // SAFETY: the slab lies inside the factor; there is room for each block of the group, and each
                         // slice of one is packed by one task.
-                        unsafe { E::run(Pack::<E> { slab, out }) };
+                        unsafe { E::run_packing(Pack::<E> { slab, out }) };
                     }
                     Ok(())
                 })?;
@@ -457,12 +467,12 @@ impl<E: Engine> Tiles<'_, E> {
                 if !plan.reads_b && self.ready.is_none() && packed != wanted {
                     for block in 0..blocks {
                         let slab = slab(p, true, b_offset, col, cols, plan.block(start, end, block));
-                        // One function for both ways, but what `E::run` sets up is set up once.
+                        // One function for both ways.
                         // SAFETY: the slab lies inside the factor, and there is room for it behind the ones before.
                         unsafe {
                             let out = room_b.add(block * block_b);
                             match E::SHARES {
-                                true => E::run(Pack::<E> { slab, out }),
+                                true => E::run_packing(Pack::<E> { slab, out }),
                                 false => E::pack_b(&slab, out),
                             }
                         }

@@ -2,6 +2,8 @@
 //! [`Parallel`](ep_core::parallel::Parallel). Each module has a `lookup` and a list of its rows.
 
 pub mod add;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub mod arange;
 pub mod arg_reduce;
 pub mod batch_gather;
@@ -37,6 +39,14 @@ mod gemm_plan;
 mod gemm_room;
 mod gemm_simd;
 mod gemm_small;
+#[cfg(target_arch = "x86_64")]
+mod gemm_split;
+#[cfg(target_arch = "x86_64")]
+mod gemm_split_pack;
+#[cfg(target_arch = "x86_64")]
+mod gemm_split_piece;
+#[cfg(target_arch = "x86_64")]
+mod gemm_split_range;
 mod gemm_stored;
 #[cfg(target_arch = "x86_64")]
 mod gemm_written;

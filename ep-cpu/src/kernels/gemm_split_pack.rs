@@ -1,0 +1,248 @@
+//! Numbers of f32 and f16 as sums of numbers of bf16, and packed blocks of those for
+//! [`gemm_split`](super::gemm_split), in steps of 32 along the depth.
+//!
+//! A significand of 24 bits is the sum of three of 8, and one of 11 that of two: the number rounded to bf16, what is left
+//! rounded again, and the rest. All differences are exact.
+
+use super::gemm_block::{Slab, Stretch};
+use super::gemm_lanes::{MOST, Real};
+use super::gemm_pack::transposed;
+use super::gemm_simd::Number;
+use super::gemm_split_piece::{PIECE, SIDE};
+use half::f16;
+use std::arch::x86_64::*;
+
+/// A dtype whose numbers are sums of a few of bf16.
+pub(super) trait Split: Number<Real = f32, Scalar = f32> {
+    /// How many.
+    const COUNT: usize;
+
+    /// Those of 16 neighbours that `mask` has, as f32; 0 in place of the others.
+    ///
+    /// # Safety
+    /// They are readable; the CPU has AVX-512 with BW and VL.
+    unsafe fn widened(at: *const Self, mask: u16) -> __m512;
+}
+
+impl Split for f32 {
+    const COUNT: usize = 3;
+
+    #[inline(always)]
+    unsafe fn widened(at: *const f32, mask: u16) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_maskz_loadu_ps(mask, at) }
+    }
+}
+
+impl Split for f16 {
+    const COUNT: usize = 2;
+
+    #[inline(always)]
+    unsafe fn widened(at: *const f16, mask: u16) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, at.cast())) }
+    }
+}
+
+/// The most parts there are.
+const PARTS: usize = 3;
+
+/// For each group of 32 rows and step of the depth, two tiles for each part: a row has 32 elements. Rows past the last are 0.
+///
+/// # Safety
+/// As for [`Engine::pack_a`](super::gemm_block::Engine::pack_a); the CPU has AVX-512, and stretches begin at whole steps.
+#[inline(always)]
+pub(super) unsafe fn pack_a<T: Split>(slab: &Slab<'_, T>, out: *mut u16) {
+    let rows = slab.lines.next_multiple_of(SIDE);
+    for Stretch { at, first, len } in slab.stretches() {
+        if slab.step == 1 {
+            for row in 0..rows {
+                for p in (0..len).step_by(SIDE) {
+                    let to = out.wrapping_add(place_in_a::<T>(slab, row, first + p));
+                    let left = if row < slab.lines { len - p } else { 0 };
+                    // SAFETY: what is left of the row in this step, and a row of a tile for each part.
+                    unsafe {
+                        let [low, high] = two_vectors(at.wrapping_add(row * slab.line + p), left);
+                        for part in 0..T::COUNT {
+                            let row = side_by_side(low[part], high[part]);
+                            _mm512_storeu_si512(to.add(part * PIECE).cast(), row);
+                        }
+                    }
+                }
+            }
+            continue;
+        }
+        for p in (0..len).step_by(SIDE) {
+            for row in (0..rows).step_by(MOST) {
+                let to = out.wrapping_add(place_in_a::<T>(slab, row, first + p));
+                // SAFETY: the rows that exist at the places that are left, and 16 rows of a tile for each part.
+                unsafe {
+                    let mut pairs = [[_mm512_setzero_ps(); MOST]; PARTS];
+                    for i in 0..MOST {
+                        let at = at.wrapping_add((p + 2 * i) * slab.step + row);
+                        let zipped = pair_of_lines(slab, at, row, len.saturating_sub(p + 2 * i));
+                        for part in 0..T::COUNT {
+                            pairs[part][i] = _mm512_castsi512_ps(zipped[part]);
+                        }
+                    }
+                    for (part, pairs) in pairs.into_iter().enumerate().take(T::COUNT) {
+                        store_transposed(pairs, to.add(part * PIECE));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// For each panel of 32 columns and step of the depth, two tiles for each part: a row has a pair along the depth of each of
+/// 16 columns. Columns past the last are 0.
+///
+/// # Safety
+/// As for [`Engine::pack_b`](super::gemm_block::Engine::pack_b); the CPU has AVX-512, and stretches begin at whole steps.
+#[inline(always)]
+pub(super) unsafe fn pack_b<T: Split>(slab: &Slab<'_, T>, out: *mut u16) {
+    let cols = slab.lines.next_multiple_of(SIDE);
+    for Stretch { at, first, len } in slab.stretches() {
+        for p in (0..len).step_by(SIDE) {
+            for col in (0..cols).step_by(MOST) {
+                let to = out.wrapping_add(place_in_b::<T>(slab, col, first + p));
+                if slab.line == 1 {
+                    for i in 0..MOST {
+                        let at = at.wrapping_add((p + 2 * i) * slab.step + col);
+                        // SAFETY: the columns that exist at the places that are left, and a row of a tile for each part.
+                        unsafe {
+                            let zipped = pair_of_lines(slab, at, col, len.saturating_sub(p + 2 * i));
+                            for (part, row) in zipped.into_iter().enumerate().take(T::COUNT) {
+                                _mm512_storeu_si512(to.add(part * PIECE + i * SIDE).cast(), row);
+                            }
+                        }
+                    }
+                    continue;
+                }
+                // SAFETY: the columns that exist at the places that are left, and a tile for each part.
+                unsafe {
+                    let mut lines = [[_mm512_setzero_ps(); MOST]; PARTS];
+                    for i in 0..MOST {
+                        let left = if col + i < slab.lines { len - p } else { 0 };
+                        let [low, high] = two_vectors(at.wrapping_add((col + i) * slab.line + p), left);
+                        for part in 0..T::COUNT {
+                            lines[part][i] = _mm512_castsi512_ps(side_by_side(low[part], high[part]));
+                        }
+                    }
+                    for (part, lines) in lines.into_iter().enumerate().take(T::COUNT) {
+                        store_transposed(lines, to.add(part * PIECE));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where the first part of an element of `a` is.
+#[inline(always)]
+fn place_in_a<T: Split>(slab: &Slab<'_, T>, row: usize, d: usize) -> usize {
+    first_piece(slab, row, d) + row % SIDE * SIDE
+}
+
+/// Where the first part of an element of `b` is, at the first place of a step.
+#[inline(always)]
+fn place_in_b<T: Split>(slab: &Slab<'_, T>, col: usize, d: usize) -> usize {
+    first_piece(slab, col, d) + col % SIDE / MOST * (PIECE / 2)
+}
+
+/// Where the tiles of a line at a step begin.
+#[inline(always)]
+fn first_piece<T: Split>(slab: &Slab<'_, T>, line: usize, d: usize) -> usize {
+    let steps = slab.whole.div_ceil(SIDE);
+    (line / SIDE * steps + (slab.from + d) / SIDE) * PIECE * T::COUNT
+}
+
+/// The first `left` of 32 elements, in parts, in two vectors.
+///
+/// # Safety
+/// They are readable; the CPU has AVX-512.
+#[inline(always)]
+unsafe fn two_vectors<T: Split>(at: *const T, left: usize) -> [[__m512i; PARTS]; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { [split::<T>(at, left), split::<T>(at.wrapping_add(MOST), left.saturating_sub(MOST))] }
+}
+
+/// The parts of 16 lines from `line` on, as far as they exist, at two places along the depth, or at the one that is left, in pairs.
+///
+/// # Safety
+/// They are readable at `at` and one step further; the CPU has AVX-512.
+#[inline(always)]
+unsafe fn pair_of_lines<T: Split>(
+    slab: &Slab<'_, T>,
+    at: *const T,
+    line: usize,
+    left: usize,
+) -> [__m512i; PARTS] {
+    let lines = slab.lines.saturating_sub(line);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let even = split::<T>(at, if left > 0 { lines } else { 0 });
+        let odd = split::<T>(at.wrapping_add(slab.step), if left > 1 { lines } else { 0 });
+        std::array::from_fn(|part| {
+            _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even[part]), odd[part])
+        })
+    }
+}
+
+/// The first `count` of 16 elements in parts, each in the upper half of its lane.
+///
+/// # Safety
+/// They are readable; the CPU has AVX-512.
+#[inline(always)]
+unsafe fn split<T: Split>(at: *const T, count: usize) -> [__m512i; PARTS] {
+    let mask = ((1_u32 << count.min(MOST)) - 1) as u16;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut left = T::widened(at, mask);
+        let mut parts = [_mm512_setzero_si512(); PARTS];
+        for part in 0..T::COUNT {
+            let bits = _mm512_castps_si512(left);
+            if part + 1 == T::COUNT {
+                parts[part] = bits;
+                continue;
+            }
+            let rounded = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
+            parts[part] = _mm512_and_si512(rounded, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            left = _mm512_sub_ps(left, _mm512_castsi512_ps(parts[part]));
+        }
+        parts
+    }
+}
+
+/// The upper halves of all lanes of one vector, and then of another.
+///
+/// # Safety
+/// The CPU has AVX-512 with BW.
+#[inline(always)]
+unsafe fn side_by_side(low: __m512i, high: __m512i) -> __m512i {
+    const UPPER: [u16; 32] = {
+        let mut all = [0; 32];
+        let mut i = 0;
+        while i < 32 {
+            all[i] = 2 * i as u16 + 1;
+            i += 1;
+        }
+        all
+    };
+    // SAFETY: the caller's promise; the indices are 64 bytes, of any alignment.
+    unsafe { _mm512_permutex2var_epi16(low, _mm512_loadu_si512(UPPER.as_ptr().cast()), high) }
+}
+
+/// Stores the columns of a square of lanes.
+///
+/// # Safety
+/// 16 rows of 64 bytes are writable; the CPU has AVX-512.
+#[inline(always)]
+unsafe fn store_transposed(rows: [__m512; MOST], to: *mut u16) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (i, v) in transposed::<<f32 as Real>::Avx512>(rows).into_iter().enumerate() {
+            _mm512_storeu_ps(to.add(i * SIDE).cast(), v);
+        }
+    }
+}
