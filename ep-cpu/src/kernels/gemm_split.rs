@@ -25,7 +25,7 @@ use std::mem::MaybeUninit;
 /// Rows, columns and depth at least, and multiply-adds of a matrix. Few uses of a number are not worth taking it apart, and a
 /// few steps take as long as storing what they add up to.
 const LEAST: usize = if cfg!(test) { 16 } else { 128 };
-const LEAST_WORK: usize = if cfg!(test) { 1 << 14 } else { 1 << 23 };
+const LEAST_WORK: usize = if cfg!(test) { 1 << 14 } else { 1 << 24 };
 
 /// Solves a problem, on tiles if the CPU has some, the product is large enough and its numbers allow it.
 ///
@@ -233,5 +233,286 @@ impl<T: Split> Engine for Parts<T> {
     unsafe fn finish(part: &Part<'_, T, f32>) {
         // SAFETY: the caller's promise.
         unsafe { finish::<T, <f32 as Real>::Avx512>(part) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::Level;
+    use crate::kernels::amx::tiles_in_use;
+    use crate::kernels::batch_matmul::{self, BatchMatmulArgs};
+    use crate::kernels::gemm_split_range::Span;
+    use crate::kernels::matmul::{MatmulArgs, problem};
+    use crate::kernels::testing::{Rng, Threads};
+    use ep_core::parallel::Serial;
+    use half::f16;
+
+    fn amx() -> Option<Isa> {
+        Isa::new(Level::Amx).ok().filter(|&isa| has_tiles(isa))
+    }
+
+    fn avx512() -> Isa {
+        Isa::new(Level::Avx512).unwrap()
+    }
+
+    /// A product of matrices of f32 in a batch: what is stored, and how.
+    struct Case {
+        sizes: [usize; 3],
+        batch: usize,
+        trans: [bool; 2],
+        a: Vec<f32>,
+        b: Vec<f32>,
+        c: Vec<f32>,
+        factors: [f32; 2],
+    }
+
+    impl Case {
+        fn new(sizes: [usize; 3], mut number: impl FnMut() -> f32) -> Case {
+            let [m, n, k] = sizes;
+            let mut numbers = |count: usize| (0..count).map(|_| number()).collect::<Vec<_>>();
+            let [a, b, c] = [m * k, k * n, m * n].map(&mut numbers);
+            Case { sizes, batch: 1, trans: [false; 2], a, b, c, factors: [1.0, 0.0] }
+        }
+
+        fn args(&self, c: &mut [f32]) -> MatmulArgs {
+            let ([m, n, k], [trans_a, trans_b]) = (self.sizes, self.trans);
+            let [alpha, beta] = self.factors.map(|x| (f64::from(x), 0.0));
+            let (a, b) = (self.a.as_ptr().cast(), self.b.as_ptr().cast());
+            MatmulArgs { m, n, k, trans_a, trans_b, alpha, a, b, beta, c: c.as_mut_ptr().cast() }
+        }
+
+        fn run(&self, isa: Isa, par: &dyn Parallel) -> Vec<f32> {
+            let mut c = self.c.clone();
+            let each = self.args(&mut c);
+            let args = BatchMatmulArgs { batch: self.batch, each };
+            let kernel = batch_matmul::lookup(ep_core::DType::F32).unwrap();
+            // SAFETY: the vectors have the matrices of the batch.
+            unsafe { kernel(isa, par, &args).unwrap() };
+            c
+        }
+
+        fn is_split(&self, isa: Isa) -> bool {
+            let mut c = self.c.clone();
+            let args = self.args(&mut c);
+            let problem = problem::<f32>(&args, &[]);
+            // SAFETY: the matrices are readable.
+            pays(&problem) && unsafe { is_exact(isa, &Serial, &problem).unwrap() }
+        }
+
+        /// The largest error, in 2^-24 of the sum of the magnitudes of all products.
+        fn error(&self, got: &[f32]) -> f64 {
+            let [m, n, k] = self.sizes;
+            let mut worst = 0.0_f64;
+            for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                let terms = (0..k).map(|p| {
+                    let a = if self.trans[0] { p * m + i } else { i * k + p };
+                    let b = if self.trans[1] { j * k + p } else { p * n + j };
+                    f64::from(self.a[a]) * f64::from(self.b[b])
+                });
+                let (sum, all) = terms.fold((0.0, 0.0), |(sum, all), x| (sum + x, all + x.abs()));
+                worst = worst.max((f64::from(got[i * n + j]) - sum).abs() / (all * 2_f64.powi(-24)));
+            }
+            worst
+        }
+    }
+
+    /// Sums of integers that f32 holds are exact in every order: a place that is packed, added up or stored wrongly shows.
+    #[test]
+    fn products_of_integers_are_exact() {
+        let Some(isa) = amx() else { return };
+        let mut rng = Rng::new();
+        let shapes = [
+            [32, 32, 32],
+            [33, 31, 33],
+            [64, 65, 31],
+            [129, 70, 64],
+            [16, 100, 40],
+            [131, 33, 530],
+            [40, 290, 1100],
+            [260, 48, 70],
+            [300, 200, 96],
+        ];
+        for (number, sizes) in shapes.into_iter().enumerate() {
+            for trans in 0..4 {
+                // Of up to 12 bits, so that both factors have two parts at least.
+                let mut case = Case::new(sizes, || (rng.next() % 8191) as f32 - 4095.0);
+                let some = |x: f32| if x.abs() > 60.0 { x.signum() * (x.abs() % 61.0) } else { x };
+                case.b.iter_mut().for_each(|x| *x = some(*x));
+                case.trans = [trans & 1 > 0, trans & 2 > 0];
+                case.factors = [[1.0, 0.0], [1.0, 1.0], [-2.0, 0.0], [0.5, -3.0]][(number + trans) % 4];
+                if case.factors[1] == 0.0 {
+                    case.c.fill(f32::NAN);
+                }
+                assert!(case.is_split(isa), "{sizes:?}");
+                for threads in [1, 3] {
+                    let (got, want) = (case.run(isa, &Threads(threads)), case.run(avx512(), &Serial));
+                    let differs = got.iter().zip(&want).position(|(x, y)| x != y);
+                    assert_eq!(differs, None, "{sizes:?} {trans} {:?} by {threads}", case.factors);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn batches_are_looked_through_whole() {
+        let Some(isa) = amx() else { return };
+        let mut rng = Rng::new();
+        let [m, n, k] = [40, 50, 36];
+        let mut case = Case::new([3 * m, n, k], || (rng.next() % 255) as f32 - 127.0);
+        case.b = case.b.repeat(3);
+        (case.sizes, case.batch) = ([m, n, k], 3);
+        assert_eq!(case.run(isa, &Threads(2)), case.run(avx512(), &Serial));
+        // The last number of the last matrix.
+        *case.b.last_mut().unwrap() = f32::INFINITY;
+        let bits = |c: Vec<f32>| c.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        assert_eq!(bits(case.run(isa, &Threads(2))), bits(case.run(avx512(), &Serial)));
+    }
+
+    /// As near as sums in vectors, for numbers of both signs, of one, and of very different sizes.
+    #[test]
+    fn sums_are_as_near_as_those_of_vectors() {
+        let Some(isa) = amx() else { return };
+        let mut rng = Rng::new();
+        for kind in 0..4 {
+            let mut case = Case::new([48, 50, 700], || {
+                let x = rng.signed() as f32;
+                match kind {
+                    0 => x,
+                    1 => x.abs() + 1.0,
+                    2 => x * 2_f32.powi((rng.next() % 30) as i32 - 15),
+                    // One bit below what a bf16 holds, and all bits.
+                    _ => f32::from_bits(0x3f80_7fff | (rng.next() as u32) << 31),
+                }
+            });
+            case.trans = [kind % 2 > 0; 2];
+            assert!(case.is_split(isa));
+            let [tiles, vectors] = [isa, avx512()].map(|isa| case.error(&case.run(isa, &Serial)));
+            assert!(tiles <= vectors.max(1.0), "kind {kind}: {tiles} on tiles, {vectors} in vectors");
+        }
+    }
+
+    /// At the edges of what tiles multiply exactly, and past them: there, bit for bit what vectors make of it.
+    #[test]
+    fn what_is_not_exact_in_parts_is_left_to_vectors() {
+        let Some(isa) = amx() else { return };
+        let mut rng = Rng::new();
+        let full = |bits: u64, exponent: i32| {
+            // Ones at both ends of the significand.
+            let x = f32::from_bits(0x3f80_0001 | bits as u32 & 0x7f_ffff) * 2_f32.powi(exponent);
+            if bits >> 60 & 1 == 0 { x } else { -x }
+        };
+        // Exponents of the factors; one number of `a`; whether tiles are right.
+        let cases = [
+            ([0, 0], None, true),
+            ([-40, -40], None, true),
+            ([-40, -41], None, false),
+            ([-103, 50], None, true),
+            ([-104, 50], None, false),
+            ([100, 17], None, true),
+            ([100, 19], None, false),
+            ([127, -60], None, false),
+            ([126, -60], None, true),
+            ([0, 0], Some(f32::INFINITY), false),
+            ([0, 0], Some(f32::NAN), false),
+            ([0, 0], Some(f32::from_bits(1)), false),
+            ([0, 0], Some(-0.0), true),
+            ([0, 0], Some(f32::MAX), false),
+        ];
+        for (exponents, odd, splits) in cases {
+            let mut case = Case::new([37, 40, 50], || 0.0);
+            for (numbers, exponent) in [&mut case.a, &mut case.b].into_iter().zip(exponents) {
+                numbers.iter_mut().for_each(|x| *x = full(rng.next(), exponent));
+            }
+            if let Some(odd) = odd {
+                case.a[999] = odd;
+            }
+            assert_eq!(case.is_split(isa), splits, "{exponents:?} {odd:?}");
+            let [tiles, vectors] = [isa, avx512()].map(|isa| case.run(isa, &Serial));
+            if splits {
+                assert!(case.error(&tiles) < 4.0, "{exponents:?}: {}", case.error(&tiles));
+            } else {
+                let bits = |c: &[f32]| c.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&tiles), bits(&vectors), "{exponents:?} {odd:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn products_of_f16_are_all_exact() {
+        let Some(isa) = amx() else { return };
+        let mut rng = Rng::new();
+        let (m, n, k) = (33, 34, 35);
+        // One product for each element of `c`: what is rounded is that alone.
+        let finite = |rng: &mut Rng| loop {
+            let x = f16::from_bits(rng.next() as u16);
+            if x.is_finite() {
+                return x;
+            }
+        };
+        for round in 0..40 {
+            let (mut a, mut b) = (vec![f16::ZERO; m * k], vec![f16::ZERO; k * n]);
+            for i in 0..m {
+                a[i * k + round % k] = finite(&mut rng);
+            }
+            for j in 0..n {
+                b[round % k * n + j] = finite(&mut rng);
+            }
+            let mut c = vec![f16::NAN; m * n];
+            let args = MatmulArgs {
+                m,
+                n,
+                k,
+                trans_a: false,
+                trans_b: false,
+                alpha: (1.0, 0.0),
+                a: a.as_ptr().cast(),
+                b: b.as_ptr().cast(),
+                beta: (0.0, 0.0),
+                c: c.as_mut_ptr().cast(),
+            };
+            let problem = problem::<f16>(&args, &[]);
+            // SAFETY: the vectors have the matrices.
+            unsafe {
+                assert!(pays(&problem) && is_exact(isa, &Serial, &problem).unwrap());
+                multiply(isa, &Serial, &problem, 1.0, 0.0).unwrap();
+                assert!(!tiles_in_use());
+            }
+            for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+                let (x, y) = (a[i * k + round % k], b[round % k * n + j]);
+                assert_eq!(c[i * n + j], f16::from_f64(x.to_f64() * y.to_f64()), "{x} * {y}");
+            }
+        }
+    }
+
+    #[test]
+    fn spans_are_those_of_all_numbers() {
+        if !crate::kernels::testing::has_avx512() {
+            return;
+        }
+        let mut rng = Rng::new();
+        for (rows, cols) in [(1, 1), (3, 15), (2, 16), (5, 63), (1, 64), (4, 65), (2, 200), (7, 1000)] {
+            for trans in [false, true] {
+                for place in [0, rows * cols / 2, rows * cols - 1] {
+                    let mut numbers: Vec<f32> = (0..rows * cols).map(|_| rng.signed() as f32).collect();
+                    numbers[rng.next() as usize % (rows * cols)] = -0.0;
+                    for odd in [f32::NEG_INFINITY, 1e-40, -1e30, -1e-30, 0.0] {
+                        numbers[place] = odd;
+                        let (rs, cs) = if trans { (1, rows) } else { (cols, 1) };
+                        let at = crate::kernels::raw::Shared::new(numbers.as_ptr().cast_mut());
+                        let factor = crate::kernels::gemm::Factor { at, rs, cs, conj: false };
+                        let numbers_of = || Numbers { factor, rows, cols, loops: &[] };
+                        // SAFETY: the numbers are readable.
+                        let got = unsafe { spans(avx512(), &Threads(2), [numbers_of(), numbers_of()]) };
+                        let bits = numbers.iter().map(|x| x.abs().to_bits());
+                        let want = Span {
+                            least: bits.clone().filter(|&x| x > 0).min().unwrap_or(u32::MAX),
+                            most: bits.max().unwrap(),
+                        };
+                        assert_eq!(got.unwrap(), [want; 2], "{rows} x {cols} {trans} {place} {odd}");
+                    }
+                }
+            }
+        }
     }
 }
