@@ -235,7 +235,7 @@ real_elements! {
 }
 
 macro_rules! complex_elements {
-    ($($part:ident),*) => {
+    ($($part:ident, $multiply:expr;)*) => {
         $(impl Element for Complex<$part> {
             type Scalar = Complex<$part>;
 
@@ -271,9 +271,13 @@ macro_rules! complex_elements {
                 beta: Self,
             ) -> Result<()> {
                 // SAFETY: the caller's promise.
-                unsafe { simd::multiply(isa, par, problem, alpha, beta) }
+                unsafe { $multiply(isa, par, problem, alpha, beta) }
             }
         })*
     };
 }
-complex_elements!(f32, f64);
+
+complex_elements! {
+    f32, split::multiply;
+    f64, simd::multiply;
+}

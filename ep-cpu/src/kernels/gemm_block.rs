@@ -156,6 +156,8 @@ pub(super) trait Engine: Copy + Send + Sync {
     const TASK: usize;
     /// Whether a block of `b` can be packed a part of the depth at a time.
     const SHARES: bool;
+    /// Rows of a tile at least where tasks share what they multiply by.
+    const SHARED_ROWS: usize = 64;
     /// Whether [`Engine::multiply`] finishes what [`Block::part`] asks for.
     const FINISHES: bool;
     const ZERO: Self::Sum;

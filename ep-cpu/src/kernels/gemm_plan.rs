@@ -10,9 +10,7 @@ const DEPTH_UNIT: usize = 32;
 /// What the rows of a tile are a multiple of at least: the rows that are multiplied together, whatever the level.
 const ROW_UNIT: usize = 16;
 
-/// Rows of a tile at least where tasks share what they multiply by, and bytes of that at most: less than twice as many
-/// once columns are cut into equal tiles.
-const SHARED_ROWS: usize = 64;
+/// Bytes of what tasks share to multiply by at most: less than twice as many once columns are cut into equal tiles.
 const SHARED_BYTES: usize = 4 << 20;
 
 /// Tasks that the work between two turns of packing should be enough for, as each turn has to wait for all tasks, and what
@@ -162,7 +160,7 @@ impl Sharing {
         threads: usize,
     ) -> Option<Sharing> {
         let enough = threads.saturating_mul(2);
-        if count(p.outer) >= enough || p.m < 2 * SHARED_ROWS {
+        if count(p.outer) >= enough || p.m < 2 * E::SHARED_ROWS {
             return None;
         }
         // Sums in blocks of their own are finished before the rows behind them are begun.
@@ -181,7 +179,7 @@ impl Sharing {
         let tasks = (work / E::TASK).min(2 * enough);
         // As many for each thread, so that all are done at the same time.
         let fairly = |parts: usize| if parts > threads { parts - parts % threads } else { parts };
-        let by_rows = fairly(tasks.min(p.m / SHARED_ROWS));
+        let by_rows = fairly(tasks.min(p.m / E::SHARED_ROWS));
         let rows = evenly(p.m, p.m.div_ceil(by_rows), ROW_UNIT);
         let by_cols = tasks.min(enough).div_ceil(by_rows);
         let cols = evenly(group, group.div_ceil(by_cols), limits.unit);

@@ -1,4 +1,4 @@
-//! Products of f32 and f16 on the tiles of AMX, which multiply numbers of bf16 and add up in f32.
+//! Products of f32, f16 and complex64 on the tiles of AMX, which multiply numbers of bf16 and add up in f32.
 //!
 //! A number is the sum of [parts](super::gemm_split_pack) in bf16, whose products f32 holds exactly. Those of f16 are all added up. Of the
 //! nine of f32 three are left out, each at most 2^-24 of the whole, as small as what rounding a sum once takes away. On
@@ -38,8 +38,8 @@ pub(super) unsafe fn multiply<T: Split>(
     isa: Isa,
     par: &dyn Parallel,
     problem: &Problem<'_, T>,
-    alpha: f32,
-    beta: f32,
+    alpha: T::Scalar,
+    beta: T::Scalar,
 ) -> Result<()> {
     // SAFETY: the caller's promise; there are tiles, and with them AVX-512.
     unsafe {
@@ -52,9 +52,10 @@ pub(super) unsafe fn multiply<T: Split>(
 }
 
 /// Whether a product is large enough. Where several are added up each takes whole steps, as packing asks for.
-fn pays<T>(p: &Problem<'_, T>) -> bool {
-    p.m.min(p.n).min(p.k) >= LEAST
-        && p.m.saturating_mul(p.n).saturating_mul(p.k) >= LEAST_WORK
+fn pays<T: Split>(p: &Problem<'_, T>) -> bool {
+    let (m, n) = (p.m.saturating_mul(T::REALS), p.n.saturating_mul(T::REALS));
+    m.min(n).min(p.k) >= LEAST
+        && m.saturating_mul(n).saturating_mul(p.k) >= LEAST_WORK
         && (p.inner.is_empty() || p.k.is_multiple_of(SIDE))
 }
 
@@ -87,7 +88,7 @@ unsafe fn is_exact<T: Split>(isa: Isa, par: &dyn Parallel, p: &Problem<'_, T>) -
     let normal = least_a.min(least_b) - 23 >= f32::MIN_EXP - 1
         && least_a.saturating_add(least_b) - 46 >= f32::MIN_EXP - 1;
     // Less than 2^(exponent + 1) each, which rounding may reach.
-    let terms = p.k.saturating_mul(count(p.inner));
+    let terms = (p.k * T::REALS).saturating_mul(count(p.inner));
     let finite = most_a + most_b + 2 + (terms.ilog2() as i32 + 1) < f32::MAX_EXP - 1
         && most_a.max(most_b) < f32::MAX_EXP - 1;
     Ok(normal && finite)
@@ -114,11 +115,12 @@ impl<T: Split> Engine for Parts<T> {
     type Number = T;
     type Packed = u16;
     type Sum = f32;
-    const ROWS: usize = 128;
+    const ROWS: usize = 128 / T::REALS;
     const IN_PLACE: bool = T::IN_PLACE;
     const READS_STORED: bool = false;
     const TASK: usize = 1 << 21;
     const SHARES: bool = true;
+    const SHARED_ROWS: usize = Self::ROWS;
     const FINISHES: bool = false;
     const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
@@ -127,23 +129,23 @@ impl<T: Split> Engine for Parts<T> {
         const DEPTH: usize = 512;
         // Rows of `a` take half of second-level cache, and panels of `b` come from the third.
         let blocks = if T::IN_PLACE { 1 } else { total.div_ceil(DEPTH).clamp(1, 4) };
-        let cols = (2048 / blocks).max(SIDE);
-        Limits { depth: DEPTH, blocks, cols, unit: SIDE, vector: SIDE, narrow: usize::MAX, rows: 1024 }
+        let (cols, unit, rows) = (2048 / blocks / T::REALS, SIDE / T::REALS, 1024 / T::REALS);
+        Limits { depth: DEPTH, blocks, cols, unit, vector: unit, narrow: usize::MAX, rows }
     }
 
     #[inline(always)]
     fn packed_a(depth: usize) -> usize {
-        Self::ROWS * depth.next_multiple_of(SIDE) * T::COUNT
+        Self::ROWS * T::REALS * depth.next_multiple_of(SIDE) * T::COUNT
     }
 
     #[inline(always)]
     fn packed_b(cols: usize, depth: usize) -> usize {
-        cols.next_multiple_of(SIDE) * depth.next_multiple_of(SIDE) * T::COUNT
+        (cols * T::REALS).next_multiple_of(SIDE) * depth.next_multiple_of(SIDE) * T::COUNT
     }
 
     #[inline(always)]
     fn sums(cols: usize) -> (usize, usize) {
-        (cols.next_multiple_of(SIDE), 1)
+        ((cols * T::REALS).next_multiple_of(SIDE), T::REALS)
     }
 
     fn reads_b(_: usize, _: usize, _: usize, _: bool) -> bool {
@@ -154,8 +156,8 @@ impl<T: Split> Engine for Parts<T> {
         false
     }
 
-    fn in_place(scalar: f32) -> f32 {
-        scalar
+    fn in_place(scalar: T::Scalar) -> f32 {
+        T::in_place(scalar)
     }
 
     #[inline(always)]
@@ -192,15 +194,15 @@ impl<T: Split> Engine for Parts<T> {
         };
         let steps = block.depth.div_ceil(SIDE);
         let piece = steps * PIECE * T::COUNT;
-        let out = block.out;
+        let (rows, cols, out) = (block.rows * T::REALS, block.cols * T::REALS, block.out);
         // Each group of rows asks for a part of the next panel.
-        let part = PIECE * T::COUNT / block.rows.div_ceil(SIDE);
+        let part = PIECE * T::COUNT / rows.div_ceil(SIDE);
         let mut sums = MaybeUninit::<[Lines; 2]>::uninit();
         let sums = sums.as_mut_ptr().cast::<f32>();
         let mut late = Late::NONE;
         let mut place = 0;
-        for col in (0..block.cols).step_by(SIDE) {
-            for row in (0..block.rows).step_by(SIDE) {
+        for col in (0..cols).step_by(SIDE) {
+            for row in (0..rows).step_by(SIDE) {
                 // SAFETY: a group of rows, a panel, and where their sums belong.
                 unsafe {
                     let piece = Piece {
@@ -216,8 +218,8 @@ impl<T: Split> Engine for Parts<T> {
                         sums: piece.sums,
                         to: out.at.add(row * out.stride + col),
                         stride: out.stride,
-                        rows: SIDE.min(block.rows - row),
-                        cols: SIDE.min(block.cols - col),
+                        rows: SIDE.min(rows - row),
+                        cols: SIDE.min(cols - col),
                         alpha: out.alpha,
                         beta: out.beta,
                     };

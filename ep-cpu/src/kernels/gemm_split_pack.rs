@@ -3,32 +3,48 @@
 //!
 //! A significand of 24 bits is the sum of three of 8, and one of 11 that of two: the number rounded to bf16, what is left
 //! rounded again, and the rest. All differences are exact.
+//!
+//! A line of complex numbers becomes two: their real parts and their imaginary ones.
 
 use super::gemm_block::{Slab, Stretch};
 use super::gemm_lanes::{MOST, Real};
 use super::gemm_pack::transposed;
 use super::gemm_simd::Number;
 use super::gemm_split_piece::{PIECE, SIDE};
+use crate::kernels::elem::Complex;
 use half::f16;
 use std::arch::x86_64::*;
 
-/// A dtype whose numbers are sums of a few of bf16.
-pub(super) trait Split: Number<Real = f32, Scalar = f32> {
+/// A dtype whose reals are sums of a few numbers of bf16.
+pub(super) trait Split: Number<Real = f32> {
     /// How many.
     const COUNT: usize;
+    /// Reals of a number.
+    const REALS: usize = Self::PARTS;
 
-    /// Those of 16 neighbours that `mask` has, as f32; 0 in place of the others.
+    /// Those of 16 neighbouring reals that `mask` has, as f32; 0 in place of the others.
     ///
     /// # Safety
     /// They are readable; the CPU has AVX-512 with BW and VL.
-    unsafe fn widened(at: *const Self, mask: u16) -> __m512;
+    unsafe fn reals(at: *const Self::Part, mask: u16) -> __m512;
+
+    /// One real, the `which`th, of each of those of 16 neighbouring numbers that `mask` has.
+    ///
+    /// # Safety
+    /// As for [`reals`](Split::reals).
+    #[inline(always)]
+    unsafe fn real(at: *const Self, _which: usize, mask: u16) -> __m512 {
+        const { assert!(Self::REALS == 1) };
+        // SAFETY: the caller's promise.
+        unsafe { Self::reals(at.cast(), mask) }
+    }
 }
 
 impl Split for f32 {
     const COUNT: usize = 3;
 
     #[inline(always)]
-    unsafe fn widened(at: *const f32, mask: u16) -> __m512 {
+    unsafe fn reals(at: *const f32, mask: u16) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe { _mm512_maskz_loadu_ps(mask, at) }
     }
@@ -38,11 +54,44 @@ impl Split for f16 {
     const COUNT: usize = 2;
 
     #[inline(always)]
-    unsafe fn widened(at: *const f16, mask: u16) -> __m512 {
+    unsafe fn reals(at: *const f16, mask: u16) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe { _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, at.cast())) }
     }
 }
+
+impl Split for Complex<f32> {
+    const COUNT: usize = 3;
+
+    #[inline(always)]
+    unsafe fn reals(at: *const f32, mask: u16) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_maskz_loadu_ps(mask, at) }
+    }
+
+    #[inline(always)]
+    unsafe fn real(at: *const Self, which: usize, mask: u16) -> __m512 {
+        // SAFETY: the caller's promise; each number is two lanes, and there are indices for both reals.
+        unsafe {
+            let (low, high) = (mask as u8, (mask >> 8) as u8);
+            let low = _mm512_castpd_ps(_mm512_maskz_loadu_pd(low, at.cast()));
+            let high = _mm512_castpd_ps(_mm512_maskz_loadu_pd(high, at.wrapping_add(MOST / 2).cast()));
+            let places = _mm512_loadu_si512(EVERY_SECOND[which].as_ptr().cast());
+            _mm512_permutex2var_ps(low, places, high)
+        }
+    }
+}
+
+/// Every second lane of two vectors, from the first on and from the second.
+const EVERY_SECOND: [[u32; MOST]; 2] = {
+    let mut all = [[0; MOST]; 2];
+    let mut i = 0;
+    while i < 2 * MOST {
+        all[i % 2][i / 2] = i as u32;
+        i += 1;
+    }
+    all
+};
 
 /// The most parts there are.
 const PARTS: usize = 3;
@@ -53,16 +102,18 @@ const PARTS: usize = 3;
 /// As for [`Engine::pack_a`](super::gemm_block::Engine::pack_a); the CPU has AVX-512, and stretches begin at whole steps.
 #[inline(always)]
 pub(super) unsafe fn pack_a<T: Split>(slab: &Slab<'_, T>, out: *mut u16) {
-    let rows = slab.lines.next_multiple_of(SIDE);
+    let lines = slab.lines * T::REALS;
+    let rows = lines.next_multiple_of(SIDE);
     for Stretch { at, first, len } in slab.stretches() {
         if slab.step == 1 {
             for row in 0..rows {
                 for p in (0..len).step_by(SIDE) {
                     let to = out.wrapping_add(place_in_a::<T>(slab, row, first + p));
-                    let left = if row < slab.lines { len - p } else { 0 };
+                    let left = if row < lines { len - p } else { 0 };
                     // SAFETY: what is left of the row in this step, and a row of a tile for each part.
                     unsafe {
-                        let [low, high] = two_vectors(at.wrapping_add(row * slab.line + p), left);
+                        let at = at.wrapping_add(row / T::REALS * slab.line + p);
+                        let [low, high] = two_vectors(at, row % T::REALS, left);
                         for part in 0..T::COUNT {
                             let row = side_by_side(low[part], high[part]);
                             _mm512_storeu_si512(to.add(part * PIECE).cast(), row);
@@ -79,8 +130,7 @@ pub(super) unsafe fn pack_a<T: Split>(slab: &Slab<'_, T>, out: *mut u16) {
                 unsafe {
                     let mut pairs = [[_mm512_setzero_ps(); MOST]; PARTS];
                     for i in 0..MOST {
-                        let at = at.wrapping_add((p + 2 * i) * slab.step + row);
-                        let zipped = pair_of_lines(slab, at, row, len.saturating_sub(p + 2 * i));
+                        let zipped = pair_of_lines(slab, at, row, p + 2 * i, len);
                         for part in 0..T::COUNT {
                             pairs[part][i] = _mm512_castsi512_ps(zipped[part]);
                         }
@@ -101,17 +151,17 @@ pub(super) unsafe fn pack_a<T: Split>(slab: &Slab<'_, T>, out: *mut u16) {
 /// As for [`Engine::pack_b`](super::gemm_block::Engine::pack_b); the CPU has AVX-512, and stretches begin at whole steps.
 #[inline(always)]
 pub(super) unsafe fn pack_b<T: Split>(slab: &Slab<'_, T>, out: *mut u16) {
-    let cols = slab.lines.next_multiple_of(SIDE);
+    let lines = slab.lines * T::REALS;
+    let cols = lines.next_multiple_of(SIDE);
     for Stretch { at, first, len } in slab.stretches() {
         for p in (0..len).step_by(SIDE) {
             for col in (0..cols).step_by(MOST) {
                 let to = out.wrapping_add(place_in_b::<T>(slab, col, first + p));
                 if slab.line == 1 {
                     for i in 0..MOST {
-                        let at = at.wrapping_add((p + 2 * i) * slab.step + col);
                         // SAFETY: the columns that exist at the places that are left, and a row of a tile for each part.
                         unsafe {
-                            let zipped = pair_of_lines(slab, at, col, len.saturating_sub(p + 2 * i));
+                            let zipped = pair_of_lines(slab, at, col, p + 2 * i, len);
                             for (part, row) in zipped.into_iter().enumerate().take(T::COUNT) {
                                 _mm512_storeu_si512(to.add(part * PIECE + i * SIDE).cast(), row);
                             }
@@ -121,16 +171,17 @@ pub(super) unsafe fn pack_b<T: Split>(slab: &Slab<'_, T>, out: *mut u16) {
                 }
                 // SAFETY: the columns that exist at the places that are left, and a tile for each part.
                 unsafe {
-                    let mut lines = [[_mm512_setzero_ps(); MOST]; PARTS];
+                    let mut all = [[_mm512_setzero_ps(); MOST]; PARTS];
                     for i in 0..MOST {
-                        let left = if col + i < slab.lines { len - p } else { 0 };
-                        let [low, high] = two_vectors(at.wrapping_add((col + i) * slab.line + p), left);
+                        let left = if col + i < lines { len - p } else { 0 };
+                        let at = at.wrapping_add((col + i) / T::REALS * slab.line + p);
+                        let [low, high] = two_vectors(at, (col + i) % T::REALS, left);
                         for part in 0..T::COUNT {
-                            lines[part][i] = _mm512_castsi512_ps(side_by_side(low[part], high[part]));
+                            all[part][i] = _mm512_castsi512_ps(side_by_side(low[part], high[part]));
                         }
                     }
-                    for (part, lines) in lines.into_iter().enumerate().take(T::COUNT) {
-                        store_transposed(lines, to.add(part * PIECE));
+                    for (part, rows) in all.into_iter().enumerate().take(T::COUNT) {
+                        store_transposed(rows, to.add(part * PIECE));
                     }
                 }
             }
@@ -157,48 +208,64 @@ fn first_piece<T: Split>(slab: &Slab<'_, T>, line: usize, d: usize) -> usize {
     (line / SIDE * steps + (slab.from + d) / SIDE) * PIECE * T::COUNT
 }
 
-/// The first `left` of 32 elements, in parts, in two vectors.
+/// One real of each of the first `left` of 32 numbers, in parts, in two vectors.
 ///
 /// # Safety
 /// They are readable; the CPU has AVX-512.
 #[inline(always)]
-unsafe fn two_vectors<T: Split>(at: *const T, left: usize) -> [[__m512i; PARTS]; 2] {
+unsafe fn two_vectors<T: Split>(at: *const T, which: usize, left: usize) -> [[__m512i; PARTS]; 2] {
     // SAFETY: the caller's promise.
-    unsafe { [split::<T>(at, left), split::<T>(at.wrapping_add(MOST), left.saturating_sub(MOST))] }
+    unsafe {
+        let low = T::real(at, which, first(left));
+        let high = T::real(at.wrapping_add(MOST), which, first(left.saturating_sub(MOST)));
+        [split::<T>(low), split::<T>(high)]
+    }
 }
 
-/// The parts of 16 lines from `line` on, as far as they exist, at two places along the depth, or at the one that is left, in pairs.
+/// The parts of 16 lines of reals from `line` on, as far as they exist, at two places along the depth from `p` on, or at the one that is
+/// left of `len`, in pairs.
 ///
 /// # Safety
-/// They are readable at `at` and one step further; the CPU has AVX-512.
+/// `at` is a stretch of the slab, so long; the CPU has AVX-512.
 #[inline(always)]
 unsafe fn pair_of_lines<T: Split>(
     slab: &Slab<'_, T>,
     at: *const T,
     line: usize,
-    left: usize,
+    p: usize,
+    len: usize,
 ) -> [__m512i; PARTS] {
-    let lines = slab.lines.saturating_sub(line);
-    // SAFETY: the caller's promise.
+    let lines = first((slab.lines * T::REALS).saturating_sub(line));
+    let step = slab.step * T::REALS;
+    let at = at.cast::<T::Part>().wrapping_add(p * step + line);
+    // Written out, as closures would not be compiled for the level.
+    // SAFETY: the caller's promise: nothing is read of lines and places that do not exist.
     unsafe {
-        let even = split::<T>(at, if left > 0 { lines } else { 0 });
-        let odd = split::<T>(at.wrapping_add(slab.step), if left > 1 { lines } else { 0 });
-        std::array::from_fn(|part| {
-            _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even[part]), odd[part])
-        })
+        let even = split::<T>(T::reals(at, if p < len { lines } else { 0 }));
+        let odd = split::<T>(T::reals(at.wrapping_add(step), if p + 1 < len { lines } else { 0 }));
+        let mut pairs = [_mm512_setzero_si512(); PARTS];
+        for part in 0..PARTS {
+            let even = _mm512_srli_epi32::<16>(even[part]);
+            pairs[part] = _mm512_mask_blend_epi16(0xaaaa_aaaa, even, odd[part]);
+        }
+        pairs
     }
 }
 
-/// The first `count` of 16 elements in parts, each in the upper half of its lane.
+/// The first `count` of 16.
+#[inline(always)]
+fn first(count: usize) -> u16 {
+    ((1_u32 << count.min(MOST)) - 1) as u16
+}
+
+/// Numbers in parts, each in the upper half of its lane.
 ///
 /// # Safety
-/// They are readable; the CPU has AVX-512.
+/// The CPU has AVX-512.
 #[inline(always)]
-unsafe fn split<T: Split>(at: *const T, count: usize) -> [__m512i; PARTS] {
-    let mask = ((1_u32 << count.min(MOST)) - 1) as u16;
+unsafe fn split<T: Split>(mut left: __m512) -> [__m512i; PARTS] {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut left = T::widened(at, mask);
         let mut parts = [_mm512_setzero_si512(); PARTS];
         for part in 0..T::COUNT {
             let bits = _mm512_castps_si512(left);

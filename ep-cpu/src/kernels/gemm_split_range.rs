@@ -36,7 +36,7 @@ pub(super) struct Numbers<'a, T> {
 }
 
 impl<T> Numbers<'_, T> {
-    /// How many lines there are in a matrix whose elements lie next to each other, elements from one to the next, and how long
+    /// How many lines there are in a matrix whose numbers lie next to each other, numbers from one to the next, and how long
     /// they are.
     fn lines(&self) -> (usize, usize, usize) {
         match self.factor.cs {
@@ -81,7 +81,7 @@ pub(super) unsafe fn spans<T: Split>(
             let mut span = Span::NONE;
             for index in part {
                 let (at, len) = factor.line(index);
-                span = isa.dispatch(Line { at, len, span });
+                span = isa.dispatch(Line::<T> { at: at.cast(), len: len * T::REALS, span });
             }
             least.fetch_min(span.least, Ordering::Relaxed);
             most.fetch_max(span.most, Ordering::Relaxed);
@@ -91,9 +91,9 @@ pub(super) unsafe fn spans<T: Split>(
     Ok(found.map(|(least, most)| Span { least: least.into_inner(), most: most.into_inner() }))
 }
 
-/// A line to look through, and what came before. Made only where it is readable, at a level with AVX-512.
-struct Line<T> {
-    at: *const T,
+/// Reals to look through, and what came before. Made only where they are readable, at a level with AVX-512.
+struct Line<T: Split> {
+    at: *const T::Part,
     len: usize,
     span: Span,
 }
@@ -114,14 +114,14 @@ impl<T: Split> Body for Line<T> {
             let mut i = 0;
             while i + SIDE_BY_SIDE * MOST <= self.len {
                 for j in 0..SIDE_BY_SIDE {
-                    let x = T::widened(self.at.add(i + j * MOST), u16::MAX);
+                    let x = T::reals(self.at.add(i + j * MOST), u16::MAX);
                     (least[j], most[j]) = with(x, least[j], most[j]);
                 }
                 i += SIDE_BY_SIDE * MOST;
             }
             while i < self.len {
                 let mask = ((1_u32 << (self.len - i).min(MOST)) - 1) as u16;
-                (least[0], most[0]) = with(T::widened(self.at.add(i), mask), least[0], most[0]);
+                (least[0], most[0]) = with(T::reals(self.at.add(i), mask), least[0], most[0]);
                 i += MOST;
             }
             let mut span = self.span;
