@@ -40,7 +40,15 @@ fn more(key: &Key) -> Vec<Case> {
                     .scalar("alpha", Scalar::F64(0.5))
                     .scalar("beta", Scalar::F64(-0.75))
             };
-            vec![deep(17, 33, 1531), deep(97, 70, 2077), deep(1, 67, 1531), deep(67, 1, 1531)]
+            let mut all = vec![deep(17, 33, 1531), deep(97, 70, 2077), deep(1, 67, 1531), deep(67, 1, 1531)];
+            if key.op == "matmul" && key.dtype("data") == DType::F32 {
+                all.push(deep(131, 259, 517));
+            }
+            all
+        }
+        // As large as what is multiplied on tiles in parts.
+        "matmul" if [DType::F16, DType::COMPLEX64].contains(&key.dtype("data")) => {
+            vec![case("numbers in parts").sizes(&[("m", 131), ("n", 259), ("k", 517)])]
         }
         // Rows of whole lines, and long runs.
         "permute" => {

@@ -46,8 +46,14 @@ fn kernel(dtype: DType) -> Option<Kernel> {
     let avx512 = is_x86_feature_detected!("avx512f");
     let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
     match dtype {
-        DType::BF16 if x86::tiles_allowed() => {
-            Some(Kernel { operations: 4 * 2 * 16 * 16 * 32, run: x86::tiles })
+        // Other numbers are sums of two or three of bf16, of whose products four or six are added up.
+        DType::BF16 | DType::F16 | DType::F32 if x86::tiles_allowed() => {
+            let products = match dtype {
+                DType::BF16 => 1,
+                DType::F16 => 4,
+                _ => 6,
+            };
+            Some(Kernel { operations: 4 * 2 * 16 * 16 * 32 / products, run: x86::tiles })
         }
         // Halves are multiplied as f32 where there is nothing better.
         DType::F32 | DType::F16 | DType::BF16 if avx512 => {

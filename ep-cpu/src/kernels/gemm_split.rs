@@ -245,8 +245,9 @@ mod tests {
     use crate::kernels::amx::tiles_in_use;
     use crate::kernels::batch_matmul::{self, BatchMatmulArgs};
     use crate::kernels::gemm_split_range::Span;
-    use crate::kernels::matmul::{MatmulArgs, problem};
-    use crate::kernels::testing::{Rng, Threads};
+    use crate::kernels::matmul::{self, MatmulArgs, problem};
+    use crate::kernels::testing::{BetweenPages, Rng, Threads, between_pages, decode, encode};
+    use ep_core::DType;
     use ep_core::parallel::Serial;
     use half::f16;
 
@@ -288,7 +289,7 @@ mod tests {
             let mut c = self.c.clone();
             let each = self.args(&mut c);
             let args = BatchMatmulArgs { batch: self.batch, each };
-            let kernel = batch_matmul::lookup(ep_core::DType::F32).unwrap();
+            let kernel = batch_matmul::lookup(DType::F32).unwrap();
             // SAFETY: the vectors have the matrices of the batch.
             unsafe { kernel(isa, par, &args).unwrap() };
             c
@@ -352,6 +353,46 @@ mod tests {
                     let differs = got.iter().zip(&want).position(|(x, y)| x != y);
                     assert_eq!(differs, None, "{sizes:?} {trans} {:?} by {threads}", case.factors);
                 }
+            }
+        }
+    }
+
+    /// Between inaccessible pages: of every dtype, stored in every way, the same as in vectors.
+    #[test]
+    fn nothing_is_touched_outside_of_the_matrices() {
+        let Some(isa) = amx() else { return };
+        let mut rng = Rng::new();
+        let shapes = [[33, 35, 37], [64, 32, 31], [129, 18, 66], [17, 70, 515]];
+        let dtypes = [DType::F32, DType::F16, DType::COMPLEX64];
+        for (dtype, [m, n, k]) in dtypes.into_iter().flat_map(|d| shapes.map(|s| (d, s))) {
+            let complex = dtype == DType::COMPLEX64;
+            for (trans, at_end) in (0..4).flat_map(|t| [(t, false), (t, true)]) {
+                let operands = [m * k, k * n, m * n].map(|count| {
+                    let numbers =
+                        (0..count * (1 + usize::from(complex))).map(|_| (rng.next() % 31) as f64 - 15.0);
+                    encode(dtype, &numbers.collect::<Vec<_>>())
+                });
+                let pages = operands.each_ref().map(|bytes| between_pages(bytes.len(), at_end));
+                let run = |isa| {
+                    for (pages, bytes) in pages.iter().zip(&operands) {
+                        // SAFETY: the pages have room for these bytes.
+                        unsafe { pages.ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                    }
+                    let [a, b, c] = pages.each_ref().map(BetweenPages::ptr);
+                    let (alpha, beta) = ((1.0, 0.0), ([0.0, 1.0, 0.0, -2.0][trans], 0.0));
+                    let [trans_a, trans_b] = [trans & 1 > 0, trans & 2 > 0];
+                    let args = MatmulArgs { m, n, k, trans_a, trans_b, alpha, a, b, beta, c };
+                    // SAFETY: the matrices are between the pages.
+                    unsafe {
+                        matmul::lookup(dtype).unwrap()(isa, &Threads(2), &args).unwrap();
+                        std::slice::from_raw_parts(c, operands[2].len()).to_vec()
+                    }
+                };
+                assert_eq!(
+                    decode(dtype, &run(isa)),
+                    decode(dtype, &run(avx512())),
+                    "{dtype} {m} {n} {k}, transposed {trans}, {at_end}"
+                );
             }
         }
     }

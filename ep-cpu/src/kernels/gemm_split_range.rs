@@ -69,7 +69,8 @@ pub(super) unsafe fn spans<T: Split>(
     par: &dyn Parallel,
     factors: [Numbers<'_, T>; 2],
 ) -> Result<[Span; 2]> {
-    let found = factors.each_ref().map(|_| (AtomicU32::new(Span::NONE.least), AtomicU32::new(Span::NONE.most)));
+    let found =
+        factors.each_ref().map(|_| (AtomicU32::new(Span::NONE.least), AtomicU32::new(Span::NONE.most)));
     let [first, second] = factors.each_ref().map(Numbers::count);
     let elements: usize = factors.iter().map(|f| f.count().saturating_mul(f.lines().2)).sum();
     let item = elements.saturating_mul(size_of::<T>()) / (first + second);
