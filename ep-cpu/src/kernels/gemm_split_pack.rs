@@ -107,15 +107,13 @@ pub(super) unsafe fn pack_a<T: Split>(slab: &Slab<'_, T>, out: *mut u16) {
     for Stretch { at, first, len } in slab.stretches() {
         if slab.step == 1 {
             for row in 0..rows {
+                let left = if row < lines { len } else { 0 };
                 for p in (0..len).step_by(SIDE) {
                     let to = out.wrapping_add(place_in_a::<T>(slab, row, first + p));
-                    let left = if row < lines { len - p } else { 0 };
                     // SAFETY: what is left of the row in this step, and a row of a tile for each part.
                     unsafe {
-                        let at = at.wrapping_add(row / T::REALS * slab.line + p);
-                        let [low, high] = two_vectors(at, row % T::REALS, left);
-                        for part in 0..T::COUNT {
-                            let row = side_by_side(low[part], high[part]);
+                        let parts = places_of_line(slab, at, row, p, left);
+                        for (part, row) in parts.into_iter().enumerate().take(T::COUNT) {
                             _mm512_storeu_si512(to.add(part * PIECE).cast(), row);
                         }
                     }
@@ -126,18 +124,13 @@ pub(super) unsafe fn pack_a<T: Split>(slab: &Slab<'_, T>, out: *mut u16) {
         for p in (0..len).step_by(SIDE) {
             for row in (0..rows).step_by(MOST) {
                 let to = out.wrapping_add(place_in_a::<T>(slab, row, first + p));
+                let mut pairs = Squares::new();
                 // SAFETY: the rows that exist at the places that are left, and 16 rows of a tile for each part.
                 unsafe {
-                    let mut pairs = [[_mm512_setzero_ps(); MOST]; PARTS];
                     for i in 0..MOST {
-                        let zipped = pair_of_lines(slab, at, row, p + 2 * i, len);
-                        for part in 0..T::COUNT {
-                            pairs[part][i] = _mm512_castsi512_ps(zipped[part]);
-                        }
+                        pairs.set(i, pair_of_places(slab, at, row, p + 2 * i, len));
                     }
-                    for (part, pairs) in pairs.into_iter().enumerate().take(T::COUNT) {
-                        store_transposed(pairs, to.add(part * PIECE));
-                    }
+                    pairs.store_transposed::<T>(to);
                 }
             }
         }
@@ -161,28 +154,22 @@ pub(super) unsafe fn pack_b<T: Split>(slab: &Slab<'_, T>, out: *mut u16) {
                     for i in 0..MOST {
                         // SAFETY: the columns that exist at the places that are left, and a row of a tile for each part.
                         unsafe {
-                            let zipped = pair_of_lines(slab, at, col, p + 2 * i, len);
-                            for (part, row) in zipped.into_iter().enumerate().take(T::COUNT) {
+                            let pairs = pair_of_places(slab, at, col, p + 2 * i, len);
+                            for (part, row) in pairs.into_iter().enumerate().take(T::COUNT) {
                                 _mm512_storeu_si512(to.add(part * PIECE + i * SIDE).cast(), row);
                             }
                         }
                     }
                     continue;
                 }
+                let mut all = Squares::new();
                 // SAFETY: the columns that exist at the places that are left, and a tile for each part.
                 unsafe {
-                    let mut all = [[_mm512_setzero_ps(); MOST]; PARTS];
                     for i in 0..MOST {
-                        let left = if col + i < lines { len - p } else { 0 };
-                        let at = at.wrapping_add((col + i) / T::REALS * slab.line + p);
-                        let [low, high] = two_vectors(at, (col + i) % T::REALS, left);
-                        for part in 0..T::COUNT {
-                            all[part][i] = _mm512_castsi512_ps(side_by_side(low[part], high[part]));
-                        }
+                        let left = if col + i < lines { len } else { 0 };
+                        all.set(i, places_of_line(slab, at, col + i, p, left));
                     }
-                    for (part, rows) in all.into_iter().enumerate().take(T::COUNT) {
-                        store_transposed(rows, to.add(part * PIECE));
-                    }
+                    all.store_transposed::<T>(to);
                 }
             }
         }
@@ -208,27 +195,39 @@ fn first_piece<T: Split>(slab: &Slab<'_, T>, line: usize, d: usize) -> usize {
     (line / SIDE * steps + (slab.from + d) / SIDE) * PIECE * T::COUNT
 }
 
-/// One real of each of the first `left` of 32 numbers, in parts, in two vectors.
+/// The parts of a line of reals at 32 places along the depth from `p` on, as far as they are before `len`.
 ///
 /// # Safety
-/// They are readable; the CPU has AVX-512.
+/// `at` is a stretch of the slab, so long unless `len` is 0; the CPU has AVX-512.
 #[inline(always)]
-unsafe fn two_vectors<T: Split>(at: *const T, which: usize, left: usize) -> [[__m512i; PARTS]; 2] {
-    // SAFETY: the caller's promise.
+unsafe fn places_of_line<T: Split>(
+    slab: &Slab<'_, T>,
+    at: *const T,
+    line: usize,
+    p: usize,
+    len: usize,
+) -> [__m512i; PARTS] {
+    let (at, which) = (at.wrapping_add(line / T::REALS * slab.line + p), line % T::REALS);
+    let left = len.saturating_sub(p);
+    // SAFETY: the caller's promise: nothing is read of places that do not exist.
     unsafe {
-        let low = T::real(at, which, first(left));
+        let low = split::<T>(T::real(at, which, first(left)));
         let high = T::real(at.wrapping_add(MOST), which, first(left.saturating_sub(MOST)));
-        [split::<T>(low), split::<T>(high)]
+        let mut parts = low;
+        for (part, high) in parts.iter_mut().zip(split::<T>(high)) {
+            *part = upper_halves(*part, high);
+        }
+        parts
     }
 }
 
-/// The parts of 16 lines of reals from `line` on, as far as they exist, at two places along the depth from `p` on, or at the one that is
-/// left of `len`, in pairs.
+/// The parts of 16 lines of reals from `line` on, as far as they exist, at places `p` and `p + 1` along the depth, as far as they are before
+/// `len`, in pairs.
 ///
 /// # Safety
 /// `at` is a stretch of the slab, so long; the CPU has AVX-512.
 #[inline(always)]
-unsafe fn pair_of_lines<T: Split>(
+unsafe fn pair_of_places<T: Split>(
     slab: &Slab<'_, T>,
     at: *const T,
     line: usize,
@@ -242,11 +241,9 @@ unsafe fn pair_of_lines<T: Split>(
     // SAFETY: the caller's promise: nothing is read of lines and places that do not exist.
     unsafe {
         let even = split::<T>(T::reals(at, if p < len { lines } else { 0 }));
-        let odd = split::<T>(T::reals(at.wrapping_add(step), if p + 1 < len { lines } else { 0 }));
-        let mut pairs = [_mm512_setzero_si512(); PARTS];
-        for part in 0..PARTS {
-            let even = _mm512_srli_epi32::<16>(even[part]);
-            pairs[part] = _mm512_mask_blend_epi16(0xaaaa_aaaa, even, odd[part]);
+        let mut pairs = split::<T>(T::reals(at.wrapping_add(step), if p + 1 < len { lines } else { 0 }));
+        for (odd, even) in pairs.iter_mut().zip(even) {
+            *odd = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(even), *odd);
         }
         pairs
     }
@@ -267,16 +264,12 @@ unsafe fn split<T: Split>(mut left: __m512) -> [__m512i; PARTS] {
     // SAFETY: the caller's promise.
     unsafe {
         let mut parts = [_mm512_setzero_si512(); PARTS];
-        for part in 0..T::COUNT {
-            let bits = _mm512_castps_si512(left);
-            if part + 1 == T::COUNT {
-                parts[part] = bits;
-                continue;
-            }
-            let rounded = _mm512_add_epi32(bits, _mm512_set1_epi32(0x8000));
-            parts[part] = _mm512_and_si512(rounded, _mm512_set1_epi32(0xffff_0000_u32 as i32));
-            left = _mm512_sub_ps(left, _mm512_castsi512_ps(parts[part]));
+        for part in &mut parts[..T::COUNT - 1] {
+            let rounded = _mm512_add_epi32(_mm512_castps_si512(left), _mm512_set1_epi32(0x8000));
+            *part = _mm512_and_si512(rounded, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            left = _mm512_sub_ps(left, _mm512_castsi512_ps(*part));
         }
+        parts[T::COUNT - 1] = _mm512_castps_si512(left);
         parts
     }
 }
@@ -286,7 +279,7 @@ unsafe fn split<T: Split>(mut left: __m512) -> [__m512i; PARTS] {
 /// # Safety
 /// The CPU has AVX-512 with BW.
 #[inline(always)]
-unsafe fn side_by_side(low: __m512i, high: __m512i) -> __m512i {
+unsafe fn upper_halves(low: __m512i, high: __m512i) -> __m512i {
     const UPPER: [u16; 32] = {
         let mut all = [0; 32];
         let mut i = 0;
@@ -300,16 +293,38 @@ unsafe fn side_by_side(low: __m512i, high: __m512i) -> __m512i {
     unsafe { _mm512_permutex2var_epi16(low, _mm512_loadu_si512(UPPER.as_ptr().cast()), high) }
 }
 
-/// Stores the columns of a square of lanes.
-///
-/// # Safety
-/// 16 rows of 64 bytes are writable; the CPU has AVX-512.
-#[inline(always)]
-unsafe fn store_transposed(rows: [__m512; MOST], to: *mut u16) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        for (i, v) in transposed::<<f32 as Real>::Avx512>(rows).into_iter().enumerate() {
-            _mm512_storeu_ps(to.add(i * SIDE).cast(), v);
+/// A square of lanes for each part.
+struct Squares([[__m512; MOST]; PARTS]);
+
+impl Squares {
+    #[inline(always)]
+    fn new() -> Squares {
+        // SAFETY: zero is a number.
+        Squares(unsafe { std::mem::zeroed() })
+    }
+
+    #[inline(always)]
+    fn set(&mut self, row: usize, parts: [__m512i; PARTS]) {
+        for (square, part) in self.0.iter_mut().zip(parts) {
+            // SAFETY: both are 64 bytes, of which any are numbers.
+            square[row] = unsafe { std::mem::transmute::<__m512i, __m512>(part) };
+        }
+    }
+
+    /// Stores the columns.
+    ///
+    /// # Safety
+    /// 16 rows of a tile are writable for each part; the CPU has AVX-512.
+    #[inline(always)]
+    unsafe fn store_transposed<T: Split>(self, to: *mut u16) {
+        for (part, rows) in self.0.into_iter().enumerate().take(T::COUNT) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let to = to.add(part * PIECE);
+                for (i, v) in transposed::<<f32 as Real>::Avx512>(rows).into_iter().enumerate() {
+                    _mm512_storeu_ps(to.add(i * SIDE).cast(), v);
+                }
+            }
         }
     }
 }
