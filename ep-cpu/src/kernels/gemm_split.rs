@@ -1,7 +1,7 @@
 //! Products of f32, f16 and complex64 on the tiles of AMX, which multiply numbers of bf16 and add up in f32.
 //!
 //! A number is the sum of [parts](super::gemm_split_pack) in bf16, whose products f32 holds exactly. Those of f16 are all added up. Of the
-//! nine of f32 three are left out, each at most 2^-24 of the whole, as small as what rounding a sum once takes away. On
+//! nine of f32 three are left out, together at most 2^-24 of the product: as much as rounding it once. On
 //! tiles, six or four multiplications take half of the time that one takes in vectors.
 //!
 //! The tiles read subnormal numbers as 0 and make none, and infinities have no parts. So factors are looked through first,
@@ -433,6 +433,23 @@ mod tests {
             let [tiles, vectors] = [isa, avx512()].map(|isa| case.error(&case.run(isa, &Serial)));
             assert!(tiles <= vectors.max(1.0), "kind {kind}: {tiles} on tiles, {vectors} in vectors");
         }
+    }
+
+    /// The three products that are left out are as often too much as too little: on average nothing is missing.
+    #[test]
+    fn what_is_left_out_has_no_sign() {
+        let Some(isa) = amx() else { return };
+        let mut rng = Rng::new();
+        let case = Case::new([96, 96, 64], || 1.0 + rng.signed().abs() as f32);
+        assert!(case.is_split(isa));
+        let (got, [m, n, k]) = (case.run(isa, &Serial), case.sizes);
+        let errors = (0..m * n).map(|at| {
+            let terms = (0..k).map(|p| f64::from(case.a[at / n * k + p]) * f64::from(case.b[p * n + at % n]));
+            let sum: f64 = terms.sum();
+            (f64::from(got[at]) - sum) / sum
+        });
+        let mean = errors.sum::<f64>() / (m * n) as f64;
+        assert!(mean.abs() < 2_f64.powi(-27), "{mean:e}");
     }
 
     /// At the edges of what tiles multiply exactly, and past them: there, bit for bit what vectors make of it.

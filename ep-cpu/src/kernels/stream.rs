@@ -91,7 +91,7 @@ pub(crate) const STREAM_BYTES: usize = 32 << 20;
 /// Bytes read and written from which streaming pays, however little of it is written.
 const STREAM_FOOTPRINT: usize = 64 << 20;
 /// The same on CPUs that [share a cache](shares_cache): less than the 32 MiB that it mostly has, as some of it is others'
-/// (docs/performance.md has what it brings where it is, and where it is not).
+/// (docs/performance-log.md has what it brings where it is, and where it is not).
 const SHARED_FOOTPRINT: usize = 20 << 20;
 /// The same of rows, which may be read again before they are written: half as much again as that cache.
 const SHARED_ROWS_FOOTPRINT: usize = 48 << 20;
