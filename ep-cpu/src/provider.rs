@@ -3,6 +3,8 @@
 use crate::alloc::{CachingAllocator, DEFAULT_CACHE_BYTES};
 use crate::device::CpuDevice;
 use crate::isa::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::parts;
 use crate::kernels::stream;
 use crate::ops;
 use ep_core::provider::{Host, Options, Provider, Registrar};
@@ -39,6 +41,8 @@ impl Provider for CpuProvider {
             None => None,
         };
         stream::configure()?;
+        #[cfg(target_arch = "x86_64")]
+        parts::configure()?;
         let cache_bytes = options.parse("cache_bytes", DEFAULT_CACHE_BYTES)?;
         tracing::debug!(%isa, ?memory_limit, cache_bytes, "the CPU provider starts");
         Ok(CpuProvider { host, isa, memory_limit, cache_bytes })

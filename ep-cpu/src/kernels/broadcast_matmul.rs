@@ -495,6 +495,11 @@ mod tests {
             // Packed by all tasks together.
             (DType::F32, [&[3], &[3], &[1]], (131, 137, 50)),
             (DType::F16, [&[3], &[3], &[1]], (131, 137, 50)),
+            // In parts on tiles, which want whole steps: blocks that end inside a matrix, and a factor that is the same for several.
+            (DType::F32, [&[3], &[3], &[1]], (34, 40, 64)),
+            (DType::F32, [&[2, 3], &[3], &[1]], (35, 33, 224)),
+            (DType::F16, [&[3, 1], &[3, 2], &[1, 2]], (40, 34, 224)),
+            (DType::COMPLEX64, [&[3], &[3], &[1]], (20, 35, 224)),
         ] {
             for trans in 0..4 {
                 let mut case = Case::new(dtype, batches, sizes, trans, &mut rng);

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | of a vector, floating-point | [`gemv`], which reads the matrix once |
 //! | bf16 where the CPU has tiles, or dot products of its pairs | [`pairs`], in blocks |
-//! | floating-point and complex | [`simd`], in blocks; f16 and bf16 become f32 when a block is packed |
+//! | large ones of f32, f16 and complex64 where the CPU has tiles | [`split`], in blocks and in parts of bf16 |
+//! | other floating-point and complex ones | [`simd`], in blocks; f16 and bf16 become f32 when a block is packed |
 //! | integer | [`gemm_int`](super::gemm_int) |
 
 use crate::isa::{Body, Isa};

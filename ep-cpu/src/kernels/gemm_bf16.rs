@@ -153,6 +153,12 @@ mod pairs {
         }
 
         #[inline(always)]
+        unsafe fn run_packing<B: Body>(body: B) -> B::Out {
+            // SAFETY: the caller's promise; either unit comes with AVX-512.
+            unsafe { isa::run_avx512(body) }
+        }
+
+        #[inline(always)]
         unsafe fn pack_a(slab: &Slab<'_, bf16>, out: *mut u16) {
             // SAFETY: the caller's promise.
             unsafe { pack_a(slab, out) };

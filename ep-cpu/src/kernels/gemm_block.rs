@@ -158,6 +158,8 @@ pub(super) trait Engine: Copy + Send + Sync {
     const SHARES: bool;
     /// Rows of a tile at least where tasks share what they multiply by.
     const SHARED_ROWS: usize = 64;
+    /// What these are a multiple of.
+    const ROW_UNIT: usize = 16;
     /// Whether [`Engine::multiply`] finishes what [`Block::part`] asks for.
     const FINISHES: bool;
     const ZERO: Self::Sum;
@@ -193,11 +195,7 @@ pub(super) trait Engine: Copy + Send + Sync {
     ///
     /// # Safety
     /// As [`Engine::run`].
-    #[inline(always)]
-    unsafe fn run_packing<B: Body>(body: B) -> B::Out {
-        // SAFETY: the caller's promise.
-        unsafe { Self::run(body) }
-    }
+    unsafe fn run_packing<B: Body>(body: B) -> B::Out;
 
     /// # Safety
     /// As [`Engine::run`]; the slab is readable and the block has room.

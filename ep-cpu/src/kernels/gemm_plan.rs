@@ -180,7 +180,7 @@ impl Sharing {
         // As many for each thread, so that all are done at the same time.
         let fairly = |parts: usize| if parts > threads { parts - parts % threads } else { parts };
         let by_rows = fairly(tasks.min(p.m / E::SHARED_ROWS));
-        let rows = evenly(p.m, p.m.div_ceil(by_rows), ROW_UNIT);
+        let rows = evenly(p.m, p.m.div_ceil(by_rows), E::ROW_UNIT);
         let by_cols = tasks.min(enough).div_ceil(by_rows);
         let cols = evenly(group, group.div_ceil(by_cols), limits.unit);
         Some(Sharing { rows, cols, group: cols * parts(group, cols), packed })

@@ -11,7 +11,7 @@ const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Memory for packed blocks. A thread keeps it, so that not every task faults it in anew: at most 6 MiB for the block
-/// sizes in use, and less than 8 MiB where it had others help it.
+/// sizes in use, less than 8 MiB where it had others help it, and up to 10 MiB for products in parts.
 pub(super) struct Memory {
     at: NonNull<u8>,
     layout: Layout,

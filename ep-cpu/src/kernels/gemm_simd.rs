@@ -292,6 +292,12 @@ impl<T: Number, L: Lanes<Real = T::Real>> Engine for Vectors<T, L> {
     }
 
     #[inline(always)]
+    unsafe fn run_packing<B: Body>(body: B) -> B::Out {
+        // SAFETY: the caller's promise.
+        unsafe { L::run(body) }
+    }
+
+    #[inline(always)]
     unsafe fn pack_a(slab: &Slab<'_, T>, out: *mut T::Real) {
         // SAFETY: the caller's promise.
         unsafe { Self::pack_left(slab, out) }

@@ -1,8 +1,8 @@
 //! Products of f32, f16 and complex64 on the tiles of AMX, which multiply numbers of bf16 and add up in f32.
 //!
 //! A number is the sum of [parts](super::gemm_split_pack) in bf16, whose products f32 holds exactly. Those of f16 are all added up. Of the
-//! nine of f32 three are left out, together at most 2^-24 of the product: as much as rounding it once. On
-//! tiles, six or four multiplications take half of the time that one takes in vectors.
+//! nine of f32 three are left out, together at most 2^-24 of the product: as much as rounding it once. Tiles have sixteen times the speed
+//! of vectors, of which six or four multiplications leave more than twice, and what there is around them somewhat less.
 //!
 //! The tiles read subnormal numbers as 0 and make none, and infinities have no parts. So factors are looked through first,
 //! and products in which either could happen are left to [`gemm_simd`](super::gemm_simd).
@@ -17,12 +17,13 @@ use crate::kernels::gemm_simd::{self as simd, finish};
 use crate::kernels::gemm_split_pack::{Split, pack_a, pack_b};
 use crate::kernels::gemm_split_piece::{Late, PIECE, Piece, SIDE};
 use crate::kernels::gemm_split_range::{Numbers, spans};
+use crate::kernels::parts;
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-/// Rows, columns and depth at least, and multiply-adds of a matrix. Few uses of a number are not worth taking it apart, and a
+/// Rows and columns of reals and depth at least, and multiply-adds of reals in a matrix. Few uses of a number are not worth taking it apart, and a
 /// few steps take as long as storing what they add up to.
 const LEAST: usize = if cfg!(test) { 16 } else { 128 };
 const LEAST_WORK: usize = if cfg!(test) { 1 << 14 } else { 1 << 24 };
@@ -44,7 +45,7 @@ pub(super) unsafe fn multiply<T: Split>(
     // SAFETY: the caller's promise; there are tiles, and with them AVX-512.
     unsafe {
         if pays(problem) && has_tiles(isa) && is_exact(isa, par, problem)? {
-            block::multiply::<Parts<T>>(par, problem, alpha, beta)
+            block::multiply::<InParts<T>>(par, problem, alpha, beta)
         } else {
             simd::multiply(isa, par, problem, alpha, beta)
         }
@@ -54,7 +55,8 @@ pub(super) unsafe fn multiply<T: Split>(
 /// Whether a product is large enough. Where several are added up each takes whole steps, as packing asks for.
 fn pays<T: Split>(p: &Problem<'_, T>) -> bool {
     let (m, n) = (p.m.saturating_mul(T::REALS), p.n.saturating_mul(T::REALS));
-    m.min(n).min(p.k) >= LEAST
+    parts::are_taken(T::COUNT)
+        && m.min(n).min(p.k) >= LEAST
         && m.saturating_mul(n).saturating_mul(p.k) >= LEAST_WORK
         && (p.inner.is_empty() || p.k.is_multiple_of(SIDE))
 }
@@ -101,17 +103,17 @@ struct Lines {
 }
 
 /// Products of numbers in parts.
-struct Parts<T>(PhantomData<T>);
+struct InParts<T>(PhantomData<T>);
 
-impl<T> Clone for Parts<T> {
+impl<T> Clone for InParts<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Parts<T> {}
+impl<T> Copy for InParts<T> {}
 
-impl<T: Split> Engine for Parts<T> {
+impl<T: Split> Engine for InParts<T> {
     type Number = T;
     type Packed = u16;
     type Sum = f32;
@@ -121,13 +123,14 @@ impl<T: Split> Engine for Parts<T> {
     const TASK: usize = 1 << 21;
     const SHARES: bool = true;
     const SHARED_ROWS: usize = Self::ROWS;
+    const ROW_UNIT: usize = SIDE / T::REALS;
     const FINISHES: bool = false;
     const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
 
     fn limits(_: usize, total: usize, _: bool, _: bool) -> Limits {
         const DEPTH: usize = 512;
-        // Rows of `a` take half of second-level cache, and panels of `b` come from the third.
+        // Rows of `a` stay in second-level cache, and panels of `b` come from the third.
         let blocks = if T::IN_PLACE { 1 } else { total.div_ceil(DEPTH).clamp(1, 4) };
         let (cols, unit, rows) = (2048 / blocks / T::REALS, SIDE / T::REALS, 1024 / T::REALS);
         Limits { depth: DEPTH, blocks, cols, unit, vector: unit, narrow: usize::MAX, rows }
@@ -195,7 +198,7 @@ impl<T: Split> Engine for Parts<T> {
         let steps = block.depth.div_ceil(SIDE);
         let piece = steps * PIECE * T::COUNT;
         let (rows, cols, out) = (block.rows * T::REALS, block.cols * T::REALS, block.out);
-        // Each group of rows asks for a part of the next panel.
+        // Each group of rows asks for half of its part of the next panel, and hardware sees what it is about.
         let part = PIECE * T::COUNT / rows.div_ceil(SIDE);
         let mut sums = MaybeUninit::<[Lines; 2]>::uninit();
         let sums = sums.as_mut_ptr().cast::<f32>();
@@ -320,7 +323,8 @@ mod tests {
         }
     }
 
-    /// Sums of integers that f32 holds are exact in every order: a place that is packed, added up or stored wrongly shows.
+    /// Sums of integers whose magnitudes are together well below 2^24 are exact in every order: a place that is packed, added up or stored
+    /// wrongly shows.
     #[test]
     fn products_of_integers_are_exact() {
         let Some(isa) = amx() else { return };
@@ -338,11 +342,21 @@ mod tests {
         ];
         for (number, sizes) in shapes.into_iter().enumerate() {
             for trans in 0..4 {
-                // Of up to 12 bits, so that both factors have two parts at least.
-                let mut case = Case::new(sizes, || (rng.next() % 8191) as f32 - 4095.0);
-                let some = |x: f32| if x.abs() > 60.0 { x.signum() * (x.abs() % 61.0) } else { x };
-                case.b.iter_mut().for_each(|x| *x = some(*x));
+                let mut case = Case::new(sizes, || (rng.next() % 15) as f32 - 7.0);
                 case.trans = [trans & 1 > 0, trans & 2 > 0];
+                // In each sum two numbers of 19 bits, which are three parts, of one factor or the other.
+                let [m, n, k] = sizes;
+                for p in [k / 3, k - 1] {
+                    let large = (1 << 18) + 1 + (rng.next() % 0x1_ffff) as i32 * 2;
+                    match number % 2 {
+                        0 => (0..m).for_each(|i| {
+                            case.a[if case.trans[0] { p * m + i } else { i * k + p }] = large as f32
+                        }),
+                        _ => (0..n).for_each(|j| {
+                            case.b[if case.trans[1] { j * k + p } else { p * n + j }] = large as f32
+                        }),
+                    }
+                }
                 case.factors = [[1.0, 0.0], [1.0, 1.0], [-2.0, 0.0], [0.5, -3.0]][(number + trans) % 4];
                 if case.factors[1] == 0.0 {
                     case.c.fill(f32::NAN);
@@ -397,6 +411,90 @@ mod tests {
         }
     }
 
+    /// Two numbers of two parts each, and of one and three: of every pair of parts that is multiplied one product comes alone.
+    #[test]
+    fn every_product_of_parts_is_there() {
+        let Some(isa) = amx() else { return };
+        let (one, two, three) = (3.0, 1025.0, 262_145.0 + 512.0);
+        for (x, y) in [(one, three), (two, two), (three, one), (-two, two), (three, -one)] {
+            for place in 0..40 {
+                let mut case = Case::new([33, 34, 40], || 0.0);
+                (0..33).for_each(|i| case.a[i * 40 + place] = x);
+                (0..34).for_each(|j| case.b[place * 34 + j] = y);
+                assert!(case.is_split(isa));
+                assert!(case.run(isa, &Serial).iter().all(|&c| c == x * y), "{x} * {y} at {place}");
+            }
+        }
+    }
+
+    /// Complex numbers of all bits, with factors and a conjugate, are as near as in vectors.
+    #[test]
+    fn complex_sums_are_as_near_as_those_of_vectors() {
+        let Some(isa) = amx() else { return };
+        let mut rng = Rng::new();
+        let (m, n, k) = (33, 35, 300);
+        let mut numbers = |count: usize| (0..2 * count).map(|_| rng.signed() as f32).collect::<Vec<_>>();
+        let (a, b, old) = (numbers(m * k), numbers(k * n), numbers(m * n));
+        let run = |isa| {
+            let mut c = old.clone();
+            let args = MatmulArgs {
+                m,
+                n,
+                k,
+                trans_a: true,
+                trans_b: false,
+                alpha: (0.5, -1.5),
+                a: a.as_ptr().cast(),
+                b: b.as_ptr().cast(),
+                beta: (0.25, 2.0),
+                c: c.as_mut_ptr().cast(),
+            };
+            // SAFETY: the vectors have the matrices.
+            unsafe { matmul::lookup(DType::COMPLEX64).unwrap()(isa, &Serial, &args).unwrap() };
+            c
+        };
+        let number = |of: &[f32], at: usize| (f64::from(of[2 * at]), f64::from(of[2 * at + 1]));
+        let times = |x: (f64, f64), y: (f64, f64)| (x.0 * y.0 - x.1 * y.1, x.0 * y.1 + x.1 * y.0);
+        let want: Vec<f64> = (0..m * n)
+            .flat_map(|at| {
+                let sum = (0..k).fold((0.0, 0.0), |sum, p| {
+                    let (re, im) = number(&a, p * m + at / n);
+                    let product = times((re, -im), number(&b, p * n + at % n));
+                    (sum.0 + product.0, sum.1 + product.1)
+                });
+                let (sum, old) = (times(sum, (0.5, -1.5)), times(number(&old, at), (0.25, 2.0)));
+                [sum.0 + old.0, sum.1 + old.1]
+            })
+            .collect();
+        let error = |got: Vec<f32>| {
+            let errors = got.iter().zip(&want).map(|(&x, y)| (f64::from(x) - y).abs());
+            errors.fold(0.0, f64::max)
+        };
+        let (tiles, vectors) = (error(run(isa)), error(run(avx512())));
+        assert_ne!(run(isa), run(avx512()), "tiles were not used");
+        assert!(tiles <= 1.2 * vectors && tiles < 2e-5, "{tiles:e} on tiles, {vectors:e} in vectors");
+    }
+
+    /// What no sum of vectors says: with nothing to add, a zero has the sign of the factor.
+    #[test]
+    fn the_last_step_is_that_of_vectors() {
+        let Some(isa) = amx() else { return };
+        let mut rng = Rng::new();
+        for [alpha, beta] in [[-1.0, 0.0], [-2.0, -0.5], [1.0, f32::NAN], [f32::INFINITY, 0.0], [3e38, 1.0]] {
+            let mut case = Case::new([40, 33, 64], || (rng.next() % 31) as f32 - 15.0);
+            case.a[..10 * 64].fill(0.0);
+            case.factors = [alpha, beta];
+            assert!(case.is_split(isa));
+            let [tiles, vectors] = [isa, avx512()].map(|isa| case.run(isa, &Serial));
+            for (x, y) in tiles.iter().zip(&vectors) {
+                assert!(
+                    x.to_bits() == y.to_bits() || x.is_nan() && y.is_nan(),
+                    "{x:e}, not {y:e}, with {alpha} and {beta}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn batches_are_looked_through_whole() {
         let Some(isa) = amx() else { return };
@@ -405,6 +503,7 @@ mod tests {
         let mut case = Case::new([3 * m, n, k], || (rng.next() % 255) as f32 - 127.0);
         case.b = case.b.repeat(3);
         (case.sizes, case.batch) = ([m, n, k], 3);
+        assert!(case.is_split(isa));
         assert_eq!(case.run(isa, &Threads(2)), case.run(avx512(), &Serial));
         // The last number of the last matrix.
         *case.b.last_mut().unwrap() = f32::INFINITY;

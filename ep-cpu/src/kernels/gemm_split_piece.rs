@@ -81,9 +81,10 @@ impl Late {
                 // SAFETY: the caller's promise, for the columns that exist.
                 unsafe {
                     let to = self.to.wrapping_add(row * self.stride + half * 16);
-                    let old = _mm512_mul_ps(_mm512_maskz_loadu_ps(read, to), _mm512_set1_ps(self.beta));
                     let sums = _mm512_loadu_ps(self.sums.add(row * SIDE + half * 16));
-                    _mm512_mask_storeu_ps(to, mask, _mm512_fmadd_ps(_mm512_set1_ps(self.alpha), sums, old));
+                    let sums = _mm512_mul_ps(_mm512_set1_ps(self.alpha), sums);
+                    let (beta, old) = (_mm512_set1_ps(self.beta), _mm512_maskz_loadu_ps(read, to));
+                    _mm512_mask_storeu_ps(to, mask, _mm512_mask3_fmadd_ps(beta, old, sums, read));
                 }
             }
         }
@@ -167,12 +168,10 @@ macro_rules! finish_row {
         concat!(
             "dec {rows}\n",
             "js 20f\n",
-            "vmovups {x} {{{read_low}}} {{z}}, [{to}]\n",
-            "vmovups {y} {{{read_high}}} {{z}}, [{to} + 64]\n",
-            "vmulps {x}, {x}, {beta}\n",
-            "vmulps {y}, {y}, {beta}\n",
-            "vfmadd231ps {x}, {alpha}, [{late}]\n",
-            "vfmadd231ps {y}, {alpha}, [{late} + 64]\n",
+            "vmulps {x}, {alpha}, [{late}]\n",
+            "vmulps {y}, {alpha}, [{late} + 64]\n",
+            "vfmadd231ps {x} {{{read_low}}}, {beta}, [{to}]\n",
+            "vfmadd231ps {y} {{{read_high}}}, {beta}, [{to} + 64]\n",
             "vmovups [{to}] {{{low}}}, {x}\n",
             "vmovups [{to} + 64] {{{high}}}, {y}\n",
             "add {to}, [{frame} + {to_bytes}]\n",

@@ -27,6 +27,9 @@ impl Span {
     }
 }
 
+/// Numbers of a line that is long enough for what comes behind each not to count.
+const LONG: usize = 2048;
+
 /// All matrices of a factor, of so many rows and columns.
 pub(super) struct Numbers<'a, T> {
     pub(super) factor: Factor<T>,
@@ -37,12 +40,17 @@ pub(super) struct Numbers<'a, T> {
 
 impl<T> Numbers<'_, T> {
     /// How many lines there are in a matrix whose numbers lie next to each other, numbers from one to the next, and how long
-    /// they are.
+    /// they are. Short ones without gaps are taken together.
     fn lines(&self) -> (usize, usize, usize) {
-        match self.factor.cs {
+        let (lines, apart, len) = match self.factor.cs {
             1 => (self.rows, self.factor.rs, self.cols),
             _ => (self.cols, self.factor.cs, self.rows),
+        };
+        let together = LONG / len.max(1);
+        if apart == len && together > 1 && lines.is_multiple_of(together) {
+            return (lines / together, apart * together, len * together);
         }
+        (lines, apart, len)
     }
 
     fn count(&self) -> usize {
@@ -125,12 +133,14 @@ impl<T: Split> Body for Line<T> {
                 (least[0], most[0]) = with(T::reals(self.at.add(i), mask), least[0], most[0]);
                 i += MOST;
             }
-            let mut span = self.span;
-            for (least, most) in least.into_iter().zip(most) {
-                // That of zeros alone stays.
-                span.least = span.least.min(_mm512_reduce_min_epu32(least).saturating_add(1));
-                span.most = span.most.max(_mm512_reduce_max_epu32(most));
+            for j in 1..SIDE_BY_SIDE {
+                least[0] = _mm512_min_epu32(least[0], least[j]);
+                most[0] = _mm512_max_epu32(most[0], most[j]);
             }
+            let mut span = self.span;
+            // That of zeros alone stays.
+            span.least = span.least.min(_mm512_reduce_min_epu32(least[0]).saturating_add(1));
+            span.most = span.most.max(_mm512_reduce_max_epu32(most[0]));
             span
         }
     }

@@ -441,6 +441,13 @@ mod tests {
             (DType::COMPLEX128, 1, (129, 67, 260), 3),
             // So much that several tasks pack at a time.
             (DType::F32, 1, (130, 520, 300), 1),
+            // The same in parts on tiles: a last slice that is no whole step, several blocks and columns of tiles.
+            (DType::F32, 1, (290, 200, 610), 0),
+            (DType::F16, 1, (270, 130, 135), 3),
+            (DType::COMPLEX64, 1, (140, 150, 205), 2),
+            // Sums that are kept from one packing to the next.
+            (DType::F16, 1, (40, 40, 2100), 1),
+            (DType::COMPLEX64, 1, (40, 24, 2100), 0),
             // Cut in columns, as only `b` is packed.
             (DType::F32, 1, (75, 261, 133), 0),
             (DType::F64, 1, (75, 261, 133), 2),

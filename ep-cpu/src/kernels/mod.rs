@@ -71,6 +71,8 @@ pub mod one_hot;
 mod operands;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod parts;
 pub mod permute;
 mod raw;
 mod real;
