@@ -467,15 +467,8 @@ impl<E: Engine> Tiles<'_, E> {
                 if !plan.reads_b && self.ready.is_none() && packed != wanted {
                     for block in 0..blocks {
                         let slab = slab(p, true, b_offset, col, cols, plan.block(start, end, block));
-                        // One function for both ways.
                         // SAFETY: the slab lies inside the factor, and there is room for it behind the ones before.
-                        unsafe {
-                            let out = room_b.add(block * block_b);
-                            match E::SHARES {
-                                true => E::run_packing(Pack::<E> { slab, out }),
-                                false => E::pack_b(&slab, out),
-                            }
-                        }
+                        unsafe { E::run_packing(Pack::<E> { slab, out: room_b.add(block * block_b) }) };
                     }
                     packed = wanted;
                 }
