@@ -5,6 +5,7 @@ pub mod broadcast;
 pub mod copy_nd;
 pub mod fast_div;
 pub mod launch;
+pub mod matmul;
 pub mod nd_index;
 pub mod pad;
 pub mod permute;

@@ -1,6 +1,5 @@
 //! `matmul`, `batch_matmul` and `broadcast_matmul`: by cuBLASLt, and by a kernel of our own for what that does not take.
 
-mod batches;
 mod factors;
 mod repeats;
 
@@ -11,7 +10,6 @@ use crate::device::CudaDevice;
 use crate::kernel::{Argument, Geometry, Lazy};
 use crate::provider::CudaProvider;
 use crate::stream::CudaStream;
-use batches::{Loop, MAX_LOOPS, Problem};
 use ep_core::abi::EpScalar;
 use ep_core::op::{MAX_DIMS, Op, view};
 use ep_core::primitive::{
@@ -22,6 +20,7 @@ use ep_core::provider::{Factory, Kernel, Registrar};
 use ep_core::{Code, DType, Error, Result, Scalar};
 use factors::Factor;
 use parking_lot::Mutex;
+use primitives::matmul::{Loop, Loops, MAX_LOOPS, Problem};
 use repeats::{Asked, Recorded, Repeats};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -235,8 +234,8 @@ fn alignment(address: u64) -> u32 {
 struct Calls {
     shape: Shape,
     /// What is left to the host.
-    outer: batches::Loops,
-    inner: batches::Loops,
+    outer: Loops,
+    inner: Loops,
 }
 
 impl Calls {

@@ -2,8 +2,8 @@
 //! are kept, and done again without the library.
 
 use super::Factor;
-use super::batches::{Loop, Problem};
 use parking_lot::Mutex;
+use primitives::matmul::{Loop, Problem};
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -1,35 +1,48 @@
 //! The geometry of matrix products: dimensions of batches as loops with a step for each operand, and which of them are
 //! part of a larger matrix.
+//!
+//! ```
+//! use primitives::matmul::Problem;
+//!
+//! // 5 batches of [3, 4] times one [4, 2]: a single product of 15 rows.
+//! let problem = Problem::broadcast([&[5, 3, 4], &[4, 2], &[5, 3, 2]], [false, false]).unwrap();
+//! assert_eq!((problem.m, problem.n, problem.k, problem.outer.count()), (15, 2, 4, 1));
+//! ```
 
 use ep_core::op::MAX_DIMS;
 
 /// A dimension of a batch. Steps are in elements; 0 where all of the loop share a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C)]
-pub(super) struct Loop {
-    pub(super) length: u64,
-    pub(super) a: u64,
-    pub(super) b: u64,
-    pub(super) c: u64,
+pub struct Loop {
+    /// How often it goes round.
+    pub length: u64,
+    /// The step of a.
+    pub a: u64,
+    /// The step of b.
+    pub b: u64,
+    /// The step of c.
+    pub c: u64,
 }
 
 /// Dimensions of a batch at most: those of rank 8, without the matrix.
-pub(super) const MAX_LOOPS: usize = MAX_DIMS - 2;
+pub const MAX_LOOPS: usize = MAX_DIMS - 2;
 
 /// Loops, innermost first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Loops {
+pub struct Loops {
     all: [Loop; MAX_LOOPS],
     len: usize,
 }
 
 impl Loops {
-    pub(super) fn as_slice(&self) -> &[Loop] {
+    /// All of them.
+    pub fn as_slice(&self) -> &[Loop] {
         &self.all[..self.len]
     }
 
-    /// The same with the outermost first and unused places at the end, as the kernel takes it.
-    pub(super) fn outermost_first(&self) -> [Loop; MAX_LOOPS] {
+    /// The same with the outermost first and unused places at the end, as kernels take it.
+    pub fn outermost_first(&self) -> [Loop; MAX_LOOPS] {
         let mut reversed = [Loop::default(); MAX_LOOPS];
         for (to, from) in reversed.iter_mut().zip(self.as_slice().iter().rev()) {
             *to = *from;
@@ -38,7 +51,7 @@ impl Loops {
     }
 
     /// How often they go round. Loops over matrices that are there do not overflow.
-    pub(super) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.as_slice().iter().fold(1, |n, l| n.saturating_mul(l.length))
     }
 
@@ -56,7 +69,7 @@ impl Loops {
     }
 
     /// Takes out the innermost loop that `fits`.
-    pub(super) fn take(&mut self, fits: impl Fn(&Loop) -> bool) -> Option<Loop> {
+    pub fn take(&mut self, fits: impl Fn(&Loop) -> bool) -> Option<Loop> {
         let at = self.as_slice().iter().position(fits)?;
         let found = self.all[at];
         self.all.copy_within(at + 1..self.len, at);
@@ -66,7 +79,7 @@ impl Loops {
     }
 
     /// The steps of a, b and c at each turn, in order.
-    pub(super) fn offsets(&self) -> impl Iterator<Item = [u64; 3]> {
+    pub fn offsets(&self) -> impl Iterator<Item = [u64; 3]> {
         let loops = *self;
         (0..self.count()).map(move |mut index| {
             let mut at = [0; 3];
@@ -84,26 +97,35 @@ impl Loops {
 
 /// Where the elements of a factor op(x) are: steps from row to row and from column to column, of which one is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Factor {
-    pub(super) row: u64,
-    pub(super) col: u64,
+pub struct Factor {
+    /// From row to row.
+    pub row: u64,
+    /// From column to column.
+    pub col: u64,
 }
 
 /// Products of matrices: `outer` are those with results of their own, `inner` those that are summed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Problem {
-    pub(super) m: u64,
-    pub(super) n: u64,
-    pub(super) k: u64,
-    pub(super) a: Factor,
-    pub(super) b: Factor,
-    pub(super) outer: Loops,
-    pub(super) inner: Loops,
+pub struct Problem {
+    /// Rows of op(a) and c.
+    pub m: u64,
+    /// Columns of op(b) and c.
+    pub n: u64,
+    /// Columns of op(a), rows of op(b).
+    pub k: u64,
+    /// How op(a) is stored.
+    pub a: Factor,
+    /// How op(b) is stored.
+    pub b: Factor,
+    /// Loops over results.
+    pub outer: Loops,
+    /// Loops over what is summed into one result.
+    pub inner: Loops,
 }
 
 impl Problem {
     /// One product of dense matrices. `transposed` says how a and b are stored.
-    pub(super) fn one([m, n, k]: [u64; 3], transposed: [bool; 2]) -> Problem {
+    pub fn one([m, n, k]: [u64; 3], transposed: [bool; 2]) -> Problem {
         let factor = |rows, cols, transposed| match transposed {
             true => Factor { row: 1, col: rows },
             false => Factor { row: cols, col: 1 },
@@ -113,7 +135,7 @@ impl Problem {
     }
 
     /// A batch of them, one behind the other.
-    pub(super) fn batch(self, length: u64) -> Problem {
+    pub fn batch(self, length: u64) -> Problem {
         let [a, b, c] = self.sizes();
         let mut problem = self;
         problem.outer.surround(Loop { length, a, b, c });
@@ -121,7 +143,7 @@ impl Problem {
     }
 
     /// The products of operands with these shapes as stored; none where they do not fit together.
-    pub(super) fn broadcast(dims: [&[u64]; 3], transposed: [bool; 2]) -> Option<Problem> {
+    pub fn broadcast(dims: [&[u64]; 3], transposed: [bool; 2]) -> Option<Problem> {
         let matrix = |dims: &[u64], transposed: bool| match *dims {
             [.., rows, cols] if dims.len() <= MAX_DIMS => {
                 Some(if transposed { (cols, rows) } else { (rows, cols) })
@@ -168,12 +190,12 @@ impl Problem {
     }
 
     /// Whether there is no result.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.m == 0 || self.n == 0 || self.outer.count() == 0
     }
 
     /// Whether results are sums of nothing.
-    pub(super) fn sums_nothing(&self) -> bool {
+    pub fn sums_nothing(&self) -> bool {
         self.k == 0 || self.inner.count() == 0
     }
 
@@ -204,7 +226,6 @@ impl Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ep_core::DType;
     use std::collections::BTreeMap;
 
     /// Which elements of a and b each element of c is the sum of products of, as lists of pairs of positions.
@@ -337,6 +358,6 @@ mod tests {
         assert_eq!(of(&[0, 2, 3], &[3, 5], &[2, 5]), (false, true));
         assert_eq!(of(&[0, 2, 3], &[3, 5], &[0, 2, 5]), (true, false));
         assert!(!of(&[u64::MAX >> 1, 4, 2, 0], &[0, 5], &[2, 5]).0);
-        assert_eq!(size_of::<Loop>(), 32, "as the kernel's {}", DType::F32);
+        assert_eq!(size_of::<Loop>(), 32, "kernels are handed it as it is");
     }
 }
