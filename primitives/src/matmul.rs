@@ -78,20 +78,23 @@ impl Loops {
         Some(found)
     }
 
-    /// The steps of a, b and c at each turn, in order.
+    /// How far a, b and c have gone at a turn, in elements.
+    pub fn offset(&self, turn: u64) -> [u64; 3] {
+        let (mut rest, mut at) = (turn, [0; 3]);
+        for l in self.as_slice() {
+            let turn = rest % l.length;
+            rest /= l.length;
+            for (at, step) in at.iter_mut().zip([l.a, l.b, l.c]) {
+                *at += turn * step;
+            }
+        }
+        at
+    }
+
+    /// [`Loops::offset`] of each turn, in order.
     pub fn offsets(&self) -> impl Iterator<Item = [u64; 3]> {
         let loops = *self;
-        (0..self.count()).map(move |mut index| {
-            let mut at = [0; 3];
-            for l in loops.as_slice() {
-                let turn = index % l.length;
-                index /= l.length;
-                for (at, step) in at.iter_mut().zip([l.a, l.b, l.c]) {
-                    *at += turn * step;
-                }
-            }
-            at
-        })
+        (0..self.count()).map(move |turn| loops.offset(turn))
     }
 }
 
