@@ -104,10 +104,6 @@ impl After {
 pub(crate) enum Task {
     /// src, weights, dst
     Matmul { layouts: [Layout; 3], after: After },
-    /// src, dst
-    Softmax { layouts: [Layout; 2], log: bool, axis: i32 },
-    /// y, dy, dx
-    SoftmaxBackward { layouts: [Layout; 3], axis: i32 },
     /// src, dst, statistics; scale and shift, which are those of a layout
     LayerNorm { layouts: [Layout; 3], vector: Layout, epsilon: f32, scale: bool, shift: bool },
 }
@@ -118,10 +114,6 @@ impl Task {
         use constant::*;
         match self {
             Task::Matmul { layouts: [a, b, c], .. } => vec![(ARG_SRC, a), (ARG_WEIGHTS, b), (ARG_DST, c)],
-            Task::Softmax { layouts: [src, dst], .. } => vec![(ARG_SRC, src), (ARG_DST, dst)],
-            Task::SoftmaxBackward { layouts: [y, dy, dx], .. } => {
-                vec![(ARG_DST, y), (ARG_DIFF_DST, dy), (ARG_DIFF_SRC, dx)]
-            }
             Task::LayerNorm { layouts: [src, dst, stats], vector, scale, shift, .. } => {
                 let mut all = vec![(ARG_SRC, src), (ARG_DST, dst), (ARG_MEAN, stats), (ARG_VARIANCE, stats)];
                 all.extend(scale.then_some((ARG_SCALE, vector)));
@@ -137,8 +129,7 @@ impl Task {
     /// The layouts, to be kept alive.
     fn into_layouts(self) -> Vec<Layout> {
         match self {
-            Task::Matmul { layouts, .. } | Task::SoftmaxBackward { layouts, .. } => layouts.into(),
-            Task::Softmax { layouts, .. } => layouts.into(),
+            Task::Matmul { layouts, .. } => layouts.into(),
             Task::LayerNorm { layouts, vector, .. } => layouts.into_iter().chain([vector]).collect(),
         }
     }
@@ -182,37 +173,12 @@ fn attributes(engine: &Engine, after: After) -> Result<Owned> {
 fn describe(engine: &Engine, task: &Task, attributes: &Owned) -> Result<Owned> {
     let f = &engine.library().functions;
     let (on, attributes) = (engine.handle(), attributes.handle);
-    let softmax = |log| if log { constant::SOFTMAX_LOG } else { constant::SOFTMAX_ACCURATE };
-    let forward = |prop, log, src: &Layout, dst: &Layout, axis| {
-        Owned::new(engine, "dnnl_softmax_forward_primitive_desc_create", f.desc_destroy, |out| {
-            // SAFETY: a valid out-pointer and live objects.
-            unsafe {
-                let (src, dst) = (src.0.handle, dst.0.handle);
-                (f.softmax_forward)(out, on, prop, softmax(log), src, dst, axis, attributes)
-            }
-        })
-    };
     match task {
         Task::Matmul { layouts: [a, b, c], .. } => {
             Owned::new(engine, "dnnl_matmul_primitive_desc_create", f.desc_destroy, |out| {
                 let no_bias = std::ptr::null_mut();
                 // SAFETY: a valid out-pointer and live objects; a null bias is none.
                 unsafe { (f.matmul)(out, on, a.0.handle, b.0.handle, no_bias, c.0.handle, attributes) }
-            })
-        }
-        Task::Softmax { layouts: [src, dst], log, axis } => {
-            forward(constant::FORWARD_INFERENCE, *log, src, dst, *axis)
-        }
-        Task::SoftmaxBackward { layouts: [y, dy, dx], axis } => {
-            // What it is the gradient of.
-            let hint = forward(constant::FORWARD_TRAINING, false, y, y, *axis)?;
-            Owned::new(engine, "dnnl_softmax_backward_primitive_desc_create", f.desc_destroy, |out| {
-                let [y, dy, dx] = [y, dy, dx].map(|layout| layout.0.handle);
-                // SAFETY: a valid out-pointer and live objects.
-                unsafe {
-                    let softmax = constant::SOFTMAX_ACCURATE;
-                    (f.softmax_backward)(out, on, softmax, dx, dy, y, *axis, hint.handle, attributes)
-                }
             })
         }
         Task::LayerNorm { layouts: [src, dst, stats], epsilon, scale, shift, .. } => {
@@ -230,6 +196,17 @@ fn describe(engine: &Engine, task: &Task, attributes: &Owned) -> Result<Owned> {
             })
         }
     }
+}
+
+/// Kinds of the library's implementations, the slowest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Quality {
+    /// Loops that are there for completeness: they take a thousand times as long.
+    Plain,
+    /// What is neither of the others.
+    Other,
+    /// Code generated for blocks of matrices (`brgemm`).
+    Blocked,
 }
 
 /// A primitive for one shape. Any thread may run it, several at once.
@@ -312,9 +289,13 @@ impl Compiled {
         })
     }
 
-    /// Whether it is one of the library's plain loops, which are there for completeness.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.name.starts_with("ref")
+    /// How fast an implementation it is.
+    pub(crate) fn quality(&self) -> Quality {
+        match &self.name {
+            name if name.starts_with("ref") => Quality::Plain,
+            name if name.starts_with("brg") => Quality::Blocked,
+            _ => Quality::Other,
+        }
     }
 
     /// Runs it on the calling thread; `addresses` are those of the operands of its [`Task`], in that order.

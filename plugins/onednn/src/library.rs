@@ -47,10 +47,7 @@ pub(crate) mod constant {
     pub(crate) const QUERY_IMPL_INFO_STR: i32 = 8;
     pub(crate) const QUERY_SCRATCHPAD_MD: i32 = 136;
     pub(crate) const FORWARD_TRAINING: i32 = 64;
-    pub(crate) const FORWARD_INFERENCE: i32 = 96;
     pub(crate) const ELTWISE_LINEAR: i32 = 0x26;
-    pub(crate) const SOFTMAX_ACCURATE: i32 = 0x30000;
-    pub(crate) const SOFTMAX_LOG: i32 = 0x30001;
     pub(crate) const USE_SCALE: u32 = 2;
     pub(crate) const USE_SHIFT: u32 = 4;
     pub(crate) const ARG_SRC: i32 = 1;
@@ -61,8 +58,6 @@ pub(crate) mod constant {
     pub(crate) const ARG_SCALE: i32 = 51;
     pub(crate) const ARG_SHIFT: i32 = 52;
     pub(crate) const ARG_SCRATCHPAD: i32 = 80;
-    pub(crate) const ARG_DIFF_SRC: i32 = 129;
-    pub(crate) const ARG_DIFF_DST: i32 = 145;
 }
 
 /// What starts threads for a build of the library (`DNNL_RUNTIME_...`).
@@ -116,10 +111,6 @@ pub(crate) struct Functions {
     pub(crate) post_ops_destroy: Destroy,
     pub(crate) matmul:
         unsafe extern "C" fn(*mut Handle, Handle, Handle, Handle, Handle, Handle, Handle) -> i32,
-    pub(crate) softmax_forward:
-        unsafe extern "C" fn(*mut Handle, Handle, i32, i32, Handle, Handle, i32, Handle) -> i32,
-    pub(crate) softmax_backward:
-        unsafe extern "C" fn(*mut Handle, Handle, i32, Handle, Handle, Handle, i32, Handle, Handle) -> i32,
     pub(crate) layer_normalization:
         unsafe extern "C" fn(*mut Handle, Handle, i32, Handle, Handle, Handle, f32, u32, Handle) -> i32,
     pub(crate) desc_query: unsafe extern "C" fn(Handle, i32, i32, *mut c_void) -> i32,
@@ -379,8 +370,6 @@ fn resolve(file: &File) -> Result<Functions> {
             post_ops_append_sum: symbol(file, "dnnl_post_ops_append_sum")?,
             post_ops_destroy: symbol(file, "dnnl_post_ops_destroy")?,
             matmul: symbol(file, "dnnl_matmul_primitive_desc_create")?,
-            softmax_forward: symbol(file, "dnnl_softmax_forward_primitive_desc_create")?,
-            softmax_backward: symbol(file, "dnnl_softmax_backward_primitive_desc_create")?,
             layer_normalization: symbol(file, "dnnl_layer_normalization_forward_primitive_desc_create")?,
             desc_query: symbol(file, "dnnl_primitive_desc_query")?,
             desc_query_md: symbol(file, "dnnl_primitive_desc_query_md")?,

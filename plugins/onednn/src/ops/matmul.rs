@@ -2,7 +2,7 @@
 
 use super::split::{grid, part};
 use super::{FLOATS, add, is_offered, size};
-use crate::compiled::{After, Compiled, Kept, Layout, Task};
+use crate::compiled::{After, Compiled, Kept, Layout, Quality, Task};
 use crate::device::OnednnDevice;
 use crate::engine::Engine;
 use crate::provider::OnednnProvider;
@@ -192,7 +192,7 @@ impl Product {
         // Whole matrices for each thread where that is even; else all threads share each.
         let whole = results.is_multiple_of(want) || results >= 8 * want;
         let batches = if whole { want.div_ceil(outer.count()).min(batch.length) } else { 1 };
-        let [rows, cols] = grid(m, n, UNITS, if whole { 1 } else { want });
+        let [rows, cols] = if whole { [1, 1] } else { self.grid(problem, &batch, call, want)? };
         let parts = outer.count() * batches * rows * cols;
         self.host.parallel_for(parts as usize, 1, want as usize, &|range| {
             for index in range {
@@ -215,38 +215,74 @@ impl Product {
         })
     }
 
+    /// Into how many parts of rows and of columns each result is split for this many threads. Some releases of the
+    /// library have nothing but plain loops for a part of a matrix, so what it has for each way is looked at.
+    fn grid(&self, problem: &Problem, batch: &Loop, call: &Call, parts: u64) -> Result<[u64; 2]> {
+        let Problem { m, n, .. } = *problem;
+        let mut best = ([1, 1], Quality::Plain);
+        let ways = [UNITS, [UNITS[0], n], [m, UNITS[1]]].map(|units| grid(m, n, units, parts));
+        for way in ways {
+            if way == [1, 1] || way == best.0 {
+                continue;
+            }
+            let first = Part {
+                from: [0; 3],
+                batch: 0..batch.length,
+                rows: part(m, way[0], UNITS[0], 0),
+                cols: part(n, way[1], UNITS[1], 0),
+            };
+            let quality = self.compiled(self.shape(problem, batch, call, &first, 0))?.quality();
+            if quality > best.1 {
+                best = (way, quality);
+            }
+        }
+        Ok(best.0)
+    }
+
+    /// What the product at a turn of the sum is for the library.
+    fn shape(&self, problem: &Problem, batch: &Loop, call: &Call, part: &Part, turn: u64) -> Shape {
+        let Problem { n, k, a, b, .. } = *problem;
+        let cols = part.cols.end - part.cols.start;
+        let apart = self.sums_apart(problem);
+        let old = match turn {
+            0 if apart => 0.0,
+            0 => call.beta,
+            _ => 1.0,
+        };
+        Shape {
+            batch: part.batch.end - part.batch.start,
+            sizes: [part.rows.end - part.rows.start, cols, k],
+            a: [batch.a, a.row, a.col],
+            b: [batch.b, b.row, b.col],
+            c: if apart { [0, cols] } else { [batch.c, n] },
+            after: [if apart { 1.0 } else { call.alpha }, old].map(f32::to_bits),
+            wide: apart,
+        }
+    }
+
+    /// A sum of several products is rounded once, so those of short types are added up in f32 elsewhere.
+    fn sums_apart(&self, problem: &Problem) -> bool {
+        problem.inner.count() > 1 && self.data != DType::F32
+    }
+
+    fn compiled(&self, shape: Shape) -> Result<Arc<Compiled>> {
+        self.kept.get(shape, || Compiled::new(&self.engine, shape.task(&self.engine, self.data)?))
+    }
+
     /// # Safety
     /// As for [`Product::run`], of the part alone.
     unsafe fn part(&self, problem: &Problem, batch: &Loop, call: &Call, part: &Part) -> Result<()> {
-        let Problem { n, k, a, b, inner, .. } = *problem;
+        let Problem { n, a, b, inner, .. } = *problem;
         let bytes = self.data.bytes_for_bounds();
         let at = |x: usize, further: u64, batch: u64, inside: u64| {
             call.addresses[x] + (part.from[x] + further + part.batch.start * batch + inside) * bytes
         };
         let (rows, cols) = (part.rows.end - part.rows.start, part.cols.end - part.cols.start);
         let c = at(2, 0, batch.c, part.rows.start * n + part.cols.start);
-        // A sum of several products is rounded once, so those of short types are added up in f32 elsewhere.
-        let apart = inner.count() > 1 && self.data != DType::F32;
+        let apart = self.sums_apart(problem);
         let sum = self.engine.scratch(if apart { (rows * cols) as usize * size_of::<f32>() } else { 0 })?;
-        for (i, further) in inner.offsets().enumerate() {
-            let old = if i > 0 {
-                1.0
-            } else if apart {
-                0.0
-            } else {
-                call.beta
-            };
-            let shape = Shape {
-                batch: part.batch.end - part.batch.start,
-                sizes: [rows, cols, k],
-                a: [batch.a, a.row, a.col],
-                b: [batch.b, b.row, b.col],
-                c: if apart { [0, cols] } else { [batch.c, n] },
-                after: [if apart { 1.0 } else { call.alpha }, old].map(f32::to_bits),
-                wide: apart,
-            };
-            let make = || Compiled::new(&self.engine, shape.task(&self.engine, self.data)?);
-            let compiled = self.kept.get(shape, make)?;
+        for (turn, further) in inner.offsets().enumerate() {
+            let compiled = self.compiled(self.shape(problem, batch, call, part, turn as u64))?;
             let addresses = [
                 at(0, further[0], batch.a, part.rows.start * a.row),
                 at(1, further[1], batch.b, part.cols.start * b.col),

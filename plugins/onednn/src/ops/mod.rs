@@ -2,11 +2,9 @@
 
 mod layer_norm;
 mod matmul;
-mod non_finite;
-mod softmax;
 mod split;
 
-use crate::compiled::{Compiled, Task};
+use crate::compiled::{Compiled, Quality, Task};
 use crate::device::OnednnDevice;
 use crate::engine::Engine;
 use crate::provider::OnednnProvider;
@@ -20,7 +18,6 @@ const FLOATS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
 pub(crate) fn register(registrar: &mut Registrar<'_, OnednnProvider>, engine: &Arc<Engine>) -> Result<()> {
     matmul::register(registrar, engine)?;
-    softmax::register(registrar, engine)?;
     layer_norm::register(registrar, engine)
 }
 
@@ -44,7 +41,7 @@ where
 /// Whether oneDNN has an implementation for a task of a usual shape on this CPU that is more than a plain loop.
 fn is_offered(engine: &Arc<Engine>, task: impl FnOnce() -> Result<Task>) -> bool {
     match task().and_then(|task| Compiled::new(engine, task)) {
-        Ok(compiled) => !compiled.is_plain(),
+        Ok(compiled) => compiled.quality() > Quality::Plain,
         Err(e) => {
             tracing::debug!("not claimed: {e}");
             false

@@ -21,7 +21,8 @@ pub(super) fn grid(m: u64, n: u64, units: [u64; 2], parts: u64) -> [u64; 2] {
         let reads = m.div_ceil(rows) + n.div_ceil(cols);
         ([rows, cols], longest, reads)
     };
-    let best = (1..=parts).map(cost).min_by(|x, y| x.1.total_cmp(&y.1).then(x.2.cmp(&y.2)));
+    // Of equals the one with more parts of rows: rows of the result then stay whole.
+    let best = (1..=parts).rev().map(cost).min_by(|x, y| x.1.total_cmp(&y.1).then(x.2.cmp(&y.2)));
     best.map_or([1, 1], |(grid, ..)| grid)
 }
 
@@ -46,6 +47,7 @@ mod tests {
     #[test]
     fn a_matrix_is_split_where_least_is_read() {
         assert_eq!(grid(1024, 1024, [16, 64], 1), [1, 1]);
+        assert_eq!(grid(1024, 1024, [16, 64], 2), [2, 1]);
         assert_eq!(grid(1024, 1024, [16, 64], 4), [2, 2]);
         assert_eq!(grid(4096, 64, [16, 64], 4), [4, 1]);
         assert_eq!(grid(16, 4096, [16, 64], 4), [1, 4]);
