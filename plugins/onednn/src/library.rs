@@ -181,6 +181,12 @@ impl Library {
                 version.major, version.minor, version.patch
             )));
         }
+        let threading = Threading::of(version.cpu_runtime);
+        if threading == Threading::Sycl {
+            return Err(Error::unavailable(
+                "this is a build for SYCL, which computes on memory and queues of its own; use one for OpenMP",
+            ));
+        }
         // SAFETY: as `dnnl_threadpool.h` declares it.
         let set_concurrency = unsafe { symbol(&file, "dnnl_threadpool_interop_set_max_concurrency") }.ok();
         let library = Library {
@@ -189,7 +195,7 @@ impl Library {
             set_concurrency,
             path: path.to_owned(),
             version: numbers,
-            threading: Threading::of(version.cpu_runtime),
+            threading,
         };
         // Its generated code and its OpenMP threads outlive every instance.
         std::mem::forget(file);
