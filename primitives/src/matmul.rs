@@ -79,6 +79,9 @@ impl Loops {
     }
 
     /// How far a, b and c have gone at a turn, in elements.
+    ///
+    /// # Panics
+    /// Where a loop is empty: there is no turn then.
     pub fn offset(&self, turn: u64) -> [u64; 3] {
         let (mut rest, mut at) = (turn, [0; 3]);
         for l in self.as_slice() {
@@ -98,7 +101,8 @@ impl Loops {
     }
 }
 
-/// Where the elements of a factor op(x) are: steps from row to row and from column to column, of which one is 1.
+/// Where the elements of a factor op(x) are: steps from row to row and from column to column, of which one is 1. The step
+/// of a dimension of one says nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Factor {
     /// From row to row.

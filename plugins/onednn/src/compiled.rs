@@ -89,21 +89,10 @@ impl Layout {
     }
 }
 
-/// What follows a matrix product: its result is multiplied, then the old one added.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct After {
-    pub(crate) alpha: f32,
-    pub(crate) beta: f32,
-}
-
-impl After {
-    pub(crate) const NOTHING: After = After { alpha: 1.0, beta: 0.0 };
-}
-
 /// What a primitive computes.
 pub(crate) enum Task {
-    /// src, weights, dst
-    Matmul { layouts: [Layout; 3], after: After },
+    /// src, weights, dst, which is added to or overwritten
+    Matmul { layouts: [Layout; 3], adds: bool },
     /// src, dst, statistics; scale and shift, which are those of a layout
     LayerNorm { layouts: [Layout; 3], vector: Layout, epsilon: f32, scale: bool, shift: bool },
 }
@@ -135,8 +124,8 @@ impl Task {
     }
 }
 
-/// Scratch memory is the caller's, and a product may be followed by more.
-fn attributes(engine: &Engine, after: After) -> Result<Owned> {
+/// Scratch memory is the caller's, numbers are not shortened, and a product may be added to its result.
+fn attributes(engine: &Engine, adds: bool) -> Result<Owned> {
     let library = engine.library();
     let f = &library.functions;
     // SAFETY: valid out-pointers.
@@ -145,24 +134,19 @@ fn attributes(engine: &Engine, after: After) -> Result<Owned> {
     // SAFETY: a live object.
     let status = unsafe { (f.attr_set_scratchpad_mode)(attributes.handle, constant::SCRATCHPAD_MODE_USER) };
     library.check("dnnl_primitive_attr_set_scratchpad_mode", status)?;
-    if after == After::NOTHING {
+    // The library's variables, and the application, may have made another one the default.
+    // SAFETY: a live object.
+    let status = unsafe { (f.attr_set_fpmath_mode)(attributes.handle, constant::FPMATH_MODE_STRICT) };
+    library.check("dnnl_primitive_attr_set_fpmath_mode", status)?;
+    if !adds {
         return Ok(attributes);
     }
     // SAFETY: a valid out-pointer.
     let create_list = |out| unsafe { (f.post_ops_create)(out) };
     let list = Owned::new(engine, "dnnl_post_ops_create", f.post_ops_destroy, create_list)?;
-    if after.alpha != 1.0 {
-        // SAFETY: a live object.
-        let status =
-            unsafe { (f.post_ops_append_eltwise)(list.handle, constant::ELTWISE_LINEAR, after.alpha, 0.0) };
-        library.check("dnnl_post_ops_append_eltwise", status)?;
-    }
-    if after.beta != 0.0 {
-        // SAFETY: a live object.
-        let status =
-            unsafe { (f.post_ops_append_sum)(list.handle, after.beta, 0, constant::DATA_TYPE_UNDEF) };
-        library.check("dnnl_post_ops_append_sum", status)?;
-    }
+    // SAFETY: a live object.
+    let status = unsafe { (f.post_ops_append_sum)(list.handle, 1.0, 0, constant::DATA_TYPE_UNDEF) };
+    library.check("dnnl_post_ops_append_sum", status)?;
     // SAFETY: live objects; the list is copied.
     let status = unsafe { (f.attr_set_post_ops)(attributes.handle, list.handle) };
     library.check("dnnl_primitive_attr_set_post_ops", status)?;
@@ -224,7 +208,8 @@ pub(crate) struct Compiled {
     engine: Arc<Engine>,
 }
 
-// SAFETY: the library's primitives and layouts are immutable, and executions are used by one thread at a time.
+// SAFETY: the library's primitives and layouts are immutable; what a run writes beside its operands, a stream, objects of
+// memory and scratch memory of the mode `user`, it has for itself.
 unsafe impl Send for Compiled {}
 // SAFETY: likewise.
 unsafe impl Sync for Compiled {}
@@ -247,13 +232,14 @@ impl Compiled {
     /// # Errors
     /// `Unsupported` where the library has no implementation, `OutOfMemory`.
     pub(crate) fn new(engine: &Arc<Engine>, task: Task) -> Result<Compiled> {
-        engine.library().on_this_thread(|| Compiled::build(engine, task))
+        let compiled = engine.library().on_this_thread(|| Compiled::build(engine, task))?;
+        tracing::debug!("compiled {compiled:?}, with {} bytes of scratch memory", compiled.scratch_bytes);
+        Ok(compiled)
     }
 
     fn build(engine: &Arc<Engine>, task: Task) -> Result<Compiled> {
         let f = &engine.library().functions;
-        let after = if let Task::Matmul { after, .. } = &task { *after } else { After::NOTHING };
-        let attributes = attributes(engine, after)?;
+        let attributes = attributes(engine, matches!(task, Task::Matmul { adds: true, .. }))?;
         let desc = describe(engine, &task, &attributes)?;
         // SAFETY: a live descriptor; the layout belongs to it, and null would have no bytes.
         let (scratch, scratch_bytes) = unsafe {
@@ -271,7 +257,6 @@ impl Compiled {
             // SAFETY: a valid out-pointer and a live descriptor.
             unsafe { (f.primitive_create)(out, desc.handle) }
         })?;
-        tracing::debug!("compiled {name}, with {scratch_bytes} bytes of scratch memory");
         let mut operands = task.operands();
         if scratch_bytes > 0 {
             operands.push((constant::ARG_SCRATCHPAD, scratch));
@@ -309,6 +294,8 @@ impl Compiled {
     pub(crate) unsafe fn run(&self, addresses: &[u64]) -> Result<()> {
         let library = self.engine.library();
         let f = &library.functions;
+        let own = usize::from(self.scratch_bytes > 0);
+        assert_eq!(addresses.len() + own, self.operands.len(), "addresses of the operands of {}", self.name);
         let scratch = self.engine.scratch(self.scratch_bytes)?;
         let idle = self.idle.lock().pop();
         let execution = match idle {
@@ -316,7 +303,7 @@ impl Compiled {
             None => self.execution()?,
         };
         let given = addresses.iter().map(|address| std::ptr::with_exposed_provenance_mut(*address as usize));
-        let pointers = given.chain((self.scratch_bytes > 0).then_some(scratch.start().cast()));
+        let pointers = given.chain((own == 1).then_some(scratch.start().cast()));
         let mut args = [ExecArg { arg: 0, memory: std::ptr::null_mut() }; MOST_OPERANDS];
         let mut count = 0;
         for (((arg, _), memory), pointer) in self.operands.iter().zip(&execution.operands).zip(pointers) {
@@ -326,7 +313,6 @@ impl Compiled {
             args[count] = ExecArg { arg: *arg, memory: memory.handle };
             count += 1;
         }
-        assert_eq!(count, self.operands.len(), "an address for each operand of {}", self.name);
         let status = library.on_this_thread(|| {
             // SAFETY: live objects, with memory for their layouts as the caller promises, and as many as said.
             let executed = unsafe {
@@ -384,16 +370,17 @@ impl<K: Copy + Eq + Hash> Kept<K> {
         if let Some(found) = self.all.lock().get(&key) {
             return Ok(found.clone());
         }
-        // Without the lock: compiling takes milliseconds. Of two at once, the later stays.
+        // Without the lock: compiling takes milliseconds. Of two at once, the first stays.
         let made = Arc::new(make()?);
+        // They end behind the lock.
         let mut ended = HashMap::new();
         let mut all = self.all.lock();
         if all.len() >= MOST_KEPT {
             ended = std::mem::take(&mut *all);
         }
-        all.insert(key, made.clone());
+        let kept = all.entry(key).or_insert_with(|| made.clone()).clone();
         drop(all);
-        drop(ended);
-        Ok(made)
+        drop((ended, made));
+        Ok(kept)
     }
 }

@@ -67,9 +67,9 @@ impl Engine {
             let chosen = fits.or_else(|| (0..all.len()).max_by_key(|i| all[*i].bytes()));
             chosen.map(|i| all.swap_remove(i))
         };
-        let scratch = match kept {
-            Some(scratch) if scratch.bytes() >= bytes => scratch,
-            _ => Scratch::new(bytes)?,
+        let scratch = match kept.filter(|scratch| scratch.bytes() >= bytes) {
+            Some(scratch) => scratch,
+            None => Scratch::new(bytes)?,
         };
         Ok(Lease { engine: self, scratch: Some(scratch) })
     }
@@ -141,7 +141,10 @@ mod tests {
 
     #[test]
     fn scratch_is_used_again_and_grows() {
-        let Ok(library) = Library::open(None) else { return };
+        let library = match Library::open(None) {
+            Ok(library) => library,
+            Err(e) => return println!("skipped: {e}"),
+        };
         let engine = Engine::new(Arc::new(library)).unwrap();
         let small = engine.scratch(100).unwrap();
         let start = small.start();

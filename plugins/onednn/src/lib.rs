@@ -1,4 +1,4 @@
-//! Matrix products, softmax and layer norm of the CPU by oneDNN, beside a provider that has the rest.
+//! Matrix products and layer norm of the CPU by oneDNN, beside a provider that has the rest.
 //!
 //! oneDNN is opened at run time, so the provider builds and loads anywhere; a machine without it gets a provider
 //! without a device that says why. `docs/onednn.md` is the guide for users.

@@ -1,9 +1,10 @@
 //! oneDNN itself, opened at run time: its functions, constants and statuses.
 
 use ep_core::{Code, Error, Result};
-use libloading::Library as File;
+use libloading::os::unix::{Library as File, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 /// The variable that names the library's file, or the folder that holds it.
@@ -43,11 +44,11 @@ pub(crate) mod constant {
     pub(crate) const BF16: i32 = 2;
     pub(crate) const F32: i32 = 3;
     pub(crate) const DATA_TYPE_UNDEF: i32 = 0;
+    pub(crate) const FPMATH_MODE_STRICT: i32 = 0;
     pub(crate) const SCRATCHPAD_MODE_USER: i32 = 1;
     pub(crate) const QUERY_IMPL_INFO_STR: i32 = 8;
     pub(crate) const QUERY_SCRATCHPAD_MD: i32 = 136;
     pub(crate) const FORWARD_TRAINING: i32 = 64;
-    pub(crate) const ELTWISE_LINEAR: i32 = 0x26;
     pub(crate) const USE_SCALE: u32 = 2;
     pub(crate) const USE_SHIFT: u32 = 4;
     pub(crate) const ARG_SRC: i32 = 1;
@@ -88,7 +89,6 @@ type Destroy = unsafe extern "C" fn(Handle) -> i32;
 
 /// The functions that are used.
 pub(crate) struct Functions {
-    version: unsafe extern "C" fn() -> *const RawVersion,
     effective_cpu_isa: unsafe extern "C" fn() -> i32,
     pub(crate) engine_create: unsafe extern "C" fn(*mut Handle, i32, usize) -> i32,
     pub(crate) engine_destroy: Destroy,
@@ -103,10 +103,10 @@ pub(crate) struct Functions {
     pub(crate) memory_destroy: Destroy,
     pub(crate) attr_create: unsafe extern "C" fn(*mut Handle) -> i32,
     pub(crate) attr_set_scratchpad_mode: unsafe extern "C" fn(Handle, i32) -> i32,
+    pub(crate) attr_set_fpmath_mode: unsafe extern "C" fn(Handle, i32) -> i32,
     pub(crate) attr_set_post_ops: unsafe extern "C" fn(Handle, Handle) -> i32,
     pub(crate) attr_destroy: Destroy,
     pub(crate) post_ops_create: unsafe extern "C" fn(*mut Handle) -> i32,
-    pub(crate) post_ops_append_eltwise: unsafe extern "C" fn(Handle, i32, f32, f32) -> i32,
     pub(crate) post_ops_append_sum: unsafe extern "C" fn(Handle, f32, i32, i32) -> i32,
     pub(crate) post_ops_destroy: Destroy,
     pub(crate) matmul:
@@ -121,18 +121,43 @@ pub(crate) struct Functions {
     pub(crate) primitive_destroy: Destroy,
 }
 
-/// How the number of threads of the calling thread is told and set: OpenMP's functions.
+/// How many threads work that begins on the calling thread may take.
 #[derive(Clone, Copy)]
-struct OpenMp {
-    threads: unsafe extern "C" fn() -> i32,
-    set_threads: unsafe extern "C" fn(i32),
+enum Setting {
+    /// Of an OpenMP runtime.
+    OpenMp { get: unsafe extern "C" fn() -> i32, set: unsafe extern "C" fn(i32) },
+    /// Of a build for thread pools.
+    Threadpool { get: unsafe extern "C" fn(*mut i32) -> i32, set: unsafe extern "C" fn(i32) -> i32 },
+}
+
+impl Setting {
+    fn get(self) -> i32 {
+        let mut threads = 1;
+        // SAFETY: queries about the calling thread, one with a place for the answer.
+        unsafe {
+            match self {
+                Setting::OpenMp { get, .. } => threads = get(),
+                Setting::Threadpool { get, .. } => _ = get(&mut threads),
+            }
+        }
+        threads
+    }
+
+    fn set(self, threads: i32) {
+        // SAFETY: settings of the calling thread.
+        unsafe {
+            match self {
+                Setting::OpenMp { set, .. } => set(threads),
+                Setting::Threadpool { set, .. } => _ = set(threads),
+            }
+        }
+    }
 }
 
 /// The library. It stays mapped.
 pub struct Library {
     pub(crate) functions: Functions,
-    openmp: Option<OpenMp>,
-    set_concurrency: Option<unsafe extern "C" fn(i32) -> i32>,
+    settings: Vec<Setting>,
     path: PathBuf,
     version: [i32; 3],
     threading: Threading,
@@ -170,10 +195,16 @@ impl Library {
 
     fn load(path: &Path) -> Result<Library> {
         // SAFETY: oneDNN, from where the user or the system has installed it: its code may run here.
-        let file = unsafe { File::new(path) }.map_err(|e| Error::unavailable(loader_words(&e)))?;
-        let functions = resolve(&file)?;
+        let file = unsafe { File::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+        let file = file.map_err(|e| Error::unavailable(loader_words(&e)))?;
+        // Never unmapped, whatever it turns out to be: what it needs may have started threads.
+        let file = ManuallyDrop::new(file);
+        // SAFETY: as `dnnl.h` of all versions declares it.
+        let version =
+            unsafe { symbol::<unsafe extern "C" fn() -> *const RawVersion>(&file, "dnnl_version") }?;
         // SAFETY: a query without arguments, whose answer is constant.
-        let version = unsafe { &*(functions.version)() };
+        let version = unsafe { version().as_ref() };
+        let version = version.ok_or_else(|| Error::unavailable("it does not tell its version"))?;
         let numbers = [version.major, version.minor, version.patch];
         if version.major != MAJOR {
             return Err(Error::unavailable(format!(
@@ -182,26 +213,22 @@ impl Library {
             )));
         }
         let threading = Threading::of(version.cpu_runtime);
-        if threading == Threading::Sycl {
-            return Err(Error::unavailable(
-                "this is a build for SYCL, which computes on memory and queues of its own; use one for OpenMP",
-            ));
-        }
-        // SAFETY: as `dnnl_threadpool.h` declares it.
-        let set_concurrency = unsafe { symbol(&file, "dnnl_threadpool_interop_set_max_concurrency") }.ok();
-        let library = Library {
-            functions,
-            openmp: openmp(&file),
-            set_concurrency,
-            path: path.to_owned(),
-            version: numbers,
-            threading,
+        let settings = match threading {
+            Threading::OpenMp => openmp(&file),
+            Threading::Threadpool => threadpool(&file).into_iter().collect(),
+            Threading::Sycl => {
+                return Err(Error::unavailable(
+                    "this is a build for SYCL, which computes on memory and queues of its own; use one for OpenMP",
+                ));
+            }
+            Threading::Sequential | Threading::Tbb | Threading::Unknown => Vec::new(),
         };
-        // Its generated code and its OpenMP threads outlive every instance.
-        std::mem::forget(file);
+        let functions = resolve(&file)?;
+        let library = Library { functions, settings, path: path.to_owned(), version: numbers, threading };
         if !library.keeps_to_caller() {
             tracing::warn!(
-                "{library:?} computes on threads of its own beside the host's; a build for OpenMP does not"
+                "{library:?} takes threads of its own beside the host's, and cannot be told to leave that; use a build \
+                 for OpenMP whose runtime is a shared library"
             );
         }
         Ok(library)
@@ -242,19 +269,15 @@ impl Library {
     /// Whether it can be told to compute on the calling thread alone.
     pub fn keeps_to_caller(&self) -> bool {
         match self.threading {
-            Threading::Sequential | Threading::Threadpool => true,
-            Threading::OpenMp => self.openmp.is_some(),
+            Threading::Sequential => true,
+            Threading::OpenMp | Threading::Threadpool => !self.settings.is_empty(),
             Threading::Tbb | Threading::Sycl | Threading::Unknown => false,
         }
     }
 
     /// Runs `work`, in which the library computes on the calling thread alone: threads are the host's.
     pub(crate) fn on_this_thread<T>(&self, work: impl FnOnce() -> T) -> T {
-        if let Some(set) = self.set_concurrency {
-            // SAFETY: a setting of the calling thread; a build without thread pools refuses it, which is as good.
-            unsafe { set(1) };
-        }
-        let _restored = self.openmp.map(Restored::one);
+        let _restored: Vec<Restored> = self.settings.iter().filter_map(|s| Restored::one(*s)).collect();
         work()
     }
 
@@ -277,30 +300,26 @@ impl Library {
     }
 }
 
-/// The OpenMP setting of the calling thread, put back at the end: it may be the application's.
+/// A setting of the calling thread, put back at the end: it may be the application's.
 struct Restored {
-    openmp: OpenMp,
+    setting: Setting,
     threads: i32,
 }
 
 impl Restored {
-    fn one(openmp: OpenMp) -> Restored {
-        // SAFETY: a query, and a setting of the calling thread.
-        let threads = unsafe { (openmp.threads)() };
-        if threads != 1 {
-            // SAFETY: likewise.
-            unsafe { (openmp.set_threads)(1) };
-        }
-        Restored { openmp, threads }
+    /// Sets one thread, if it is not so already.
+    fn one(setting: Setting) -> Option<Restored> {
+        let threads = setting.get();
+        (threads != 1).then(|| {
+            setting.set(1);
+            Restored { setting, threads }
+        })
     }
 }
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        if self.threads != 1 {
-            // SAFETY: a setting of the calling thread, to what it was.
-            unsafe { (self.openmp.set_threads)(self.threads) };
-        }
+        self.setting.set(self.threads);
     }
 }
 
@@ -339,13 +358,30 @@ unsafe fn symbol<T: Copy>(file: &File, name: &str) -> Result<T> {
     found.map(|symbol| *symbol).map_err(|e| Error::unavailable(format!("{name}: {}", loader_words(&e))))
 }
 
-/// Of the OpenMP library that this build of oneDNN is linked to, not of another in the process.
-fn openmp(file: &File) -> Option<OpenMp> {
-    // SAFETY: as `omp.h` declares them.
+/// Of the OpenMP runtime that this build is linked to, and of one that is in the process before it: the loader may give
+/// the build the functions of that.
+fn openmp(file: &File) -> Vec<Setting> {
+    let mut found: Vec<(usize, Setting)> = Vec::new();
+    for file in [file, &*ManuallyDrop::new(File::this())] {
+        // SAFETY: as `omp.h` declares them.
+        let (get, set) =
+            unsafe { (symbol(file, "omp_get_max_threads"), symbol(file, "omp_set_num_threads")) };
+        if let (Ok(get), Ok(set)) = (get, set) {
+            let address = set as unsafe extern "C" fn(i32) as usize;
+            if found.iter().all(|(other, _)| *other != address) {
+                found.push((address, Setting::OpenMp { get, set }));
+            }
+        }
+    }
+    found.into_iter().map(|(_, setting)| setting).collect()
+}
+
+fn threadpool(file: &File) -> Option<Setting> {
+    // SAFETY: as `dnnl_threadpool.h` declares them.
     unsafe {
-        Some(OpenMp {
-            threads: symbol(file, "omp_get_max_threads").ok()?,
-            set_threads: symbol(file, "omp_set_num_threads").ok()?,
+        Some(Setting::Threadpool {
+            get: symbol(file, "dnnl_threadpool_interop_get_max_concurrency").ok()?,
+            set: symbol(file, "dnnl_threadpool_interop_set_max_concurrency").ok()?,
         })
     }
 }
@@ -354,7 +390,6 @@ fn resolve(file: &File) -> Result<Functions> {
     // SAFETY: as `dnnl.h` of version 3 declares them, enumerations being of the size of `int`.
     unsafe {
         Ok(Functions {
-            version: symbol(file, "dnnl_version")?,
             effective_cpu_isa: symbol(file, "dnnl_get_effective_cpu_isa")?,
             engine_create: symbol(file, "dnnl_engine_create")?,
             engine_destroy: symbol(file, "dnnl_engine_destroy")?,
@@ -369,10 +404,10 @@ fn resolve(file: &File) -> Result<Functions> {
             memory_destroy: symbol(file, "dnnl_memory_destroy")?,
             attr_create: symbol(file, "dnnl_primitive_attr_create")?,
             attr_set_scratchpad_mode: symbol(file, "dnnl_primitive_attr_set_scratchpad_mode")?,
+            attr_set_fpmath_mode: symbol(file, "dnnl_primitive_attr_set_fpmath_mode")?,
             attr_set_post_ops: symbol(file, "dnnl_primitive_attr_set_post_ops")?,
             attr_destroy: symbol(file, "dnnl_primitive_attr_destroy")?,
             post_ops_create: symbol(file, "dnnl_post_ops_create")?,
-            post_ops_append_eltwise: symbol(file, "dnnl_post_ops_append_eltwise")?,
             post_ops_append_sum: symbol(file, "dnnl_post_ops_append_sum")?,
             post_ops_destroy: symbol(file, "dnnl_post_ops_destroy")?,
             matmul: symbol(file, "dnnl_matmul_primitive_desc_create")?,

@@ -1,8 +1,9 @@
-//! Products by the library that is installed, in a host with the CPU provider beside. Where none is, they are skipped.
+//! Products by the library that is installed, in a host with the CPU provider beside. Where none is, they are skipped, or
+//! fail if `EP_TEST_ONEDNN` is set.
 
 use ep_core::primitive::{
-    BroadcastMatmul, BroadcastMatmulCall, BroadcastMatmulDesc, LayerNorm, LayerNormDesc, Matmul, MatmulCall,
-    MatmulDesc, Softmax, SoftmaxDesc, Transpose,
+    BatchMatmul, BatchMatmulCall, BatchMatmulDesc, BroadcastMatmul, BroadcastMatmulCall, BroadcastMatmulDesc,
+    LayerNorm, LayerNormDesc, Matmul, MatmulCall, MatmulDesc, Softmax, SoftmaxDesc, Transpose,
 };
 use ep_core::{DType, Element, Scalar};
 use ep_cpu::provider::CpuProvider;
@@ -13,12 +14,26 @@ use half::{bf16, f16};
 /// A runtime with both; products are oneDNN's, and all else is the CPU provider's. None without the library.
 fn both(threads: usize) -> Option<Runtime> {
     if let Err(e) = Library::open(None) {
+        assert!(std::env::var_os("EP_TEST_ONEDNN").is_none(), "{e}");
         println!("skipped: {e}");
         return None;
     }
-    let builder = Runtime::builder().threads(threads).linked::<CpuProvider>("cpu");
-    let builder = builder.linked::<OnednnProvider>("onednn");
-    Some(builder.select("matmul", ["onednn"]).select("broadcast_matmul", ["onednn"]).build().unwrap())
+    let mut builder = Runtime::builder().threads(threads).linked::<CpuProvider>("cpu");
+    builder = builder.linked::<OnednnProvider>("onednn");
+    for op in ["matmul", "batch_matmul", "broadcast_matmul"] {
+        builder = builder.select(op, ["onednn"]);
+    }
+    Some(builder.build().unwrap())
+}
+
+/// Whether the library has products of a dtype with the instruction set that it may use.
+fn claims(dtype: DType) -> bool {
+    let isa = Library::open(None).unwrap().isa();
+    match dtype {
+        DType::F32 => true,
+        DType::BF16 => isa.starts_with("avx512") || isa.starts_with("avx2_vnni_2"),
+        _ => isa.contains("fp16") || isa.contains("amx") || isa.starts_with("avx2_vnni_2"),
+    }
 }
 
 /// Whole numbers from -8 to 7, whose products and sums of a thousand are exact in f32.
@@ -110,18 +125,14 @@ fn cases() -> Vec<Case> {
     pairs.map(case).collect()
 }
 
-/// Whether the CPU has products of this type, which then were all as expected.
-fn products_are_exact<T: Number>(runtime: &Runtime, cases: &[Case]) -> bool {
+fn products_are_exact<T: Number>(runtime: &Runtime, cases: &[Case]) {
     let device = &runtime.devices()[0];
     let stream = device.stream().unwrap();
     for Case { sizes, transposed, a, b, sums } in cases {
         let kind = transposed.map(|turned| if turned { Transpose::TRANSPOSE } else { Transpose::NONE });
         let desc = MatmulDesc::new(kind[0], kind[1], T::DTYPE);
         let matmul: Primitive<Matmul> = runtime.primitive(device, desc).unwrap();
-        if matmul.instance() != "onednn" {
-            println!("not claimed on this CPU: {}", T::DTYPE);
-            return false;
-        }
+        assert_eq!(matmul.instance() == "onednn", claims(T::DTYPE), "{}", T::DTYPE);
         let old = whole(sums.len(), 3);
         let (a, b) = (device.upload(&numbers::<T>(a)).unwrap(), device.upload(&numbers::<T>(b)).unwrap());
         for (alpha, beta) in [(1.0, 0.0), (1.0, 1.0), (0.5, 0.0), (2.0, -1.0), (0.0, 2.0)] {
@@ -144,7 +155,6 @@ fn products_are_exact<T: Number>(runtime: &Runtime, cases: &[Case]) -> bool {
             }
         }
     }
-    true
 }
 
 #[test]
@@ -152,7 +162,7 @@ fn products_are_exact_on_any_number_of_threads() {
     let cases = cases();
     for threads in [1, 2, 3, 8] {
         let Some(runtime) = both(threads) else { return };
-        assert!(products_are_exact::<f32>(&runtime, &cases), "every CPU has f32");
+        products_are_exact::<f32>(&runtime, &cases);
         products_are_exact::<bf16>(&runtime, &cases);
         products_are_exact::<f16>(&runtime, &cases);
     }
@@ -168,18 +178,15 @@ fn sums_over_a_batch_round_once() {
     // Not one longer depth, as rows of a are apart.
     let desc = BroadcastMatmulDesc::new(none, turned, DType::BF16);
     let matmul: Primitive<BroadcastMatmul> = runtime.primitive(device, desc).unwrap();
-    if matmul.instance() != "onednn" {
-        println!("not claimed on this CPU: bf16");
-        return;
-    }
+    assert_eq!(matmul.instance() == "onednn", claims(DType::BF16));
     // 256 + 1 - 256 is 1, but 256 + 1 is 256 in bf16.
     let a: Vec<bf16> = numbers(&[256.0, -256.0, 1.0, 1.0, -256.0, 256.0]);
     let one: Vec<bf16> = numbers(&[1.0; 3]);
     let (a, b) = (device.upload(&a).unwrap(), device.upload(&one).unwrap());
     let mut c = device.upload(&numbers::<bf16>(&[2.0, 4.0])).unwrap();
     let call = BroadcastMatmulCall {
-        alpha: Scalar::F64(4.0),
-        beta: Scalar::F64(0.5),
+        alpha: Scalar::None,
+        beta: Scalar::F64(1.0),
         a_dims: &[3, 2, 1],
         b_dims: &[3, 1, 1],
         c_dims: &[2, 1],
@@ -189,7 +196,70 @@ fn sums_over_a_batch_round_once() {
     };
     matmul.launch(&stream, call).unwrap();
     let result: Vec<f32> = c.download::<bf16>().unwrap().into_iter().map(Number::number).collect();
-    assert_eq!(result, [5.0, 6.0]);
+    assert_eq!(result, [3.0, 5.0]);
+}
+
+/// A product over broadcast batches of ones and twos, each of whose results is `expected`.
+fn broadcast(runtime: &Runtime, kinds: [Transpose; 2], dims: [&[i64]; 3], expected: f32) {
+    let device = &runtime.devices()[0];
+    let stream = device.stream().unwrap();
+    let desc = BroadcastMatmulDesc::new(kinds[0], kinds[1], DType::F32);
+    let matmul: Primitive<BroadcastMatmul> = runtime.primitive(device, desc).unwrap();
+    assert_eq!(matmul.instance(), "onednn");
+    let count = |dims: &[i64]| dims.iter().product::<i64>() as usize;
+    let [a_dims, b_dims, c_dims] = dims;
+    let a = device.upload(&vec![1f32; count(a_dims)]).unwrap();
+    let b = device.upload(&vec![2f32; count(b_dims)]).unwrap();
+    let mut c = device.upload(&vec![f32::NAN; count(c_dims)]).unwrap();
+    let (alpha, beta) = (Scalar::None, Scalar::None);
+    let call = BroadcastMatmulCall { alpha, beta, a_dims, b_dims, c_dims, a: &a, b: &b, c: &mut c };
+    matmul.launch(&stream, call).unwrap();
+    assert!(c.download::<f32>().unwrap().iter().all(|x| *x == expected), "{dims:?}");
+}
+
+/// Matrices of one row or column, made longer by others that follow them: what the library takes for the distance between
+/// rows has to be one, and not spoil a plain product of the same sizes, for which it keeps the same code.
+#[test]
+fn single_rows_and_columns_have_no_distance() {
+    let Some(runtime) = both(2) else { return };
+    let (none, turned) = (Transpose::NONE, Transpose::TRANSPOSE);
+    broadcast(&runtime, [turned, turned], [&[3, 100, 64], &[3, 1, 100], &[64, 1]], 600.0);
+    broadcast(&runtime, [turned, turned], [&[300, 64], &[1, 300], &[64, 1]], 600.0);
+    broadcast(&runtime, [none, turned], [&[3, 1, 100], &[3, 1, 100], &[1, 1]], 600.0);
+    broadcast(&runtime, [none, turned], [&[1, 300], &[1, 300], &[1, 1]], 600.0);
+    for turned_a in [none, turned] {
+        let a: &[i64] = if turned_a == turned { &[5, 1, 3] } else { &[5, 3, 1] };
+        broadcast(&runtime, [turned_a, none], [a, &[1, 4], &[5, 3, 4]], 2.0);
+        broadcast(&runtime, [turned_a, turned], [a, &[4, 1], &[5, 3, 4]], 2.0);
+    }
+}
+
+/// Factors that some of the batch share, batches in two loops, and batches that are split over threads.
+#[test]
+fn batches_share_factors() {
+    for threads in [1, 3] {
+        let Some(runtime) = both(threads) else { return };
+        let none = [Transpose::NONE; 2];
+        broadcast(&runtime, none, [&[2, 1, 3, 4], &[1, 9, 4, 5], &[2, 9, 3, 5]], 8.0);
+        broadcast(&runtime, none, [&[70, 65, 64], &[1, 64, 130], &[70, 65, 130]], 128.0);
+        broadcast(&runtime, none, [&[1, 129, 100], &[4, 100, 200], &[4, 129, 200]], 200.0);
+        broadcast(&runtime, none, [&[4, 129, 100], &[4, 100, 200], &[129, 200]], 800.0);
+        let device = &runtime.devices()[0];
+        let desc = BatchMatmulDesc::new(Transpose::NONE, Transpose::TRANSPOSE, DType::F32);
+        let matmul: Primitive<BatchMatmul> = runtime.primitive(device, desc).unwrap();
+        assert_eq!(matmul.instance(), "onednn");
+        // The products of item i are of i and 1.
+        let a: Vec<f32> = (0..9).flat_map(|i| vec![i as f32; 64 * 96]).collect();
+        let (a, b) = (device.upload(&a).unwrap(), device.upload(&vec![1f32; 9 * 80 * 96]).unwrap());
+        let mut c = device.upload(&vec![1f32; 9 * 64 * 80]).unwrap();
+        let (alpha, beta) = (Scalar::None, Scalar::F64(1.0));
+        let call = BatchMatmulCall { batch: 9, m: 64, n: 80, k: 96, alpha, beta, a: &a, b: &b, c: &mut c };
+        matmul.launch(&device.stream().unwrap(), call).unwrap();
+        let result = c.download::<f32>().unwrap();
+        for (i, item) in result.chunks(64 * 80).enumerate() {
+            assert!(item.iter().all(|x| *x == 96.0 * i as f32 + 1.0), "{i}");
+        }
+    }
 }
 
 /// Launches of one primitive from several threads, of shapes that none has met before.

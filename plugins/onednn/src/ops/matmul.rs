@@ -2,7 +2,7 @@
 
 use super::split::{grid, part};
 use super::{FLOATS, add, is_offered, size};
-use crate::compiled::{After, Compiled, Kept, Layout, Quality, Task};
+use crate::compiled::{Compiled, Kept, Layout, Quality, Task};
 use crate::device::OnednnDevice;
 use crate::engine::Engine;
 use crate::provider::OnednnProvider;
@@ -64,7 +64,7 @@ fn multiplies(engine: &Arc<Engine>, data: DType) -> bool {
                 a: [0, 256, 1],
                 b: [0, 256, 1],
                 c: [0, 256],
-                after: [1f32.to_bits(), 0],
+                adds: false,
                 wide: result != data,
             };
             shape.task(engine, data)
@@ -84,8 +84,8 @@ struct Shape {
     b: [u64; 3],
     /// Steps between results, and between their rows.
     c: [u64; 2],
-    /// The bits of alpha and beta.
-    after: [u32; 2],
+    /// Whether the product is added to the result.
+    adds: bool,
     /// Whether the result is f32 for factors of a shorter type.
     wide: bool,
 }
@@ -94,6 +94,9 @@ impl Shape {
     fn task(&self, engine: &Engine, data: DType) -> Result<Task> {
         let [m, n, k] = self.sizes;
         let layout = |dtype, rows: u64, cols: u64, [batch, row, col]: [u64; 3]| {
+            // The library takes the step of a single row or column for a distance between rows all the same.
+            let row = if rows > 1 { row } else { alone(col, cols) };
+            let col = if cols > 1 { col } else { alone(row, rows) };
             if self.batch == 1 {
                 return Layout::new(engine, dtype, &[rows, cols], &[row, col]);
             }
@@ -106,9 +109,13 @@ impl Shape {
             layout(data, k, n, self.b)?,
             layout(result, m, n, [self.c[0], self.c[1], 1])?,
         ];
-        let [alpha, beta] = self.after.map(f32::from_bits);
-        Ok(Task::Matmul { layouts, after: After { alpha, beta } })
+        Ok(Task::Matmul { layouts, adds: self.adds })
     }
+}
+
+/// The step of a dimension of one, where the other one of a matrix has this step and this size.
+fn alone(step: u64, size: u64) -> u64 {
+    if step == 1 { size } else { 1 }
 }
 
 /// A primitive of the family.
@@ -181,9 +188,9 @@ impl Product {
         let Problem { m, n, k, mut outer, inner, .. } = *problem;
         let longest = outer.as_slice().iter().map(|l| l.length).max().unwrap_or(1);
         let single = Loop { length: 1, ..Loop::default() };
-        // Sums over more than one product are computed for one result at a time.
+        // What is not one product after the other into its place is computed for one result at a time.
         let batch = match inner.count() {
-            1 => outer.take(|l| l.length == longest).unwrap_or(single),
+            1 if !self.goes_apart(problem, call) => outer.take(|l| l.length == longest).unwrap_or(single),
             _ => single,
         };
         let results = outer.count().saturating_mul(batch.length);
@@ -206,10 +213,8 @@ impl Product {
                     rows: part(m, rows, UNITS[0], row),
                     cols: part(n, cols, UNITS[1], col),
                 };
-                if !task.batch.is_empty() && !task.rows.is_empty() && !task.cols.is_empty() {
-                    // SAFETY: the caller's promise; results of parts are apart.
-                    unsafe { self.part(problem, &batch, call, &task) }?;
-                }
+                // SAFETY: the caller's promise; results of parts are apart.
+                unsafe { self.part(problem, &batch, call, &task) }?;
             }
             Ok(())
         })
@@ -243,26 +248,23 @@ impl Product {
     fn shape(&self, problem: &Problem, batch: &Loop, call: &Call, part: &Part, turn: u64) -> Shape {
         let Problem { n, k, a, b, .. } = *problem;
         let cols = part.cols.end - part.cols.start;
-        let apart = self.sums_apart(problem);
-        let old = match turn {
-            0 if apart => 0.0,
-            0 => call.beta,
-            _ => 1.0,
-        };
+        let apart = self.goes_apart(problem, call);
         Shape {
             batch: part.batch.end - part.batch.start,
             sizes: [part.rows.end - part.rows.start, cols, k],
             a: [batch.a, a.row, a.col],
             b: [batch.b, b.row, b.col],
             c: if apart { [0, cols] } else { [batch.c, n] },
-            after: [if apart { 1.0 } else { call.alpha }, old].map(f32::to_bits),
+            adds: turn > 0 || !apart && call.beta == 1.0,
             wide: apart,
         }
     }
 
-    /// A sum of several products is rounded once, so those of short types are added up in f32 elsewhere.
-    fn sums_apart(&self, problem: &Problem) -> bool {
-        problem.inner.count() > 1 && self.data != DType::F32
+    /// Whether products are added up in f32 elsewhere, and then go to their place: those of short types, which are
+    /// rounded once; and those with factors, which the library would compile anew for each value.
+    fn goes_apart(&self, problem: &Problem, call: &Call) -> bool {
+        let sums = problem.inner.count() > 1 && self.data != DType::F32;
+        sums || call.alpha != 1.0 || !(call.beta == 0.0 || call.beta == 1.0)
     }
 
     fn compiled(&self, shape: Shape) -> Result<Arc<Compiled>> {
@@ -279,7 +281,7 @@ impl Product {
         };
         let (rows, cols) = (part.rows.end - part.rows.start, part.cols.end - part.cols.start);
         let c = at(2, 0, batch.c, part.rows.start * n + part.cols.start);
-        let apart = self.sums_apart(problem);
+        let apart = self.goes_apart(problem, call);
         let sum = self.engine.scratch(if apart { (rows * cols) as usize * size_of::<f32>() } else { 0 })?;
         for (turn, further) in inner.offsets().enumerate() {
             let compiled = self.compiled(self.shape(problem, batch, call, part, turn as u64))?;
@@ -295,6 +297,7 @@ impl Product {
             // SAFETY: the sum was written; rows of c are valid as the caller promises.
             unsafe {
                 match self.data {
+                    DType::F32 => finish::<f32>(sum.start().cast(), c, [rows, cols, n], call),
                     DType::F16 => finish::<f16>(sum.start().cast(), c, [rows, cols, n], call),
                     _ => finish::<bf16>(sum.start().cast(), c, [rows, cols, n], call),
                 }

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-/// Part `index` of `0..len` in `parts` parts whose bounds are multiples of `unit`; empty where there are more parts than
-/// units.
+/// Part `index` of `0..len` in `parts` parts whose bounds are multiples of `unit`. None is empty where there are as many units.
 pub(super) fn part(len: u64, parts: u64, unit: u64, index: u64) -> Range<u64> {
     let units = len.div_ceil(unit);
     let bound = |i: u64| (u128::from(units) * u128::from(i) / u128::from(parts)) as u64 * unit;
