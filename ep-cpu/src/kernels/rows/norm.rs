@@ -1,11 +1,12 @@
 //! Rows that are normalised: layer norm and RMS norm.
 //!
-//! A row is read for its mean, then for its variance, then scaled; after the first pass it lies in a cache, unless
-//! it is very long. Sums are those of the differences to the row's first element, so that a large mean cancels
-//! before anything is rounded, and move to f64 after each block.
+//! A row is read for its mean and its variance, then scaled; after the first pass it lies in a cache, unless it is very
+//! long. Sums are those of the differences to an element of the row, so that a large mean cancels before anything is
+//! rounded, and move to f64 after each block. Where that element is so far from the mean that the variance would lose bits,
+//! the row is read once more, for the differences to the mean.
 
 use super::vector::{Body, Compute, Vector, dispatch};
-use super::{LINE, UNROLL, elements, join, lanes, prefetch_line};
+use super::{LINE, UNROLL, elements, join, prefetch_line};
 use crate::isa::Isa;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::{Cell, Real};
@@ -61,6 +62,11 @@ pub(in crate::kernels) const fn table<const CENTRE: bool>() -> [(DType, DType, N
 
 /// Elements added up in the type computed in before the sum moves to f64.
 const BLOCK: usize = 2048;
+/// Columns up to which factors and summands of a shorter type are converted once for all rows: both and two rows fit the
+/// first-level cache.
+const WIDENED: usize = 3 << 10;
+/// Bytes of a row up to which the next one is measured before it is written.
+const AHEAD_BYTES: usize = 16 << 10;
 /// What an element costs, in bytes of traffic.
 const COST_BYTES: usize = 12;
 
@@ -81,65 +87,133 @@ unsafe fn run<S: Cell<A>, A: Compute, const CENTRE: bool>(
         }
         return Ok(());
     }
-    let bytes = count * size_of::<S>();
+    if S::DTYPE == A::DTYPE || rows == 1 || cols > WIDENED {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            run_with::<S, A, S, CENTRE>(isa, par, args, [args.scale.cast(), args.shift.cast()])
+        };
+    }
+    // What all rows read is converted once. A summand of -0 changes nothing.
+    let mut columns = [vec![A::from_f64(1.0); cols], vec![A::from_f64(-0.0); cols]];
+    for (column, from) in columns.iter_mut().zip([args.scale, args.shift]) {
+        if !from.is_null() {
+            dispatch::<A, _>(isa, Widen { from: from.cast::<S>(), to: column });
+        }
+    }
+    // SAFETY: the caller's promise, and the columns live until this returns.
+    unsafe { run_with::<S, A, A, CENTRE>(isa, par, args, columns.each_ref().map(|c| c.as_ptr())) }
+}
+
+/// The same with `[scale, shift]` of type `C`, null where they are absent.
+unsafe fn run_with<S: Cell<A>, A: Compute, C: Cell<A>, const CENTRE: bool>(
+    isa: Isa,
+    par: &dyn Parallel,
+    args: &NormArgs,
+    columns: [*const C; 2],
+) -> Result<()> {
+    let &NormArgs { rows, cols, .. } = args;
+    let bytes = rows * cols * size_of::<S>();
     let stream = args.src != args.dst && stream::pays_for_rows(bytes, bytes.saturating_mul(2));
     let shared = Shared::new(std::ptr::from_ref(args).cast_mut());
+    let columns = columns.map(|column| Shared::new(column.cast_mut()));
     for_ranges(par, rows, cols.saturating_mul(COST_BYTES), 1, |range| {
         // SAFETY: the caller's arguments, which live until this returns.
         let args = unsafe { &*shared.get() };
-        dispatch::<A, _>(
-            isa,
-            Rows::<S, CENTRE> { args, first: range.start, end: range.end, stream, element: PhantomData },
-        );
+        let [scale, shift] = columns.map(|column| column.get().cast_const());
+        let (first, end) = (range.start, range.end);
+        let rows = Rows::<S, C, CENTRE> { args, scale, shift, first, end, stream, element: PhantomData };
+        dispatch::<A, _>(isa, rows);
         Ok(())
     })
 }
 
+/// Converts elements to the type computed in. Made only where as many as `to` has are readable.
+struct Widen<'a, S, A> {
+    from: *const S,
+    to: &'a mut [A],
+}
+
+impl<S: Cell<A>, A: Compute> Body<A> for Widen<'_, S, A> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<V: Vector<Lane = A>>(self) {
+        let len = self.to.len();
+        for at in (0..len).step_by(V::LANES) {
+            let n = V::LANES.min(len - at);
+            // SAFETY: both have so many elements.
+            unsafe {
+                V::load_part(self.from.add(at), n, A::ZERO).store_part(self.to.as_mut_ptr().add(at), n);
+            }
+        }
+    }
+}
+
 /// Some rows. Made only where the arguments are what [`NormFn`] asks for.
-struct Rows<'a, S, const CENTRE: bool> {
+struct Rows<'a, S, C, const CENTRE: bool> {
     args: &'a NormArgs,
+    scale: *const C,
+    shift: *const C,
     first: usize,
     end: usize,
     stream: bool,
     element: PhantomData<S>,
 }
 
-impl<S: Cell<A>, A: Compute, const CENTRE: bool> Body<A> for Rows<'_, S, CENTRE> {
+impl<S: Cell<A>, A: Compute, C: Cell<A>, const CENTRE: bool> Body<A> for Rows<'_, S, C, CENTRE> {
     type Out = ();
 
     #[inline(always)]
     fn run<V: Vector<Lane = A>>(self) {
-        let Rows { args, first, end, stream, .. } = self;
+        let Rows { args, scale, shift, first, end, stream, .. } = self;
         let cols = args.cols;
-        for row in first..end {
-            // SAFETY: the row is inside of the matrices, and only this task's to write; so are its statistics.
+        let both = !scale.is_null() && !shift.is_null();
+        // A row that is measured while the one before is written hides the time of its division and its root.
+        let lag = usize::from(cols * size_of::<S>() <= AHEAD_BYTES);
+        let narrows = V::narrows::<S>();
+        let mut before = Measured::NOTHING;
+        for turn in first..end + lag {
+            // SAFETY: rows are inside of the matrices, and only this task's to write; so are their statistics.
             unsafe {
-                let src = args.src.cast::<S>().add(row * cols);
-                let first = src.read().read();
-                // What is not finite is nothing to measure from.
-                let pivot = if CENTRE && first.to_f64().is_finite() { first } else { A::ZERO };
-                let mean =
-                    if CENTRE { sum::<V, S, false>(src, cols, pivot, A::ZERO) / cols as f64 } else { 0.0 };
-                let stored_mean = A::from_f64(pivot.to_f64() + mean);
-                let (pivot, centre) = in_two(pivot.to_f64(), mean);
-                let variance = sum::<V, S, true>(src, cols, pivot, centre) / cols as f64;
+                let mut now = Measured::NOTHING;
+                if turn < end {
+                    let src = args.src.cast::<S>().add(turn * cols);
+                    now = if CENTRE {
+                        measure::<V, S>(src, cols)
+                    } else {
+                        Measured::of_squares::<V, S>(src, cols)
+                    };
+                }
+                let measured = if lag == 0 { now } else { std::mem::replace(&mut before, now) };
+                if turn < first + lag {
+                    continue;
+                }
+                let row = turn - lag;
+                let Measured { mean, pivot, centre, variance } = measured;
                 let factor = A::from_f64(1.0 / (variance + args.epsilon).sqrt());
                 if !args.mean.is_null() {
-                    args.mean.cast::<A>().add(row).write(stored_mean);
+                    args.mean.cast::<A>().add(row).write(mean);
                 }
                 if !args.factor.is_null() {
                     args.factor.cast::<A>().add(row).write(factor);
                 }
-                let line = Line::<V, S> {
-                    src,
+                let line = Line::<V, S, C, CENTRE> {
+                    src: args.src.cast::<S>().add(row * cols),
                     dst: args.dst.cast::<S>().add(row * cols),
-                    scale: args.scale.cast(),
-                    shift: args.shift.cast(),
+                    next: (1 + lag) * cols,
+                    scale,
+                    shift,
                     pivot: V::splat(pivot),
-                    centre: V::splat(centre),
                     factor: V::splat(factor),
+                    offset: V::splat(A::from_f64(-(centre.to_f64() * factor.to_f64()))),
+                    narrows,
                 };
-                if stream { line.write::<true>(cols) } else { line.write::<false>(cols) }
+                match (stream, both) {
+                    (true, true) => line.write::<true, true>(cols),
+                    (true, false) => line.write::<true, false>(cols),
+                    (false, true) => line.write::<false, true>(cols),
+                    (false, false) => line.write::<false, false>(cols),
+                }
             }
         }
         if stream {
@@ -159,104 +233,211 @@ fn in_two<A: Real>(a: f64, b: f64) -> (A, A) {
     (high, A::from_f64((sum - high.to_f64()) + lost))
 }
 
-/// The sum over a row of `(x - pivot) - centre`, or of its square.
+/// What is known of a row.
+#[derive(Clone, Copy)]
+struct Measured<A> {
+    mean: A,
+    /// The mean in two parts.
+    pivot: A,
+    centre: A,
+    /// The mean of the squares of what is left of the elements without it.
+    variance: f64,
+}
+
+/// The square of the distance from the pivot to the mean, in variances, up to which the sum of squares of the distances
+/// to the pivot tells the variance: it loses no more than two bits.
+const NEAR_VARIANCES: f64 = 2.0;
+
+/// Mean and variance.
+///
+/// # Safety
+/// `src` is readable for `len` elements, of which there is one at least.
+#[inline(always)]
+unsafe fn measure<V: Vector, S: Cell<V::Lane>>(src: *const S, len: usize) -> Measured<V::Lane> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let near = pivot(src, len);
+        let (mut measured, far) = measure_from::<V, S>(src, len, near);
+        let mean = measured.mean;
+        if far && mean.to_f64().is_finite() {
+            (measured, _) = measure_from::<V, S>(src, len, mean);
+        }
+        measured
+    }
+}
+
+/// Mean and variance by the differences to a pivot, and whether that is far from the mean.
+///
+/// # Safety
+/// As for [`measure`].
+#[inline(always)]
+unsafe fn measure_from<V: Vector, S: Cell<V::Lane>>(
+    src: *const S,
+    len: usize,
+    from: V::Lane,
+) -> (Measured<V::Lane>, bool) {
+    // SAFETY: the caller's promise.
+    let [sum, squares] = unsafe { sums::<V, S, true>(src, len, from) };
+    let rest = sum / len as f64;
+    let variance = squares / len as f64 - rest * rest;
+    let (pivot, centre) = in_two(from.to_f64(), rest);
+    let mean = V::Lane::from_f64(from.to_f64() + rest);
+    (Measured { mean, pivot, centre, variance }, rest * rest > NEAR_VARIANCES * variance)
+}
+
+impl<A: Compute> Measured<A> {
+    const NOTHING: Measured<A> = Measured { mean: A::ZERO, pivot: A::ZERO, centre: A::ZERO, variance: 0.0 };
+
+    /// The mean square, with no mean taken away.
+    ///
+    /// # Safety
+    /// `src` is readable for `len` elements.
+    #[inline(always)]
+    unsafe fn of_squares<V: Vector<Lane = A>, S: Cell<A>>(src: *const S, len: usize) -> Measured<A> {
+        // SAFETY: the caller's promise.
+        let [_, squares] = unsafe { sums::<V, S, false>(src, len, A::ZERO) };
+        Measured { mean: A::ZERO, pivot: A::ZERO, centre: A::ZERO, variance: squares / len as f64 }
+    }
+}
+
+/// An element that is likely to be near the mean: the middle one of three. All elements of a constant row are it exactly.
+/// What is not finite is nothing to measure from.
+///
+/// # Safety
+/// `src` is readable for `len` elements, of which there is one at least.
+#[inline(always)]
+unsafe fn pivot<A: Real, S: Cell<A>>(src: *const S, len: usize) -> A {
+    // SAFETY: within the row.
+    let [a, b, c] = unsafe { [0, len / 2, len - 1].map(|at| src.add(at).read().read().to_f64()) };
+    if (a + b + c).is_finite() {
+        return A::from_f64(a.min(b).max(a.max(b).min(c)));
+    }
+    if a.is_finite() { A::from_f64(a) } else { A::ZERO }
+}
+
+/// The sums over a row of `x - pivot` and of its square; without `SUM`, of the square of `x` alone.
 ///
 /// # Safety
 /// `src` is readable for `len` elements.
 #[inline(always)]
-unsafe fn sum<V, S, const SQUARE: bool>(src: *const S, len: usize, pivot: V::Lane, centre: V::Lane) -> f64
+unsafe fn sums<V, S, const SUM: bool>(src: *const S, len: usize, pivot: V::Lane) -> [f64; 2]
 where
     V: Vector,
     S: Cell<V::Lane>,
 {
     let step = UNROLL * V::LANES;
-    let (p, c) = (V::splat(pivot), V::splat(centre));
-    let mut total = 0.0;
+    let p = V::splat(pivot);
+    let mut totals = [0.0; 2];
     for block in (0..len).step_by(BLOCK) {
         let end = len.min(block + BLOCK);
         let whole = end - (end - block) % step;
         let mut sum = [V::splat(V::Lane::ZERO); UNROLL];
+        let mut squares = sum;
         // SAFETY: all is within the row.
         unsafe {
             for at in (block..whole).step_by(step) {
-                for (i, sum) in sum.iter_mut().enumerate() {
-                    let x = V::load(src.add(at + i * V::LANES)).sub(p).sub(c);
-                    *sum = if SQUARE { x.mul_add(x, *sum) } else { sum.add(x) };
+                for i in 0..UNROLL {
+                    let mut x = V::load(src.add(at + i * V::LANES));
+                    if SUM {
+                        x = x.sub(p);
+                        sum[i] = sum[i].add(x);
+                    }
+                    squares[i] = x.mul_add(x, squares[i]);
                 }
             }
             for at in (whole..end).step_by(V::LANES) {
                 let n = V::LANES.min(end - at);
-                let mut part = lanes(V::load_part(src.add(at), n, pivot).sub(p).sub(c));
-                part[n..].fill(V::Lane::ZERO);
-                let x = V::load(part.as_ptr());
-                sum[0] = if SQUARE { x.mul_add(x, sum[0]) } else { sum[0].add(x) };
+                // What is filled in is nothing without the pivot.
+                let mut x = V::load_part(src.add(at), n, pivot);
+                if SUM {
+                    x = x.sub(p);
+                    sum[0] = sum[0].add(x);
+                }
+                squares[0] = x.mul_add(x, squares[0]);
             }
         }
-        total += join(sum, V::add).fold(V::add).first().to_f64();
+        let total = |parts| join(parts, V::add).fold(V::add).first().to_f64();
+        totals[0] += if SUM { total(sum) } else { 0.0 };
+        totals[1] += total(squares);
     }
-    total
+    totals
 }
 
 /// A row on its way to the destination.
-struct Line<V, S> {
+struct Line<V, S, C, const CENTRE: bool> {
     src: *const S,
     dst: *mut S,
-    scale: *const S,
-    shift: *const S,
+    /// Elements from the row to the one that is read next.
+    next: usize,
+    scale: *const C,
+    shift: *const C,
     pivot: V,
-    centre: V,
     factor: V,
+    /// What is left to be taken away when the pivot was, times the factor.
+    offset: V,
+    /// Whether what is not subnormal may be narrowed as [`Vector::narrows`] says.
+    narrows: bool,
 }
 
-impl<V: Vector, S: Cell<V::Lane>> Line<V, S> {
+impl<V: Vector, S: Cell<V::Lane>, C: Cell<V::Lane>, const CENTRE: bool> Line<V, S, C, CENTRE> {
+    /// Writes it, past the cache if `STREAM`. `BOTH` is whether scale and shift are given.
+    ///
     /// # Safety
     /// The row, and what is given of scale and shift, have `len` elements.
     #[inline(always)]
-    unsafe fn write<const STREAM: bool>(&self, len: usize) {
+    unsafe fn write<const STREAM: bool, const BOTH: bool>(&self, len: usize) {
         let head = if STREAM { (self.dst.addr().wrapping_neg() % LINE / size_of::<S>()).min(len) } else { 0 };
         let step = UNROLL * V::LANES;
         let end = head + (len - head) / step * step;
-        // SAFETY: all is within the row; each vector is read before it is written.
+        // SAFETY: all is within the row; two vectors are read before they are written.
         unsafe {
-            self.part(0, head);
+            self.part::<BOTH>(0, head);
             for at in (head..end).step_by(step) {
-                for i in 0..UNROLL {
+                for i in (0..UNROLL).step_by(2) {
                     let at = at + i * V::LANES;
-                    // The row behind this one, which is read next.
-                    prefetch_line(self.src.wrapping_add(len + at));
-                    let scale = |p: *const S| V::load(p.add(at));
-                    let x = self.value(V::load(self.src.add(at)), scale);
-                    if STREAM { x.stream(self.dst.add(at)) } else { x.store(self.dst.add(at)) }
+                    prefetch_line(self.src.wrapping_add(self.next + at));
+                    if size_of::<S>() * V::LANES == LINE {
+                        prefetch_line(self.src.wrapping_add(self.next + at + V::LANES));
+                    }
+                    let second = at + V::LANES;
+                    let x = self.value::<BOTH>(V::load(self.src.add(at)), |p| V::load(p.add(at)));
+                    let y = self.value::<BOTH>(V::load(self.src.add(second)), |p| V::load(p.add(second)));
+                    let narrow = self.narrows && !x.any_subnormal(y);
+                    x.store_two(y, self.dst.add(at), STREAM, narrow);
                 }
             }
-            self.part(end, len);
+            self.part::<BOTH>(end, len);
         }
     }
 
     /// # Safety
     /// As [`Self::write`], for the elements `from..to`.
     #[inline(always)]
-    unsafe fn part(&self, from: usize, to: usize) {
+    unsafe fn part<const BOTH: bool>(&self, from: usize, to: usize) {
         for at in (from..to).step_by(V::LANES) {
             let n = V::LANES.min(to - at);
             // SAFETY: the caller's promise.
             unsafe {
-                let scale = |p: *const S| V::load_part(p.add(at), n, V::Lane::ZERO);
+                let column = |p: *const C| V::load_part(p.add(at), n, V::Lane::ZERO);
                 let x = V::load_part(self.src.add(at), n, V::Lane::ZERO);
-                self.value(x, scale).store_part(self.dst.add(at), n);
+                self.value::<BOTH>(x, column).store_part(self.dst.add(at), n);
             }
         }
     }
 
     /// The result for elements `x`; `column` reads an operand that has one element for each column.
     #[inline(always)]
-    fn value(&self, x: V, column: impl Fn(*const S) -> V) -> V {
-        let mut x = x.sub(self.pivot).sub(self.centre).mul(self.factor);
-        match (self.scale.is_null(), self.shift.is_null()) {
-            (true, true) => {}
-            (false, true) => x = x.mul(column(self.scale)),
-            (true, false) => x = x.add(column(self.shift)),
-            (false, false) => x = x.mul_add(column(self.scale), column(self.shift)),
+    fn value<const BOTH: bool>(&self, x: V, column: impl Fn(*const C) -> V) -> V {
+        let mut x =
+            if CENTRE { x.sub(self.pivot).mul_add(self.factor, self.offset) } else { x.mul(self.factor) };
+        if BOTH {
+            return x.mul_add(column(self.scale), column(self.shift));
+        }
+        if !self.scale.is_null() {
+            x = x.mul(column(self.scale));
+        }
+        if !self.shift.is_null() {
+            x = x.add(column(self.shift));
         }
         x
     }
@@ -342,7 +523,7 @@ mod tests {
         let mut rng = Rng::new();
         for kernel in &table::<CENTRE>() {
             for (rows, cols) in
-                [(0, 3), (3, 0), (5, 1), (7, 3), (3, 16), (4, 67), (2, 131), (3, 2049), (1, 5003)]
+                [(0, 3), (3, 0), (5, 1), (7, 3), (3, 16), (4, 67), (2, 131), (3, 2049), (1, 5003), (3, 4127)]
             {
                 for offset in [0.0, 300.0] {
                     let numbers = |n: usize, rng: &mut Rng| {
@@ -377,6 +558,93 @@ mod tests {
     #[test]
     fn rms_norms_are_the_references() {
         all::<false>();
+    }
+
+    /// The elements that are looked at for one near the mean are all far from it.
+    #[test]
+    fn outliers_cost_no_accuracy() {
+        let (mut rng, cols) = (Rng::new(), 5003);
+        for far in [50.0, 3000.0] {
+            let mut row: Vec<f64> = (0..cols).map(|_| rng.signed()).collect();
+            for at in [0, cols / 2, cols - 1] {
+                row[at] = far;
+            }
+            for kernel in &table::<true>() {
+                let src = Data::new(kernel.0, row.iter().map(|x| Number::Real(*x)));
+                for isa in Isa::available() {
+                    let case = Case { rows: 1, cols, data: [&src; 3], given: [false; 2], threads: 1, isa };
+                    check::<true>(kernel, &case);
+                }
+            }
+        }
+    }
+
+    /// Runs the kernel for bf16 over rows of `x`, with a scale or without; into their own memory if `in_place`.
+    fn of_bf16<const CENTRE: bool>(
+        isa: Isa,
+        x: &[bf16],
+        cols: usize,
+        scale: &[bf16],
+        in_place: bool,
+    ) -> Vec<bf16> {
+        let mut out = x.to_vec();
+        let src = if in_place { out.as_ptr() } else { x.as_ptr() };
+        let args = NormArgs {
+            rows: x.len() / cols,
+            cols,
+            epsilon: 1e-5,
+            src: src.cast(),
+            scale: if scale.is_empty() { std::ptr::null() } else { scale.as_ptr().cast() },
+            shift: std::ptr::null(),
+            dst: out.as_mut_ptr().cast(),
+            mean: std::ptr::null_mut(),
+            factor: std::ptr::null_mut(),
+        };
+        // SAFETY: the vectors' own memory, of these sizes.
+        unsafe { (table::<CENTRE>()[1].2)(isa, &Threads(1), &args) }.unwrap();
+        out
+    }
+
+    #[test]
+    fn rows_may_be_in_place() {
+        let mut rng = Rng::new();
+        for cols in [3, 67, 1000, 3073, 9001] {
+            let x: Vec<bf16> = (0..5 * cols).map(|_| bf16::from_f64(rng.signed())).collect();
+            let scale: Vec<bf16> = x[..cols].to_vec();
+            for isa in Isa::available() {
+                let run = |in_place| of_bf16::<true>(isa, &x, cols, &scale, in_place);
+                assert_eq!(run(true), run(false), "{cols} {isa}");
+            }
+        }
+    }
+
+    #[test]
+    fn results_may_be_subnormal_and_minus_nothing() {
+        let (mut rng, cols) = (Rng::new(), 167);
+        let x: Vec<bf16> = (0..3 * cols).map(|_| bf16::from_f64(rng.signed())).collect();
+        let least = 2f64.powi(-133);
+        for isa in Isa::available() {
+            let tiny = vec![bf16::from_f64(2f64.powi(-129)); cols];
+            let (plain, small) =
+                (of_bf16::<true>(isa, &x, cols, &[], false), of_bf16::<true>(isa, &x, cols, &tiny, false));
+            for (p, s) in plain.iter().zip(&small) {
+                // A rounding of the one and one of the other.
+                let (want, found) = (p.to_f64() * 2f64.powi(-129), s.to_f64());
+                assert!(
+                    (want - found).abs() <= 0.5 * least + want.abs() / 200.0,
+                    "{isa}: {found:e} for {want:e}"
+                );
+            }
+            let nothing = [bf16::NEG_ZERO, bf16::ONE, bf16::ZERO, bf16::NEG_ZERO];
+            let nothing: Vec<bf16> = nothing.into_iter().cycle().take(2 * 64).collect();
+            for (x, y) in nothing.iter().zip(of_bf16::<false>(isa, &nothing, 64, &[], false)) {
+                assert_eq!(
+                    (x.is_sign_negative(), x.to_f32() == 0.0),
+                    (y.is_sign_negative(), y.to_f32() == 0.0),
+                    "{isa}"
+                );
+            }
+        }
     }
 
     #[test]

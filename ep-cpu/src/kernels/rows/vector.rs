@@ -152,6 +152,12 @@ pub(super) trait Vector: Arithmetic {
         false
     }
 
+    /// Whether a lane of either is subnormal. Asked only where [`Self::narrows`] is true.
+    #[inline(always)]
+    fn any_subnormal(self, _other: Self) -> bool {
+        unreachable!("a level without such an instruction has nothing to ask for")
+    }
+
     /// Stores this vector and the next one, past the cache if they are to `stream`. To `narrow` is as
     /// [`Self::narrows`] says.
     ///

@@ -272,6 +272,16 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
+    fn any_subnormal(self, other: Self) -> bool {
+        const SUBNORMAL: i32 = 0x20;
+        // SAFETY: the level has the instructions.
+        unsafe {
+            let lanes = _mm512_fpclass_ps_mask::<SUBNORMAL>(self.0);
+            lanes | _mm512_fpclass_ps_mask::<SUBNORMAL>(other.0) != 0
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store_two<D: Cell<f32>>(self, next: Self, at: *mut D, stream: bool, narrow: bool) {
         // SAFETY: the caller's promise, and the level has the instructions; that of bf16 was found by `narrows`.
         unsafe {
