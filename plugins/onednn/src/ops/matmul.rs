@@ -15,7 +15,7 @@ use ep_core::primitive::{
 };
 use ep_core::provider::inline::InlineStream;
 use ep_core::provider::{Factory, Host, Kernel, Registrar};
-use ep_core::{DType, Error, Result, Scalar};
+use ep_core::{Code, DType, Error, Result, Scalar};
 use half::{bf16, f16};
 use primitives::matmul::{Loop, Problem};
 use std::ops::Range;
@@ -236,9 +236,11 @@ impl Product {
                 rows: part(m, way[0], UNITS[0], 0),
                 cols: part(n, way[1], UNITS[1], 0),
             };
-            let quality = self.compiled(self.shape(problem, batch, call, &first, 0))?.quality();
-            if quality > best.1 {
-                best = (way, quality);
+            match self.compiled(self.shape(problem, batch, call, &first, 0)) {
+                Ok(compiled) if compiled.quality() > best.1 => best = (way, compiled.quality()),
+                // A way that there is nothing for; the whole may still be.
+                Err(e) if e.code() != Code::Unsupported => return Err(e),
+                _ => {}
             }
         }
         Ok(best.0)
