@@ -375,7 +375,7 @@ impl<K: Copy + Eq + Hash> Kept<K> {
         // They end behind the lock.
         let mut ended = HashMap::new();
         let mut all = self.all.lock();
-        if all.len() >= MOST_KEPT {
+        if all.len() >= MOST_KEPT && !all.contains_key(&key) {
             ended = std::mem::take(&mut *all);
         }
         let kept = all.entry(key).or_insert_with(|| made.clone()).clone();

@@ -9,7 +9,8 @@
 //!   has met (`compiled.rs`), up to a number.
 //! - It starts threads of its own. The host's are the ones to compute on, so a launch is split here
 //!   (`ops/split.rs`), and each part is a primitive for one thread, that OpenMP is told of before it runs
-//!   (`library.rs`). A build for TBB or SYCL cannot be told, and the provider warns of it.
+//!   (`library.rs`). A build for TBB cannot be told, and the provider warns of it; one for SYCL
+//!   is refused.
 //!
 //! What is registered depends on the library and the CPU: every combination is tried when an instance is made, and only
 //! those that oneDNN has better than a plain loop for are claimed (`ops/mod.rs`).

@@ -359,21 +359,18 @@ unsafe fn symbol<T: Copy>(file: &File, name: &str) -> Result<T> {
 }
 
 /// Of the OpenMP runtime that this build is linked to, and of one that is in the process before it: the loader may give
-/// the build the functions of that.
+/// the build the functions of that. None where the build is linked to none that shows its functions.
 fn openmp(file: &File) -> Vec<Setting> {
-    let mut found: Vec<(usize, Setting)> = Vec::new();
-    for file in [file, &*ManuallyDrop::new(File::this())] {
+    let find = |file: &File| {
         // SAFETY: as `omp.h` declares them.
         let (get, set) =
             unsafe { (symbol(file, "omp_get_max_threads"), symbol(file, "omp_set_num_threads")) };
-        if let (Ok(get), Ok(set)) = (get, set) {
-            let address = set as unsafe extern "C" fn(i32) as usize;
-            if found.iter().all(|(other, _)| *other != address) {
-                found.push((address, Setting::OpenMp { get, set }));
-            }
-        }
-    }
-    found.into_iter().map(|(_, setting)| setting).collect()
+        let (get, set) = (get.ok()?, set.ok()?);
+        Some((set as unsafe extern "C" fn(i32) as usize, Setting::OpenMp { get, set }))
+    };
+    let Some((own, setting)) = find(file) else { return Vec::new() };
+    let other = find(&ManuallyDrop::new(File::this())).filter(|(address, _)| *address != own);
+    std::iter::once(setting).chain(other.map(|(_, setting)| setting)).collect()
 }
 
 fn threadpool(file: &File) -> Option<Setting> {

@@ -199,22 +199,45 @@ fn sums_over_a_batch_round_once() {
     assert_eq!(result, [3.0, 5.0]);
 }
 
-/// A product over broadcast batches of ones and twos, each of whose results is `expected`.
-fn broadcast(runtime: &Runtime, kinds: [Transpose; 2], dims: [&[i64]; 3], expected: f32) {
+/// Compares a product over broadcast batches of whole numbers with plain sums, which are exact.
+fn broadcast(runtime: &Runtime, kinds: [Transpose; 2], dims: [&[i64]; 3]) {
     let device = &runtime.devices()[0];
-    let stream = device.stream().unwrap();
     let desc = BroadcastMatmulDesc::new(kinds[0], kinds[1], DType::F32);
     let matmul: Primitive<BroadcastMatmul> = runtime.primitive(device, desc).unwrap();
     assert_eq!(matmul.instance(), "onednn");
     let count = |dims: &[i64]| dims.iter().product::<i64>() as usize;
     let [a_dims, b_dims, c_dims] = dims;
-    let a = device.upload(&vec![1f32; count(a_dims)]).unwrap();
-    let b = device.upload(&vec![2f32; count(b_dims)]).unwrap();
+    let (left, right) = (whole(count(a_dims), 5), whole(count(b_dims), 6));
+    let (a, b) = (device.upload(&left).unwrap(), device.upload(&right).unwrap());
     let mut c = device.upload(&vec![f32::NAN; count(c_dims)]).unwrap();
     let (alpha, beta) = (Scalar::None, Scalar::None);
     let call = BroadcastMatmulCall { alpha, beta, a_dims, b_dims, c_dims, a: &a, b: &b, c: &mut c };
-    matmul.launch(&stream, call).unwrap();
-    assert!(c.download::<f32>().unwrap().iter().all(|x| *x == expected), "{dims:?}");
+    matmul.launch(&device.stream().unwrap(), call).unwrap();
+
+    let turned = kinds.map(|kind| kind == Transpose::TRANSPOSE);
+    let matrices = dims.map(|dims| [dims[dims.len() - 2] as usize, dims[dims.len() - 1] as usize]);
+    let [m, n] = matrices[2];
+    let k = matrices[0][usize::from(!turned[0])];
+    // Batches of three dimensions, those that an operand lacks being 1.
+    let batches = dims.map(|dims| {
+        let batch = &dims[..dims.len() - 2];
+        [0, 1, 2].map(|i| if i + batch.len() < 3 { 1 } else { batch[i + batch.len() - 3] as usize })
+    });
+    let all = [0, 1, 2].map(|i| batches[0][i].max(batches[1][i]));
+    let mut sums = vec![0f32; count(c_dims)];
+    for index in 0..all.iter().product() {
+        let place = [index / (all[1] * all[2]), index / all[2] % all[1], index % all[2]];
+        let [from_a, from_b, from_c] = [0, 1, 2].map(|x| {
+            let matrix = (0..3).fold(0, |at, i| at * batches[x][i] + place[i] % batches[x][i]);
+            matrix * matrices[x][0] * matrices[x][1]
+        });
+        for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
+            let at_a = |x| from_a + if turned[0] { x * m + i } else { i * k + x };
+            let at_b = |x| from_b + if turned[1] { j * k + x } else { x * n + j };
+            sums[from_c + i * n + j] += (0..k).map(|x| left[at_a(x)] * right[at_b(x)]).sum::<f32>();
+        }
+    }
+    assert_eq!(c.download::<f32>().unwrap(), sums, "{dims:?} {kinds:?}");
 }
 
 /// Matrices of one row or column, made longer by others that follow them: what the library takes for the distance between
@@ -223,14 +246,14 @@ fn broadcast(runtime: &Runtime, kinds: [Transpose; 2], dims: [&[i64]; 3], expect
 fn single_rows_and_columns_have_no_distance() {
     let Some(runtime) = both(2) else { return };
     let (none, turned) = (Transpose::NONE, Transpose::TRANSPOSE);
-    broadcast(&runtime, [turned, turned], [&[3, 100, 64], &[3, 1, 100], &[64, 1]], 600.0);
-    broadcast(&runtime, [turned, turned], [&[300, 64], &[1, 300], &[64, 1]], 600.0);
-    broadcast(&runtime, [none, turned], [&[3, 1, 100], &[3, 1, 100], &[1, 1]], 600.0);
-    broadcast(&runtime, [none, turned], [&[1, 300], &[1, 300], &[1, 1]], 600.0);
+    broadcast(&runtime, [turned, turned], [&[3, 100, 64], &[3, 1, 100], &[64, 1]]);
+    broadcast(&runtime, [turned, turned], [&[300, 64], &[1, 300], &[64, 1]]);
+    broadcast(&runtime, [none, turned], [&[3, 1, 100], &[3, 1, 100], &[1, 1]]);
+    broadcast(&runtime, [none, turned], [&[1, 300], &[1, 300], &[1, 1]]);
     for turned_a in [none, turned] {
         let a: &[i64] = if turned_a == turned { &[5, 1, 3] } else { &[5, 3, 1] };
-        broadcast(&runtime, [turned_a, none], [a, &[1, 4], &[5, 3, 4]], 2.0);
-        broadcast(&runtime, [turned_a, turned], [a, &[4, 1], &[5, 3, 4]], 2.0);
+        broadcast(&runtime, [turned_a, none], [a, &[1, 4], &[5, 3, 4]]);
+        broadcast(&runtime, [turned_a, turned], [a, &[4, 1], &[5, 3, 4]]);
     }
 }
 
@@ -240,10 +263,10 @@ fn batches_share_factors() {
     for threads in [1, 3] {
         let Some(runtime) = both(threads) else { return };
         let none = [Transpose::NONE; 2];
-        broadcast(&runtime, none, [&[2, 1, 3, 4], &[1, 9, 4, 5], &[2, 9, 3, 5]], 8.0);
-        broadcast(&runtime, none, [&[70, 65, 64], &[1, 64, 130], &[70, 65, 130]], 128.0);
-        broadcast(&runtime, none, [&[1, 129, 100], &[4, 100, 200], &[4, 129, 200]], 200.0);
-        broadcast(&runtime, none, [&[4, 129, 100], &[4, 100, 200], &[129, 200]], 800.0);
+        broadcast(&runtime, none, [&[2, 1, 3, 4], &[1, 9, 4, 5], &[2, 9, 3, 5]]);
+        broadcast(&runtime, none, [&[70, 65, 64], &[1, 64, 130], &[70, 65, 130]]);
+        broadcast(&runtime, none, [&[1, 129, 100], &[4, 100, 200], &[4, 129, 200]]);
+        broadcast(&runtime, none, [&[4, 129, 100], &[4, 100, 200], &[129, 200]]);
         let device = &runtime.devices()[0];
         let desc = BatchMatmulDesc::new(Transpose::NONE, Transpose::TRANSPOSE, DType::F32);
         let matmul: Primitive<BatchMatmul> = runtime.primitive(device, desc).unwrap();

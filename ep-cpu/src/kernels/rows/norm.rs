@@ -62,8 +62,8 @@ pub(in crate::kernels) const fn table<const CENTRE: bool>() -> [(DType, DType, N
 
 /// Elements added up in the type computed in before the sum moves to f64.
 const BLOCK: usize = 2048;
-/// Columns up to which factors and summands of a shorter type are converted once for all rows: both and two rows fit the
-/// first-level cache.
+/// Columns up to which factors and summands of a shorter type are converted once for all rows: both and two rows are 36 KiB,
+/// of which most stays in a first-level cache.
 const WIDENED: usize = 3 << 10;
 /// Bytes of a row up to which the next one is measured before it is written.
 const AHEAD_BYTES: usize = 16 << 10;
@@ -282,7 +282,9 @@ unsafe fn measure_from<V: Vector, S: Cell<V::Lane>>(
     let variance = squares / len as f64 - rest * rest;
     let (pivot, centre) = in_two(from.to_f64(), rest);
     let mean = V::Lane::from_f64(from.to_f64() + rest);
-    (Measured { mean, pivot, centre, variance }, rest * rest > NEAR_VARIANCES * variance)
+    // Squares may be too large about the one and not about the other; sums that are not finite stay so.
+    let near = variance.is_finite() && rest * rest <= NEAR_VARIANCES * variance;
+    (Measured { mean, pivot, centre, variance }, rest.is_finite() && !near)
 }
 
 impl<A: Compute> Measured<A> {
@@ -347,10 +349,9 @@ where
             }
             for at in (whole..end).step_by(V::LANES) {
                 let n = V::LANES.min(end - at);
-                // What is filled in is nothing without the pivot.
-                let mut x = V::load_part(src.add(at), n, pivot);
+                let mut x = V::load_part(src.add(at), n, V::Lane::ZERO);
                 if SUM {
-                    x = x.sub(p);
+                    x = x.sub(p).first_lanes(n);
                     sum[0] = sum[0].add(x);
                 }
                 squares[0] = x.mul_add(x, squares[0]);
@@ -575,6 +576,36 @@ mod tests {
                     let case = Case { rows: 1, cols, data: [&src; 3], given: [false; 2], threads: 1, isa };
                     check::<true>(kernel, &case);
                 }
+            }
+        }
+    }
+
+    /// What fills the end of a row up to a vector is nothing, whatever the mean is rounded to.
+    #[test]
+    fn the_end_of_a_row_adds_nothing() {
+        let cols = 17;
+        let row = (0..cols).map(|i| Number::Real(if i % 8 == 0 { 1032.0 } else { 1024.0 }));
+        for kernel in &table::<true>() {
+            let src = Data::new(kernel.0, row.clone());
+            for isa in Isa::available() {
+                let case = Case { rows: 1, cols, data: [&src; 3], given: [false; 2], threads: 1, isa };
+                check::<true>(kernel, &case);
+            }
+        }
+    }
+
+    /// Squares of the differences to the mean have a sum where those to the first element have none.
+    #[test]
+    fn large_outliers_have_a_variance() {
+        let mut row = vec![1.0; 4096];
+        for at in [0, 2048] {
+            row[at] = 1e18;
+        }
+        for kernel in &table::<true>()[1..] {
+            let src = Data::new(kernel.0, row.iter().map(|x| Number::Real(*x)));
+            for isa in Isa::available() {
+                let case = Case { rows: 1, cols: 4096, data: [&src; 3], given: [false; 2], threads: 1, isa };
+                check::<true>(kernel, &case);
             }
         }
     }

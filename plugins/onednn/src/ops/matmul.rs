@@ -93,10 +93,13 @@ struct Shape {
 impl Shape {
     fn task(&self, engine: &Engine, data: DType) -> Result<Task> {
         let [m, n, k] = self.sizes;
-        let layout = |dtype, rows: u64, cols: u64, [batch, row, col]: [u64; 3]| {
-            // The library takes the step of a single row or column for a distance between rows all the same.
+        // The library takes the step of a single row or column for a distance between rows all the same. A result has
+        // steps of rows alone: for others there are only plain loops.
+        let factor = |rows: u64, cols: u64, [batch, row, col]: [u64; 3]| {
             let row = if rows > 1 { row } else { alone(col, cols) };
-            let col = if cols > 1 { col } else { alone(row, rows) };
+            [batch, row, if cols > 1 { col } else { alone(row, rows) }]
+        };
+        let layout = |dtype, rows: u64, cols: u64, [batch, row, col]: [u64; 3]| {
             if self.batch == 1 {
                 return Layout::new(engine, dtype, &[rows, cols], &[row, col]);
             }
@@ -105,8 +108,8 @@ impl Shape {
         };
         let result = if self.wide { DType::F32 } else { data };
         let layouts = [
-            layout(data, m, k, self.a)?,
-            layout(data, k, n, self.b)?,
+            layout(data, m, k, factor(m, k, self.a))?,
+            layout(data, k, n, factor(k, n, self.b))?,
             layout(result, m, n, [self.c[0], self.c[1], 1])?,
         ];
         Ok(Task::Matmul { layouts, adds: self.adds })
@@ -230,17 +233,23 @@ impl Product {
             if way == [1, 1] || way == best.0 {
                 continue;
             }
-            let first = Part {
-                from: [0; 3],
-                batch: 0..batch.length,
-                rows: part(m, way[0], UNITS[0], 0),
-                cols: part(n, way[1], UNITS[1], 0),
-            };
-            match self.compiled(self.shape(problem, batch, call, &first, 0)) {
-                Ok(compiled) if compiled.quality() > best.1 => best = (way, compiled.quality()),
-                // A way that there is nothing for; the whole may still be.
-                Err(e) if e.code() != Code::Unsupported => return Err(e),
-                _ => {}
+            // The last part may be of other sizes than those before.
+            let quality = [0, way[0] * way[1] - 1].map(|index| {
+                let rows = part(m, way[0], UNITS[0], index / way[1]);
+                let cols = part(n, way[1], UNITS[1], index % way[1]);
+                let one = Part { from: [0; 3], batch: 0..batch.length, rows, cols };
+                self.compiled(self.shape(problem, batch, call, &one, 0)).map(|compiled| compiled.quality())
+            });
+            for quality in &quality {
+                match quality {
+                    // A way that there is nothing for; the whole may still be.
+                    Err(e) if e.code() != Code::Unsupported => return Err(e.clone()),
+                    _ => {}
+                }
+            }
+            let [first, last] = quality.map(|quality| quality.unwrap_or(Quality::Plain));
+            if first.min(last) > best.1 {
+                best = (way, first.min(last));
             }
         }
         Ok(best.0)
@@ -449,5 +458,30 @@ impl Kernel<BroadcastMatmul, OnednnDevice> for Product {
 
     fn describe(&self) -> &str {
         &self.about
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::library::Library;
+
+    /// Matrices of one row or column, in a process whose library has not met them before, are more than plain loops.
+    #[test]
+    fn single_rows_and_columns_are_fast() {
+        let library = match Library::open(None) {
+            Ok(library) => Arc::new(library),
+            Err(e) => return println!("skipped: {e}"),
+        };
+        let engine = Engine::new(library).unwrap();
+        for [m, n, k] in [[300, 1, 200], [1, 300, 200], [300, 200, 1], [1, 1, 300], [300, 1, 1], [1, 1, 1]] {
+            for [turned_a, turned_b] in [[false, false], [false, true], [true, false], [true, true]] {
+                let a = if turned_a { [0, 1, m] } else { [0, k, 1] };
+                let b = if turned_b { [0, 1, k] } else { [0, n, 1] };
+                let shape = Shape { batch: 1, sizes: [m, n, k], a, b, c: [0, n], adds: false, wide: false };
+                let compiled = Compiled::new(&engine, shape.task(&engine, DType::F32).unwrap()).unwrap();
+                assert!(compiled.quality() > Quality::Plain, "{shape:?}: {compiled:?}");
+            }
+        }
     }
 }
