@@ -168,8 +168,9 @@ impl<S: Cell<A>, A: Compute, C: Cell<A>, const CENTRE: bool> Body<A> for Rows<'_
         let Rows { args, scale, shift, first, end, stream, .. } = self;
         let cols = args.cols;
         let both = !scale.is_null() && !shift.is_null();
-        // A row that is measured while the one before is written hides the time of its division and its root.
-        let lag = usize::from(cols * size_of::<S>() <= AHEAD_BYTES);
+        // A row that is measured while the one before is written hides the time of its division and its root. Without a mean
+        // there is less to compute than to wait for, and rows one after the other are read faster.
+        let lag = usize::from(CENTRE && cols * size_of::<S>() <= AHEAD_BYTES);
         let narrows = V::narrows::<S>();
         let mut before = Measured::NOTHING;
         for turn in first..end + lag {
