@@ -6,105 +6,29 @@
 
 use super::engine::Run;
 use super::raw::prefetch_to_write;
+use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
-use crate::isa::{self, Isa};
-use ep_core::{Error, Result};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The environment variable that lowers every threshold of streaming to so many bytes, so that tests see what only
-/// large operands would. Results are the same; launches are slower.
-pub(crate) const STREAM_ENV: &str = "EP_CPU_STREAM_BYTES";
+mod store;
+mod when;
 
-/// The environment variable that says how many pages are worked on in turns, `1` or `4`, whatever the CPU is.
-pub(crate) const PAGES_ENV: &str = "EP_CPU_STREAM_PAGES";
+#[cfg(target_arch = "x86_64")]
+use store::x86;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use store::x86::{Halves, Whole};
+pub(crate) use store::{Parts, Store};
+pub(crate) use when::{
+    STREAM_BYTES, Walk, asks_far, configure, is_near, pays, pays_for_rows, reaches, shares_cache,
+    suits_intel, walk,
+};
 
-/// What [`configure`] has read.
-static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
-static ASKED: OnceLock<Option<Walk>> = OnceLock::new();
-
-/// In which order what no cache holds is copied or computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Walk {
-    /// [`LANES`] pages in turns, so that several memory channels and prefetchers work at once. What is read is fetched
-    /// ahead by as many.
-    Pages,
-    /// From the first byte to the last, fetched a little ahead. A core of AMD's Zen 4 takes half as long again for pages in
-    /// turns, one of Intel's Sapphire Rapids up to a seventh.
-    Straight,
-}
-
-/// The order that was asked for, or else the one that is the fastest wherever it was measured.
-pub(crate) fn walk() -> Walk {
-    asked().unwrap_or(Walk::Straight)
-}
-
-/// Whether memory is treated as Intel's cores like it. By themselves these have too little on the way: what most reductions read is
-/// fetched ahead, whatever its size, and lines are [asked](asks_far) for [before](ask) they are written.
-pub(crate) fn suits_intel() -> bool {
-    static IS_INTEL: OnceLock<bool> = OnceLock::new();
-    asked().map_or_else(|| *IS_INTEL.get_or_init(isa::is_intel), |walk| walk == Walk::Pages)
-}
-
-/// Whether lines are asked for before they are written where so many `bytes` are written, more than second-level cache holds, and
-/// little is read.
-pub(crate) fn asks_far(bytes: usize) -> bool {
-    suits_intel() && bytes < most_asked()
-}
-
-/// Bytes written from which lines that were asked for before take longer than stores past the cache: a quarter of last-level cache,
-/// where they stay, and of which each core has some share. (Two cores of 480 MiB: 0.85 to 0.9 of the time for 64 MiB, 1.04 to 1.3 for
-/// 128, 1.6 to 1.8 for more. Two of 300 MiB: 0.8 for 64 MiB; sixteen: 0.8 for 32 MiB, 1.1 to 1.5 for 64, 1.2 to 1.9 for more.)
-fn most_asked() -> usize {
-    static MOST: OnceLock<usize> = OnceLock::new();
-    *MOST.get_or_init(|| most_of(isa::last_cache_bytes()))
-}
-
-/// [`most_asked`] for a last-level cache of so many bytes, if they are known.
-fn most_of(cache: Option<usize>) -> usize {
-    cache.map_or(MOST_ASKED, |bytes| bytes / 4)
-}
-
-/// Whether second-level cache holds so many bytes of a task, and first-level cache does not: then loops that compute little [`ask`]
-/// for what they write on [Intel's](suits_intel) cores.
-#[inline(always)]
-pub(crate) fn is_near(footprint: usize) -> bool {
-    NEAR_FOOTPRINT.contains(&footprint)
-}
-
-/// Whether a few cores share a last-level cache of some 32 MiB, as AMD's do. Taken to be so for CPUs of x86 that are not treated as
-/// Intel's; those that are not of x86 have no stores past the cache.
-pub(crate) fn shares_cache() -> bool {
-    cfg!(target_arch = "x86_64") && !suits_intel()
-}
-
-fn asked() -> Option<Walk> {
-    ASKED.get().copied().flatten()
-}
-
-/// Bytes written from which streaming pays, whatever was read: below, the output is likelier to be read again from the cache.
-pub(crate) const STREAM_BYTES: usize = 32 << 20;
-/// Bytes read and written from which streaming pays, however little of it is written.
-const STREAM_FOOTPRINT: usize = 64 << 20;
-/// The same on CPUs that [share a cache](shares_cache): less than the 32 MiB that it mostly has, as some of it is others'
-/// (docs/performance-log.md has what it brings where it is, and where it is not).
-const SHARED_FOOTPRINT: usize = 20 << 20;
-/// The same of rows, which may be read again before they are written: half as much again as that cache.
-const SHARED_ROWS_FOOTPRINT: usize = 48 << 20;
-
-/// See [`is_near`]. There stores wait for the lines that they write, and what is computed by an instruction or two takes 0.75 to 0.93
-/// of the time if these are asked for, on one thread of one Xeon; on another 1.00.
-const NEAR_FOOTPRINT: Range<usize> = 64 << 10..1 << 20;
 /// Bytes that [`ask`] asks for, and how far ahead.
 pub(crate) const ASK_BYTES: usize = 4 * LINE;
 const ASK_AHEAD: usize = 1024;
-
-/// See [`most_asked`], where the cache is not known.
-const MOST_ASKED: usize = 64 << 20;
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
@@ -123,57 +47,6 @@ const DIRECT_STEP_BYTES: usize = 16 << 10;
 const STRAIGHT_AHEAD: usize = 1024;
 const STRAIGHT_AHEAD_UNEVEN: usize = 4096;
 
-/// Reads [`STREAM_ENV`], for the whole process, from now on, and [`PAGES_ENV`], the first time.
-///
-/// # Errors
-/// `InvalidArgument` when one is not such a number.
-pub(crate) fn configure() -> Result<()> {
-    let read = |name| std::env::var_os(name).unwrap_or_default();
-    LEAST.store(least(&read(STREAM_ENV).to_string_lossy())?, Ordering::Relaxed);
-    let asked = pages(&read(PAGES_ENV).to_string_lossy())?;
-    ASKED.get_or_init(|| asked);
-    Ok(())
-}
-
-/// The order that the variable's value asks for; empty for none.
-fn pages(word: &str) -> Result<Option<Walk>> {
-    match word {
-        "" => Ok(None),
-        "1" => Ok(Some(Walk::Straight)),
-        "4" => Ok(Some(Walk::Pages)),
-        _ => Err(Error::invalid(format!("{PAGES_ENV}={word} (change or unset it): pages are 1 or 4"))),
-    }
-}
-
-/// The threshold that the variable's value asks for; empty for none.
-fn least(word: &str) -> Result<usize> {
-    if word.is_empty() {
-        return Ok(usize::MAX);
-    }
-    word.parse().map_err(|e| Error::invalid(format!("{STREAM_ENV}={word} (change or unset it): {e}")))
-}
-
-/// Whether `bytes` reach the threshold `usual`, or the one that tests ask for.
-#[inline(always)]
-pub(crate) fn reaches(bytes: usize, usual: usize) -> bool {
-    bytes >= usual || bytes >= LEAST.load(Ordering::Relaxed)
-}
-
-/// Whether streaming pays for a launch that writes `output` bytes and touches `footprint` in all.
-pub(crate) fn pays(output: usize, footprint: usize) -> bool {
-    pays_from(SHARED_FOOTPRINT, output, footprint)
-}
-
-/// [`pays`] for kernels of rows.
-pub(crate) fn pays_for_rows(output: usize, footprint: usize) -> bool {
-    pays_from(SHARED_ROWS_FOOTPRINT, output, footprint)
-}
-
-/// [`pays`] with a threshold for CPUs that [share a cache](shares_cache).
-fn pays_from(shared: usize, output: usize, footprint: usize) -> bool {
-    reaches(output, STREAM_BYTES) || footprint >= if shares_cache() { shared } else { STREAM_FOOTPRINT }
-}
-
 /// Bytes from `address` to the next line.
 fn to_line(address: *const u8) -> usize {
     address.addr().wrapping_neg() % LINE
@@ -185,150 +58,6 @@ pub(crate) fn fence() {
     // SAFETY: SSE is part of x86-64.
     unsafe {
         std::arch::x86_64::_mm_sfence();
-    }
-}
-
-/// A way to store a line past the cache.
-pub(crate) trait Store {
-    /// Stores a line; [`fence`] comes later.
-    ///
-    /// # Safety
-    /// `from` is readable and `to` writable for a line; `to` is at one. The CPU has what it takes.
-    unsafe fn line(to: *mut u8, from: *const u8);
-
-    /// [`copy`] by such stores.
-    ///
-    /// # Safety
-    /// As for [`copy`]; the CPU has what it takes.
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize);
-}
-
-/// By vectors that any CPU has.
-pub(crate) struct Parts;
-
-impl Store for Parts {
-    #[inline(always)]
-    unsafe fn line(to: *mut u8, from: *const u8) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise; SSE2 is part of x86-64.
-        unsafe {
-            use std::arch::x86_64::*;
-            let (from, to) = (from.cast::<__m128i>(), to.cast::<__m128i>());
-            let (a, b) = (_mm_loadu_si128(from), _mm_loadu_si128(from.add(1)));
-            let (c, d) = (_mm_loadu_si128(from.add(2)), _mm_loadu_si128(from.add(3)));
-            _mm_stream_si128(to, a);
-            _mm_stream_si128(to.add(1), b);
-            _mm_stream_si128(to.add(2), c);
-            _mm_stream_si128(to.add(3), d);
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the caller's promise.
-        unsafe {
-            to.copy_from_nonoverlapping(from, LINE);
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { copy_by::<Parts>(dst, src, bytes) }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Halves, Whole};
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{LINE, Store, copy_by, fill_by, lines_by};
-    use std::arch::x86_64::{
-        _mm256_loadu_si256, _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
-    };
-
-    /// By two vectors of AVX.
-    pub(crate) struct Halves;
-
-    impl Store for Halves {
-        #[inline(always)]
-        unsafe fn line(to: *mut u8, from: *const u8) {
-            const HALF: usize = LINE / 2;
-            // SAFETY: the caller's promise.
-            unsafe {
-                let halves = [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(HALF).cast())];
-                _mm256_stream_si256(to.cast(), halves[0]);
-                _mm256_stream_si256(to.add(HALF).cast(), halves[1]);
-            }
-        }
-
-        unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
-            // SAFETY: the caller's promise.
-            unsafe { copy_halves(dst, src, bytes) }
-        }
-    }
-
-    /// # Safety
-    /// As for [`super::copy`].
-    #[target_feature(enable = "avx")]
-    pub(super) unsafe fn copy_halves(dst: *mut u8, src: *const u8, bytes: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { copy_by::<Halves>(dst, src, bytes) }
-    }
-
-    /// # Safety
-    /// As for [`super::fill`].
-    #[target_feature(enable = "avx")]
-    pub(super) unsafe fn fill_halves(dst: *mut u8, pattern: [u8; 16], bytes: usize, asks: bool) {
-        // SAFETY: the caller's promise.
-        unsafe { fill_by::<Halves>(dst, pattern, bytes, asks) }
-    }
-
-    /// # Safety
-    /// As for [`super::copy_lines`].
-    #[target_feature(enable = "avx")]
-    pub(super) unsafe fn lines_halves(to: *mut u8, from: *const u8, bytes: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { lines_by::<Halves>(to, from, bytes) }
-    }
-
-    /// By one vector of AVX-512, which leaves the core sooner than its parts would.
-    pub(crate) struct Whole;
-
-    impl Store for Whole {
-        #[inline(always)]
-        unsafe fn line(to: *mut u8, from: *const u8) {
-            // SAFETY: the caller's promise.
-            unsafe { _mm512_stream_si512(to.cast(), _mm512_loadu_si512(from.cast())) };
-        }
-
-        unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
-            // SAFETY: the caller's promise.
-            unsafe { copy(dst, src, bytes) }
-        }
-    }
-
-    /// # Safety
-    /// As for [`super::copy`].
-    #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, bytes: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { copy_by::<Whole>(dst, src, bytes) }
-    }
-
-    /// # Safety
-    /// As for [`super::fill`].
-    #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn fill(dst: *mut u8, pattern: [u8; 16], bytes: usize, asks: bool) {
-        // SAFETY: the caller's promise.
-        unsafe { fill_by::<Whole>(dst, pattern, bytes, asks) }
-    }
-
-    /// # Safety
-    /// As for [`super::copy_lines`].
-    #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn lines(to: *mut u8, from: *const u8, bytes: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { lines_by::<Whole>(to, from, bytes) }
     }
 }
 
@@ -672,7 +401,6 @@ unsafe fn lines_by<L: Store>(to: *mut u8, from: *const u8, bytes: usize) {
 mod tests {
     use super::*;
     use crate::kernels::testing::Guarded;
-    use ep_core::Code;
 
     #[test]
     fn fills_keep_their_phase_and_their_ends_either_way() {
@@ -709,30 +437,5 @@ mod tests {
                 assert!(before.iter().chain(&rest[bytes..]).all(|b| *b == b'.'), "{bytes} at {shift} {isa}");
             }
         }
-    }
-
-    #[test]
-    fn lines_are_asked_for_between_bounds() {
-        let intel = suits_intel();
-        let most = most_asked();
-        assert_eq!([most - 1, most].map(asks_far), [intel, false]);
-        assert_eq!([None, Some(480 << 20)].map(most_of), [64 << 20, 120 << 20]);
-        let Range { start, end } = NEAR_FOOTPRINT;
-        assert_eq!([start - 1, start, end - 1, end].map(is_near), [false, true, true, false]);
-    }
-
-    #[test]
-    fn variables_are_numbers_or_empty() {
-        assert_eq!((least(""), least("1"), least("0")), (Ok(usize::MAX), Ok(1), Ok(0)));
-        for word in ["no", "-1", "1 MiB"] {
-            let e = least(word).unwrap_err();
-            assert_eq!(e.code(), Code::InvalidArgument);
-            assert!(e.message().contains(&format!("{STREAM_ENV}={word} (change or unset it)")), "{e}");
-        }
-        let walks = ["", "1", "4"].map(|word| pages(word).unwrap());
-        assert_eq!(walks, [None, Some(Walk::Straight), Some(Walk::Pages)]);
-        let e = pages("2").unwrap_err();
-        assert_eq!(e.code(), Code::InvalidArgument);
-        assert!(e.message().contains(&format!("{PAGES_ENV}=2 (change or unset it)")), "{e}");
     }
 }
