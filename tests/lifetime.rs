@@ -7,6 +7,7 @@ use ep_tests::under::check_left_behind;
 use ep_tests::{Under, on_each_async_provider, on_each_provider};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 on_each_provider!(
     buffers_outlive_their_stream,
@@ -15,6 +16,7 @@ on_each_provider!(
     buffers_of_several_streams_are_dropped,
     everything_outlives_the_runtime,
     everything_is_dropped_at_once,
+    streams_are_dropped_while_a_buffer_stays,
     events_outlive_their_stream,
     buffers_are_dropped_on_other_threads,
     imported_memory_goes_back_once_after_the_work,
@@ -114,6 +116,37 @@ fn buffers_of_several_streams_are_dropped(on: Under) {
                 assert_eq!(dst.download::<f32>().unwrap(), [2.0; 128]);
             }
         }
+    });
+}
+
+/// One buffer that is only read, as weights are, and a stream and a buffer for each request.
+fn streams_are_dropped_while_a_buffer_stays(on: Under) {
+    on.run(|runtime, device| {
+        let add = AddScalar::new(runtime, device);
+        let weights = zeros(device, 64);
+        let last = device.stream().unwrap();
+        let mut result = device.alloc(DType::F32, 64).unwrap();
+        let before = device.memory_stats().unwrap().in_use_blocks;
+        for n in 1..30u8 {
+            let stream = device.stream().unwrap();
+            let mut own = device.alloc(DType::F32, 64).unwrap();
+            add.launch(&stream, 64, &weights, f32::from(n), &mut own).unwrap();
+            drop(stream);
+            last.copy(&own, &mut result).unwrap();
+            drop(own);
+            last.sync().unwrap();
+            // What has been dropped is let go of when memory is asked for next, however many streams there were.
+            let now = device.memory_stats().unwrap().in_use_blocks;
+            assert!(now <= before + 4, "{now} blocks after {n} streams, {before} before");
+            assert_eq!(result.download::<f32>().unwrap(), [f32::from(n); 64]);
+        }
+        // A provider may tell that a stream is idle a little after the work on it is over.
+        let end = Instant::now() + Duration::from_secs(20);
+        while device.memory_stats().unwrap().in_use_blocks != before && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        assert_eq!(device.memory_stats().unwrap().in_use_blocks, before);
+        assert_eq!(weights.download::<f32>().unwrap(), [0.0; 64]);
     });
 }
 

@@ -279,9 +279,13 @@ fn a_fresh_mapping_is_zero(on: Under) {
         drop(map);
         assert_eq!(buffer.download::<f64>().unwrap()[7..], [0.0, 1.5]);
         let mut part = device.alloc(DType::U8, 4).unwrap();
-        part.upload(&[9u8, 9]).unwrap();
-        // Which bytes have been written is not a secret, but what was there before them is.
-        assert!(part.map_write::<u8>().unwrap()[2..].iter().all(|b| *b == 0));
+        part.upload(&[9u8, 8]).unwrap();
+        // What was written stays; what was there before the rest is a secret.
+        let mut map = part.map_write::<u8>().unwrap();
+        assert_eq!(*map, [9, 8, 0, 0]);
+        map[3] = 7;
+        drop(map);
+        assert_eq!(part.download::<u8>().unwrap(), [9, 8, 0, 7]);
     });
 }
 

@@ -896,7 +896,8 @@ struct EpFactoryInfo {
 };
 
 /**
- * Where a provider puts what it can do. Owned by the host; valid during `register_all`.
+ * Where a provider puts what it can do. Owned by the host; valid during `register_all`. Any thread until
+ * then.
  * Growable. A table: constant while the other side may use it.
  */
 struct EpRegistrar {

@@ -11,7 +11,7 @@ pub use decode::decode_schema;
 pub use request::{ArgsFacts, DescFacts, Key, MAX_STRUCT};
 
 use crate::abi::EpOpSchema;
-use crate::hob::{Expr, Facts};
+use crate::hob::{Expr, FactKind, Facts, Value};
 use crate::op::OperandUse;
 use crate::{Result, primitive};
 use std::collections::{BTreeMap, HashMap};
@@ -174,6 +174,22 @@ impl Schema {
         self.args.iter().find(|f| f.name == name)
     }
 
+    /// Whether a launch has to say what this argument is: a shape, but that of an operand that a scalar may stand in for, or
+    /// a size without which an operand would have no elements. Other sizes may be left out: their 0 means what their text
+    /// says.
+    pub fn needs(&self, arg: usize) -> bool {
+        let field = &self.args[arg];
+        let without = Without(&field.name);
+        match field.kind {
+            ArgKind::Dims { .. } => {
+                let stands_in = |x: &&Operand| x.scalar.is_some() && !x.writes;
+                !self.operands.iter().filter(stands_in).any(|x| x.count.mentions(&field.name))
+            }
+            ArgKind::Size => self.operands.iter().any(|x| matches!(x.count.amount(&without), Ok(0))),
+            _ => false,
+        }
+    }
+
     /// Bytes that a launch of a primitive with this descriptor reads and writes: the figure that bandwidth is
     /// computed from.
     ///
@@ -227,6 +243,15 @@ impl Schema {
             }
         };
         desc.or_else(args).or_else(operands)
+    }
+}
+
+/// One size that is 0 while all others are 2.
+struct Without<'a>(&'a str);
+
+impl Facts for Without<'_> {
+    fn fact(&self, _: FactKind, name: &str) -> Option<Value<'_>> {
+        Some(Value::Int(if name == self.0 { 0 } else { 2 }))
     }
 }
 
@@ -291,6 +316,26 @@ mod tests {
             assert_eq!(s.conflict(s), None, "{}", s.name);
             assert!(!s.contract.is_empty());
         }
+    }
+
+    #[test]
+    fn sizes_without_which_there_is_nothing_are_needed() {
+        let needed = |op: &str| {
+            let s = core_schema(op).unwrap();
+            let needed = (0..s.args.len()).filter(|i| s.needs(*i));
+            needed.map(|i| s.args[i].name.as_str()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(needed("matmul"), "m n k");
+        assert_eq!(needed("softmax"), "rows cols");
+        assert_eq!(needed("gather"), "outer processed inner num_indices");
+        assert_eq!(needed("one_hot"), "num_indices depth");
+        assert_eq!(needed("add"), "count");
+        assert_eq!(needed("memcpy"), "bytes");
+        assert_eq!(needed("permute"), "src_dims permutation");
+        assert_eq!(needed("constant_pad"), "src_dims");
+        assert_eq!(needed("strided_copy"), "dims");
+        assert_eq!(needed("broadcast_elementwise_binary"), "");
+        assert_eq!(needed("where"), "cond_dims x_dims y_dims");
     }
 
     #[test]

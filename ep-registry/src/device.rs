@@ -5,6 +5,7 @@
 
 use crate::buffer::Buffer;
 use crate::memory::Memory;
+use crate::orphans::Orphans;
 use crate::select::attributes;
 use crate::stream::Stream;
 use ep_core::handle::{AllocatorHandle, DeviceHandle, StreamHandle};
@@ -29,6 +30,7 @@ struct Inner {
     space: Arc<str>,
     allocators: [OnceCell<Arc<AllocatorHandle>>; 2],
     transfer: Mutex<Option<StreamHandle>>,
+    orphans: Orphans,
 }
 
 /// A provider's device that is part of a logical one.
@@ -81,8 +83,15 @@ impl Device {
             Member { instance, attributes: attributes(info), reads_primary, writes_primary, handle }
         });
         let members = members.collect();
-        let inner =
-            Inner { id, name, members, space, allocators: Default::default(), transfer: Mutex::new(None) };
+        let inner = Inner {
+            id,
+            name,
+            members,
+            space,
+            allocators: Default::default(),
+            transfer: Mutex::new(None),
+            orphans: Orphans::default(),
+        };
         Device { inner: Arc::new(inner) }
     }
 
@@ -110,6 +119,11 @@ impl Device {
         &self.inner.space
     }
 
+    /// Streams of which no handle is left.
+    pub(crate) fn orphans(&self) -> &Orphans {
+        &self.inner.orphans
+    }
+
     /// The first member for which `f` holds.
     pub(crate) fn member_where(&self, f: impl Fn(&Member) -> bool) -> Option<usize> {
         self.inner.members.iter().position(f)
@@ -133,6 +147,7 @@ impl Device {
     /// # Errors
     /// The provider's.
     pub fn stream_with(&self, options: StreamOptions) -> Result<Stream> {
+        self.inner.orphans.close_done();
         Stream::new(self.clone(), options)
     }
 
@@ -187,6 +202,7 @@ impl Device {
         let bytes = (len as u64).checked_mul(dtype.bytes_for_bounds()).ok_or_else(|| {
             Error::out_of_memory(format!("{len} elements of {dtype} are more than 2^64 bytes"))
         })?;
+        self.inner.orphans.close_done();
         Ok(Buffer::new(Memory::alloc(self, kind, bytes)?, dtype))
     }
 
@@ -205,6 +221,7 @@ impl Device {
     /// # Errors
     /// The provider's.
     pub fn memory_stats(&self) -> Result<MemoryStats> {
+        self.inner.orphans.close_done();
         self.allocator(MemoryKind::Device)?.stats()
     }
 
@@ -213,6 +230,7 @@ impl Device {
     /// # Errors
     /// The provider's.
     pub fn trim(&self) -> Result<()> {
+        self.inner.orphans.close_done();
         self.allocator(MemoryKind::Device)?.trim()
     }
 }

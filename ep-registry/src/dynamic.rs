@@ -7,6 +7,7 @@ use crate::stream::Stream;
 use ep_core::op::{OperandUse, Slot};
 use ep_core::schema::{ArgKind, ArgsFacts, DescKind, Schema};
 use ep_core::{DType, Error, Result, Scalar};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A descriptor in the making.
@@ -127,6 +128,8 @@ impl Request {
 #[derive(Clone)]
 pub struct DynPrimitive {
     pub(crate) core: Arc<Core>,
+    /// The arguments that every launch has to give, [`Schema::needs`].
+    needed: Arc<[usize]>,
 }
 
 impl std::fmt::Debug for DynPrimitive {
@@ -140,6 +143,8 @@ impl std::fmt::Debug for DynPrimitive {
 pub struct DynArgs<'a> {
     schema: Arc<Schema>,
     words: Vec<u64>,
+    /// The arguments that have to be given, and are not yet.
+    missing: SmallVec<[usize; 6]>,
     /// Of each operand; of a list, one for each of its buffers.
     slots: Vec<Vec<Slot<Read<'a>, ViewMut<'a>>>>,
 }
@@ -177,6 +182,7 @@ impl<'a> DynArgs<'a> {
         }
         let at = self.schema.args[i].offset;
         self.put(at, value as u64);
+        self.missing.retain(|m| *m != i);
         Ok(self)
     }
 
@@ -203,6 +209,7 @@ impl<'a> DynArgs<'a> {
         }
         self.put(length_at, dims.len() as u64);
         self.put(at, dims.as_ptr().expose_provenance() as u64);
+        self.missing.retain(|m| *m != i);
         Ok(self)
     }
 
@@ -305,6 +312,11 @@ impl<'a> DynArgs<'a> {
 }
 
 impl DynPrimitive {
+    pub(crate) fn new(core: Arc<Core>) -> DynPrimitive {
+        let needed = (0..core.schema.args.len()).filter(|i| core.schema.needs(*i)).collect();
+        DynPrimitive { core, needed }
+    }
+
     /// Its device.
     pub fn device(&self) -> &Device {
         &self.core.device
@@ -335,7 +347,7 @@ impl DynPrimitive {
     /// # Errors
     /// `InvalidArgument` for sizes that cannot be launched.
     pub fn cost(&self, args: &DynArgs<'_>) -> Result<Cost> {
-        self.check_schema(args)?;
+        self.check_args(args)?;
         self.uses(args)?;
         // SAFETY: dims are null with rank 0, or slices that `args` borrows.
         unsafe { self.core.cost(args.bytes()) }
@@ -346,20 +358,24 @@ impl DynPrimitive {
         let schema = self.core.schema.clone();
         let mut words = vec![0; schema.args_size / 8];
         words[0] = schema.args_size as u64;
-        DynArgs { slots: schema.operands.iter().map(|_| Vec::new()).collect(), words, schema }
+        let slots = schema.operands.iter().map(|_| Vec::new()).collect();
+        DynArgs { slots, words, missing: SmallVec::from_slice(&self.needed), schema }
     }
 
     #[inline]
-    fn check_schema(&self, args: &DynArgs<'_>) -> Result<()> {
-        if Arc::ptr_eq(&args.schema, &self.core.schema) { Ok(()) } else { Err(other_schema()) }
+    fn check_args(&self, args: &DynArgs<'_>) -> Result<()> {
+        if !Arc::ptr_eq(&args.schema, &self.core.schema) {
+            return Err(Error::invalid("the arguments were started on a primitive of another op"));
+        }
+        if args.missing.is_empty() { Ok(()) } else { Err(incomplete(args)) }
     }
 
     /// Queues a launch, with the checks of [`crate::Primitive::launch`].
     ///
     /// # Errors
-    /// As there, and when an operand is missing.
+    /// As there, and when an operand, a shape, or a size without which an operand would be empty is not given.
     pub fn launch(&self, stream: &Stream, mut args: DynArgs<'_>) -> Result<()> {
-        self.check_schema(&args)?;
+        self.check_args(&args)?;
         let uses = self.uses(&args)?;
         let mut room = Room::default();
         let mut operands = Operands::new(&self.core, &uses, stream, &mut room);
@@ -414,7 +430,7 @@ impl DynPrimitive {
     /// As there.
     #[inline]
     pub unsafe fn launch_raw(&self, stream: &Stream, args: &DynArgs<'_>) -> Result<()> {
-        self.check_schema(args)?;
+        self.check_args(args)?;
         // SAFETY: the argument struct of this op, with dims and lists that `args` borrows; the rest is the caller's promise.
         unsafe { self.core.launch(stream, args.words.as_ptr().cast()) }
     }
@@ -452,6 +468,14 @@ impl DynPrimitive {
 }
 
 #[cold]
-fn other_schema() -> Error {
-    Error::invalid("the arguments were started on a primitive of another op")
+fn incomplete(args: &DynArgs<'_>) -> Error {
+    let names = |mut which: Vec<usize>| {
+        which.sort_unstable();
+        which.iter().map(|i| format!("`{}`", args.schema.args[*i].name)).collect::<Vec<_>>().join(", ")
+    };
+    Error::invalid(format!(
+        "{}: {} not given; set every size with size() and every shape with dims(), also where it is 0 or empty",
+        args.schema.name,
+        names(args.missing.to_vec())
+    ))
 }

@@ -362,7 +362,7 @@ impl Runtime {
     /// As [`Runtime::primitive`].
     pub fn primitive_dyn(&self, device: &Device, request: &Request) -> Result<DynPrimitive> {
         self.same_schema(request)?;
-        Ok(DynPrimitive { core: self.core(&request.schema().name, device, request.words())? })
+        Ok(DynPrimitive::new(self.core(&request.schema().name, device, request.words())?))
     }
 
     /// Why a request gets the factory that it gets, or none.

@@ -25,21 +25,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Clone)]
 pub struct Stream {
     pub(crate) core: Arc<StreamCore>,
-    /// Of a stream that was adopted.
-    _adopted: Option<Arc<Adopted>>,
+    _handles: Arc<Handles>,
 }
 
-/// Ends the use of a native stream with the last clone: buffers remember the queue for longer, and the native stream's
-/// owner does not know of them.
-struct Adopted(Arc<StreamCore>);
+/// What all clones share. Buffers remember the queue for longer.
+struct Handles {
+    core: Arc<StreamCore>,
+    /// Whether the native stream is somebody else's, who does not know of buffers: its use ends with the last clone.
+    adopted: bool,
+}
 
-impl Drop for Adopted {
+impl Drop for Handles {
     fn drop(&mut self) {
         // Where no buffer remembers it, it is closed right after this, without the lock.
-        if Arc::get_mut(&mut self.0).is_some() {
+        if Arc::get_mut(&mut self.core).is_some() {
             return;
         }
-        let core = &self.0;
+        let core = &self.core;
+        if !self.adopted {
+            return core.device.orphans().add(core);
+        }
         let mut after = After::default();
         match core.state.lock() {
             Ok(mut state) => core.close(&mut state, &mut after),
@@ -131,10 +136,12 @@ impl Stream {
         open_lane(&device, options, &mut state, 0, &mut After::default())?;
         // An event counts from here on.
         state.last = state.lanes.iter().flatten().any(|lane| !lane.inline).then_some(0);
-        Ok(Stream {
-            core: Arc::new(StreamCore::new(device, options, OwnedMutex::new(state))),
-            _adopted: None,
-        })
+        Ok(Stream::with(StreamCore::new(device, options, OwnedMutex::new(state)), false))
+    }
+
+    fn with(core: StreamCore, adopted: bool) -> Stream {
+        let core = Arc::new(core);
+        Stream { _handles: Arc::new(Handles { core: core.clone(), adopted }), core }
     }
 
     /// A queue on a native stream; see [`Device::adopt_stream`].
@@ -149,9 +156,8 @@ impl Stream {
         let lanes = std::iter::once(Some(first)).chain((1..device.members().len()).map(|_| None));
         let state = State { lanes: lanes.collect(), ..State::default() };
         // No thread owns it: its last clone has to be dropped anywhere without an error.
-        let core =
-            Arc::new(StreamCore::new(device, StreamOptions::default(), OwnedMutex::without_owner(state)));
-        Ok(Stream { _adopted: Some(Arc::new(Adopted(core.clone()))), core })
+        let core = StreamCore::new(device, StreamOptions::default(), OwnedMutex::without_owner(state));
+        Ok(Stream::with(core, true))
     }
 
     /// Its device.
@@ -576,6 +582,21 @@ fn is_done(event: &EventHandle, after: &mut After) -> bool {
 }
 
 impl StreamCore {
+    /// Gives the lanes back if all work is done, for a stream that nobody has a handle of.
+    pub(crate) fn close_if_done(&self) {
+        let mut after = After::default();
+        // Not within a call on it, nor where the system refuses what a second thread needs.
+        let Ok(mut state) = self.state.lock() else { return };
+        let over = |lane: &Lane| match lane.handle.query() {
+            Ok(done) => done,
+            Err(e) => e.code() == Code::DeviceLost,
+        };
+        let mut lanes = state.lanes.iter().flatten().filter(|l| !l.inline);
+        if state.recording.is_none() && lanes.all(over) {
+            self.close(&mut state, &mut after);
+        }
+    }
+
     /// Waits for all work and gives the lanes back.
     fn close(&self, state: &mut State, after: &mut After) {
         if let Err(e) = self.drain(state, after) {

@@ -197,10 +197,11 @@ pub struct MapWrite<'a, T: Element> {
 impl<'a, T: Element> MapWrite<'a, T> {
     pub(crate) fn new(buffer: &'a mut Buffer) -> Result<MapWrite<'a, T>> {
         let _hold = settle(buffer, true)?;
-        if buffer.check_written(0, buffer.bytes()).is_err() {
-            // Writing all of it is the purpose, but safe code sees it first.
-            let zeros = vec![0u8; buffer.bytes() as usize];
-            upload(buffer, &zeros)?;
+        let (written, all) = (buffer.shared().written(), buffer.bytes());
+        if written < all {
+            // Writing the rest is the purpose, but safe code sees it first.
+            write_at(buffer, written, &vec![0u8; (all - written) as usize])?;
+            buffer.mark_written(written, all - written);
         }
         Ok(MapWrite { content: Content::new(buffer)?, buffer, finished: false, _hold })
     }

@@ -1566,7 +1566,7 @@ unsafe impl super::Growable for EpDeviceTable {
     const NAME: &'static str = "EpDeviceTable";
 }
 
-/// Where a provider puts what it can do. Owned by the host; valid during `register_all`.
+/// Where a provider puts what it can do. Owned by the host; valid during `register_all`. Any thread until then.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]

@@ -7,9 +7,9 @@ use crate::abi::*;
 use crate::hob::{self, Expr};
 use crate::schema::{Key, Schema, decode_schema};
 use crate::{DType, Error, Result, dtype};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What kernels are prepared for.
 #[derive(Debug, Clone)]
@@ -196,21 +196,22 @@ impl ProviderHandle {
     /// # Errors
     /// The provider's; usually the sink's own, handed through.
     pub fn register(self: &Arc<Self>, sink: &mut dyn Sink) -> Result<()> {
-        let mut context = SinkContext { provider: self.clone(), sink, names: HashSet::new() };
+        let into = Mutex::new(Registered { sink, names: HashSet::new() });
+        let context = SinkContext { provider: self.clone(), into };
         let registrar = EpRegistrar {
-            context: (&raw mut context).cast(),
+            context: (&raw const context).cast_mut().cast(),
             add_schema: Some(add_schema),
             add_factory: Some(add_factory),
             ..EpRegistrar::EMPTY
         };
-        // SAFETY: a live instance; the registrar and its context live during the call, and the plugin uses
-        // them from this thread only (EpRegistrar).
+        // SAFETY: a live instance; the registrar and its context live during the call, on whatever threads the plugin
+        // uses them.
         unsafe { take((self.plugin.provider.register_all)(self.raw, &registrar)) }
     }
 }
 
-/// Receives what a provider registers.
-pub trait Sink {
+/// Receives what a provider registers, one thing at a time, on any thread.
+pub trait Sink: Send {
     /// An op, as the provider sees it.
     ///
     /// # Errors
@@ -225,36 +226,55 @@ pub trait Sink {
     fn factory(&mut self, factory: FactoryHandle) -> Result<()>;
 }
 
+/// What [`EpRegistrar::context`] points to. Plugins may register from several threads at once.
 struct SinkContext<'a> {
     provider: Arc<ProviderHandle>,
+    into: Mutex<Registered<'a>>,
+}
+
+struct Registered<'a> {
     sink: &'a mut dyn Sink,
     names: HashSet<String>,
 }
 
+impl<'a> SinkContext<'a> {
+    /// # Safety
+    /// `context` is that of a registrar whose `register_all` has not returned.
+    unsafe fn of<'c>(context: *mut c_void) -> &'c SinkContext<'a> {
+        // SAFETY: as the caller promises; only shared references to it exist.
+        unsafe { &*context.cast::<SinkContext<'a>>() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Registered<'a>> {
+        self.into.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 unsafe extern "C" fn add_schema(context: *mut c_void, schema: *const EpOpSchema) -> *const EpStatus {
     finish(|| {
-        // SAFETY: the context of the registrar, on the thread that `register` runs on; the plugin's schema.
-        let (context, schema) = unsafe { (&mut *context.cast::<SinkContext<'_>>(), decode_schema(schema)?) };
-        context.sink.schema(schema)
+        // SAFETY: the context of the registrar, during `register_all`; the plugin's schema.
+        let (context, schema) = unsafe { (SinkContext::of(context), decode_schema(schema)?) };
+        context.lock().sink.schema(schema)
     })
 }
 
 unsafe extern "C" fn add_factory(context: *mut c_void, info: *const EpFactoryInfo) -> *const EpStatus {
     finish(|| {
         // SAFETY: as in `add_schema`.
-        let (context, info) = unsafe { (&mut *context.cast::<SinkContext<'_>>(), read_struct(info)?) };
+        let (context, info) = unsafe { (SinkContext::of(context), read_struct(info)?) };
         // SAFETY: the plugin's texts live during the call.
         let (op, name) = unsafe { (str_of(info.op)?, str_of(info.name)?) };
-        let mut inner = || {
-            if name.is_empty() || !context.names.insert(name.to_owned()) {
+        let inner = || {
+            let mut into = context.lock();
+            if name.is_empty() || !into.names.insert(name.to_owned()) {
                 return Err(Error::invalid("the name is empty or taken by another factory of the provider"));
             }
-            let (_, view) = context.sink.known(op).ok_or_else(|| {
+            let (_, view) = into.sink.known(op).ok_or_else(|| {
                 Error::not_found("the op is not known: call add_schema first, or check the spelling")
             })?;
             // SAFETY: the plugin's arrays live during the call.
             let factory = unsafe { FactoryHandle::read(context.provider.clone(), &info, &view) }?;
-            context.sink.factory(factory)
+            into.sink.factory(factory)
         };
         inner().map_err(|e| e.context(format!("factory `{name}` of op `{op}`")))
     })
@@ -330,7 +350,14 @@ unsafe fn rows(ptr: *const u32, rows: u64, width: usize, what: &str) -> Result<V
         rows.checked_mul(width as u64).ok_or_else(|| Error::invalid(format!("{rows} rows of {what}")))?;
     // SAFETY: as the caller promises.
     let flat = unsafe { list(ptr, count, what) }?;
-    Ok(flat.chunks(width).map(<[u32]>::to_vec).collect())
+    let rows: Vec<Vec<u32>> = flat.chunks(width).map(<[u32]>::to_vec).collect();
+    let mut seen = HashMap::new();
+    for (i, row) in rows.iter().enumerate() {
+        if let Some(first) = seen.insert(row, i) {
+            return Err(Error::invalid(format!("row {i} of {what} repeats row {first}: {row:?}")));
+        }
+    }
+    Ok(rows)
 }
 
 impl FactoryHandle {

@@ -210,6 +210,13 @@ impl Expr {
         Expr::In(Box::new(self), values.into_iter().map(Into::into).collect())
     }
 
+    /// Whether a fact of this name is in it.
+    pub fn mentions(&self, name: &str) -> bool {
+        let mut found = false;
+        self.facts(&mut |_, fact| found |= fact == name);
+        found
+    }
+
     /// Calls `f` on each fact.
     pub fn facts(&self, f: &mut dyn FnMut(FactKind, &str)) {
         match self {

@@ -5,8 +5,10 @@ use super::{Device, Provider};
 use crate::abi::{EP_FACTORY_CAPTURABLE, EpFactoryInfo, EpOpSchema, EpStr, RegistrarTable, take};
 use crate::hob::{Encoded, Expr};
 use crate::op::Op;
-use crate::{DType, Result};
+use crate::schema::DescField;
+use crate::{DType, Error, Result};
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::sync::Mutex;
 
@@ -114,6 +116,23 @@ where
     }
 }
 
+/// Every row has a value for each of these fields.
+fn check_rows<'s, T: Debug>(
+    what: &str,
+    rows: &[Vec<T>],
+    fields: impl Iterator<Item = &'s DescField>,
+) -> Result<()> {
+    let names: Vec<_> = fields.map(|f| f.name.as_str()).collect();
+    let Some((i, row)) = rows.iter().enumerate().find(|(_, row)| row.len() != names.len()) else {
+        return Ok(());
+    };
+    let has = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    Err(Error::invalid(format!(
+        "row {i} has {} {what} values, {row:?}; one each is needed for what the op has: {has}",
+        row.len()
+    )))
+}
+
 /// Where a provider puts what it can do.
 pub struct Registrar<'a, P: Provider> {
     table: RegistrarTable,
@@ -146,8 +165,8 @@ impl<'a, P: Provider> Registrar<'a, P> {
     /// Registers a factory.
     ///
     /// # Errors
-    /// The host's: a name in a predicate that neither the op nor the device has, rows of the wrong length,
-    /// a name that is taken.
+    /// Rows that are not as long as the op has selectors or dtypes. The host's: a name in a predicate that neither the
+    /// op nor the device has, a row that stands twice, a name that is taken.
     pub fn add<O: Op, K, F>(&mut self, factory: Factory<O, P::Device, F>) -> Result<()>
     where
         K: Kernel<O, P::Device>,
@@ -156,6 +175,11 @@ impl<'a, P: Provider> Registrar<'a, P> {
         if self.known.insert(O::NAME) {
             self.add_schema(O::raw_schema())?;
         }
+        // The host reads as many values as rows of the right length have.
+        let schema = O::schema();
+        let wrong = |e: Error| e.context(format!("factory `{}` of op `{}`", factory.name, O::NAME));
+        check_rows("selector", &factory.selectors, schema.selectors().map(|(f, _)| f)).map_err(wrong)?;
+        check_rows("dtype", &factory.dtypes, schema.dtypes()).map_err(wrong)?;
         let selectors: Vec<u32> = factory.selectors.iter().flatten().copied().collect();
         let dtypes: Vec<u32> = factory.dtypes.iter().flatten().map(|d| d.0).collect();
         let predicate = Encoded::new(factory.predicate.as_ref());

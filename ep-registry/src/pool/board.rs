@@ -155,7 +155,8 @@ impl Board {
     }
 
     /// Lets nobody join any more. Whoever closes first clears the bit in `open`, and is inside the slot or
-    /// its owner while doing so; hence a cleared bit always belongs to the present job.
+    /// its owner while doing so; hence a cleared bit always belongs to the present job. A helper that joined by
+    /// a bit of the job before may close ahead of the bit's being set: the owner looks again at the end.
     fn close(&self, index: usize) {
         // Relaxed: nothing is handed over here.
         if self.slots[index].0.state.fetch_and(!OPEN, Ordering::Relaxed) & OPEN != 0 {
@@ -194,6 +195,11 @@ impl Drop for Offer<'_, '_> {
                 return;
             }
             slot.sleep_until_empty();
+        }
+        // Nobody else sets it, and nobody is inside to clear it. Left set, it would keep idle workers from sleeping.
+        let (open, bit) = (&self.board.open.0, 1 << self.index);
+        if open.load(Ordering::Relaxed) & bit != 0 {
+            open.fetch_and(!bit, Ordering::SeqCst);
         }
         // Release: whoever takes the slot next comes after everything above.
         self.board.free.0.fetch_or(1 << self.index, Ordering::Release);
