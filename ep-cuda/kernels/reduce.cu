@@ -98,6 +98,10 @@ EP_DEVICE T shuffle_down(T x, u32 distance) {
 
 constexpr u32 warps = EP_THREADS / warp_size;
 
+// Sums of floats are added up in blocks of so many terms for each running sum, whose errors would grow with the length of rows.
+constexpr u64 block_terms = 256;
+constexpr bool in_blocks = adds && (is_float<A> || is_complex<A>);
+
 #if EP_INNER
 // A block takes columns that follow each other, `Wide` for each lane; its warps share the rows.
 template <int Wide>
@@ -112,11 +116,13 @@ EP_DEVICE void reduce_columns(const Args& args) {
         const u64 row = line / args.parts, part = line % args.parts;
         const u64 begin = part * args.per_part, end = least(begin + args.per_part, args.reduced);
         const In* const from = pointer<const In>(args.src) + row * args.reduced * args.inner + i;
-        A sums[8][Wide];
+        A sums[8][Wide], whole[Wide];
+        auto begin_sums = [&] {
 #pragma unroll
-        for (int j = 0; j < 8; ++j)
+            for (int j = 0; j < 8; ++j)
 #pragma unroll
-            for (int k = 0; k < Wide; ++k) sums[j][k] = neutral();
+                for (int k = 0; k < Wide; ++k) sums[j][k] = neutral();
+        };
         auto get = [&](Pack<In, Wide>& x, u64 r) {
             // Complex numbers may be aligned as their parts.
             if constexpr (Wide == 1) x.at[0] = from[r * args.inner];
@@ -126,34 +132,54 @@ EP_DEVICE void reduce_columns(const Args& args) {
 #pragma unroll
             for (int k = 0; k < Wide; ++k) sums[j][k] = combine(sums[j][k], enter(x.at[k]));
         };
-        if (i < args.inner) {
-            u64 r = begin + warp;
-            for (; r + (together - 1) * warps < end; r += together * warps) {
+        auto run = [&](u64 from_row, u64 until) {
+            u64 r = from_row + warp;
+            for (; r + (together - 1) * warps < until; r += together * warps) {
                 Pack<In, Wide> x[together];
 #pragma unroll
                 for (int j = 0; j < together; ++j) get(x[j], r + j * warps);
 #pragma unroll
                 for (int j = 0; j < together; ++j) add(j % 8, x[j]);
             }
-            for (; r < end; r += warps) {
+            for (; r < until; r += warps) {
                 Pack<In, Wide> x;
                 get(x, r);
                 add(0, x);
             }
+        };
+        auto fold = [&] {
+#pragma unroll
+            for (int width = 4; width > 0; width /= 2)
+#pragma unroll
+                for (int j = 0; j < width; ++j)
+#pragma unroll
+                    for (int k = 0; k < Wide; ++k) sums[j][k] = combine(sums[j][k], sums[j + width][k]);
+        };
+        begin_sums();
+        if constexpr (in_blocks) {
+            constexpr u64 block = block_terms * 8 * warps;
+#pragma unroll
+            for (int k = 0; k < Wide; ++k) whole[k] = neutral();
+            for (u64 at = begin; at < end; at += block) {
+                if (i < args.inner) run(at, least(at + block, end));
+                fold();
+#pragma unroll
+                for (int k = 0; k < Wide; ++k) whole[k] = combine(whole[k], sums[0][k]);
+                begin_sums();
+            }
+        } else {
+            if (i < args.inner) run(begin, end);
+            fold();
+#pragma unroll
+            for (int k = 0; k < Wide; ++k) whole[k] = sums[0][k];
         }
 #pragma unroll
-        for (int width = 4; width > 0; width /= 2)
-#pragma unroll
-            for (int j = 0; j < width; ++j)
-#pragma unroll
-                for (int k = 0; k < Wide; ++k) sums[j][k] = combine(sums[j][k], sums[j + width][k]);
-#pragma unroll
-        for (int k = 0; k < Wide; ++k) found[warp][lane * Wide + k] = sums[0][k];
+        for (int k = 0; k < Wide; ++k) found[warp][lane * Wide + k] = whole[k];
         __syncthreads();
         if (warp == 0 && i < args.inner) {
 #pragma unroll
             for (int k = 0; k < Wide; ++k) {
-                A sum = sums[0][k];
+                A sum = whole[k];
 #pragma unroll
                 for (u32 w = 1; w < warps; ++w) sum = combine(sum, found[w][lane * Wide + k]);
                 pointer<Out>(args.dst)[line * args.inner + i + k] = leave(sum, args.divisor);
@@ -185,35 +211,55 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_reduce(const __grid_
         const bool in_packs = !is_complex<In> || aligned(reinterpret_cast<u64>(from - before), P::chunk);
         // Sums of their own for each place in a pack: short chains, and small errors.
         A sums[EP_PACK];
+        auto begin_sums = [&] {
 #pragma unroll
-        for (int i = 0; i < EP_PACK; ++i) sums[i] = neutral();
+            for (int i = 0; i < EP_PACK; ++i) sums[i] = neutral();
+        };
+        auto fold = [&] {
+#pragma unroll
+            for (int width = EP_PACK / 2; width > 0; width /= 2)
+#pragma unroll
+                for (int i = 0; i < width; ++i) sums[i] = combine(sums[i], sums[i + width]);
+        };
+        begin_sums();
         const i64 packs = (length + before + EP_PACK - 1) / EP_PACK;
-        for (i64 first = rank; first < packs; first += EP_SHARERS * together) {
-            P pack[together];
-            bool whole[together];
+        auto run = [&](i64 from_pack, i64 until) {
+            for (i64 first = from_pack + rank; first < until; first += EP_SHARERS * together) {
+                P pack[together];
+                bool whole[together];
 #pragma unroll
-            for (int j = 0; j < together; ++j) {
-                const i64 at = (first + j * EP_SHARERS) * EP_PACK - before;
-                whole[j] = in_packs && at >= 0 && at + EP_PACK <= length;
-                if (whole[j]) load(pack[j], from + at);
-            }
-#pragma unroll
-            for (int j = 0; j < together; ++j) {
-                if (whole[j]) {
-#pragma unroll
-                    for (int i = 0; i < EP_PACK; ++i) sums[i] = combine(sums[i], enter(pack[j].at[i]));
-                    continue;
+                for (int j = 0; j < together; ++j) {
+                    const i64 at = (first + j * EP_SHARERS) * EP_PACK - before;
+                    whole[j] = in_packs && at >= 0 && at + EP_PACK <= length;
+                    if (whole[j]) load(pack[j], from + at);
                 }
-                const i64 at = (first + j * EP_SHARERS) * EP_PACK - before, end = least(at + EP_PACK, length);
+#pragma unroll
+                for (int j = 0; j < together; ++j) {
+                    if (whole[j]) {
+#pragma unroll
+                        for (int i = 0; i < EP_PACK; ++i) sums[i] = combine(sums[i], enter(pack[j].at[i]));
+                        continue;
+                    }
+                    const i64 at = (first + j * EP_SHARERS) * EP_PACK - before, end = least(at + EP_PACK, length);
 #pragma unroll 1
-                for (i64 i = at < 0 ? 0 : at; i < end; ++i) sums[0] = combine(sums[0], enter(from[i]));
+                    for (i64 i = at < 0 ? 0 : at; i < end; ++i) sums[0] = combine(sums[0], enter(from[i]));
+                }
             }
+        };
+        A sum = neutral();
+        if constexpr (in_blocks) {
+            constexpr i64 block = i64(block_terms) * EP_SHARERS;
+            for (i64 at = 0; at < packs; at += block) {
+                run(at, least(at + block, packs));
+                fold();
+                sum = combine(sum, sums[0]);
+                begin_sums();
+            }
+        } else {
+            run(0, packs);
+            fold();
+            sum = sums[0];
         }
-#pragma unroll
-        for (int width = EP_PACK / 2; width > 0; width /= 2)
-#pragma unroll
-            for (int i = 0; i < width; ++i) sums[i] = combine(sums[i], sums[i + width]);
-        A sum = sums[0];
 #pragma unroll
         for (u32 distance = warp_size / 2; distance > 0; distance /= 2) sum = combine(sum, shuffle_down(sum, distance));
         if constexpr (EP_SHARERS == warp_size) {

@@ -51,8 +51,9 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_scatter_add(const __
     __shared__ A sums[volume];
     // Of the indices at hand those that lead here, in their order: which one, and the first column in this block, of
     // how many, at which place in `sums`.
+    __shared__ u64 column_of[threads];
     __shared__ u32 which[threads], counts[warps];
-    __shared__ u32 column_of[threads], width_of[threads], place_of[threads];
+    __shared__ u32 width_of[threads], place_of[threads];
     const u32 lane = threadIdx.x % warp_size, warp = threadIdx.x / warp_size;
     for (u64 unit = blockIdx.x; unit < args.outer * args.blocks_per_outer; unit += gridDim.x) {
         const u64 o = unit / args.blocks_per_outer, part = unit % args.blocks_per_outer;
@@ -78,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_scatter_add(const __
             if (is_here) {
                 const u64 from = row_begin > begin ? row_begin : begin, to = least(row_end, end);
                 which[number] = threadIdx.x;
-                column_of[number] = u32(from - row_begin);
+                column_of[number] = from - row_begin;
                 width_of[number] = u32(to - from);
                 place_of[number] = u32(from - begin);
             }
@@ -96,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_scatter_add(const __
                 if (groups == 1) {
                     const Data* const from = src + (first + which[own]) * args.inner + column_of[own];
                     // An element has the same owner in every row: no thread waits for another.
-                    const u32 skew = column_of[own] % threads;
+                    const u32 skew = u32(column_of[own] % threads);
                     for (u32 c = (threadIdx.x + threads - skew) % threads; c < width_of[own]; c += threads)
                         sums[place_of[own] + c] = plus(sums[place_of[own] + c], widen(from[c]));
                     continue;

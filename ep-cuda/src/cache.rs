@@ -215,15 +215,21 @@ fn store(path: &Path, code: &[u8]) -> io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(folder)?;
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let beside = path.with_extension(format!("{}.{number}.new", std::process::id()));
-    let write = || {
-        let mut file = fs::File::create_new(&beside)?;
+    // Processes of several containers may have one number, and one that was killed leaves its file.
+    let (beside, mut file) = loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let beside = path.with_extension(format!("{}.{number}.new", std::process::id()));
+        match fs::File::create_new(&beside) {
+            Ok(file) => break (beside, file),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+    };
+    let mut write = || {
         file.write_all(MAGIC)?;
         file.write_all(&(code.len() as u64).to_le_bytes())?;
         file.write_all(&Sha256::digest(code))?;
         file.write_all(code)?;
-        drop(file);
         fs::rename(&beside, path)
     };
     write().inspect_err(|_| {
@@ -432,6 +438,25 @@ mod tests {
         });
         let left: Vec<_> = fs::read_dir(folder.path().join("sm_90/nvrtc-13.0")).unwrap().collect();
         assert_eq!(left.len(), 1, "{left:?}");
+    }
+
+    /// Processes of two containers may have the same number, and one that was killed leaves its file.
+    #[test]
+    fn files_of_others_are_left_alone() {
+        let folder = Folder::new();
+        let version = folder.path().join("sm_90/nvrtc-13.0");
+        fs::create_dir_all(&version).unwrap();
+        let key = "05".repeat(32);
+        let name = |number: u64| version.join(format!("{key}.{}.{number}.new", std::process::id()));
+        for number in 0..100 {
+            fs::write(name(number), b"of another").unwrap();
+        }
+        let cache = cache(&folder);
+        cache.put_or_fail(ARCH, NEW, &[5; 32], b"code", &[]).unwrap();
+        assert_eq!(alone(cache.get(ARCH, NEW, &[5; 32], &|_| false)).unwrap(), b"code");
+        for number in 0..100 {
+            assert_eq!(fs::read(name(number)).unwrap(), b"of another");
+        }
     }
 
     #[test]

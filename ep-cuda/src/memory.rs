@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::driver::{CuPool, CuResult, CuStream, Failed, Location, PoolProps, constant};
 use crate::stream::CudaStream;
 use ep_core::provider::{Allocator, MemoryKind, MemoryStats, Stream};
-use ep_core::{Error, Result};
+use ep_core::{Code, Error, Result};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -394,8 +394,14 @@ impl Allocator for CudaAllocator {
     fn free_async(&self, address: u64, _: u64, stream: &CudaStream) -> Result<()> {
         self.not_recording(stream)?;
         if self.kind == MemoryKind::PinnedHost || self.context.pool().raw.is_none() {
-            stream.sync()?;
-            return self.free_on(address, None);
+            let waited = stream.sync();
+            // Done also where an op of the work refused something, or the device is lost.
+            let is_over = |e: &Error| e.code() == Code::InvalidArgument || self.context.is_lost();
+            if waited.as_ref().is_err_and(|e| !is_over(e)) {
+                return waited;
+            }
+            let freed = self.free_on(address, None);
+            return waited.and(freed);
         }
         self.free_on(address, Some(stream.raw()))
     }

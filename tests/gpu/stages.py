@@ -52,14 +52,19 @@ class Place:
                 self.environment[variable] = found
 
     def unpacked(self, archive):
-        """The folder of the cache, filled from the archive at first use."""
-        folder = self.work / "cache"
-        if archive.is_file() and not folder.is_dir():
+        """The folder of the cache, filled from the archive at first use; each archive has its own."""
+        if not archive.is_file():
+            folder = self.work / "cache"
+            folder.mkdir(exist_ok=True)
+            return folder
+        folder = self.work / f"cache-{hashlib.sha256(archive.read_bytes()).hexdigest()[:16]}"
+        if not folder.is_dir():
+            for old in self.work.glob("cache-*"):
+                shutil.rmtree(old)
             fresh = self.work / "cache.new"
             shutil.rmtree(fresh, ignore_errors=True)
             shutil.unpack_archive(archive, fresh)
             fresh.rename(folder)
-        folder.mkdir(exist_ok=True)
         return folder
 
     def ep(self, *arguments, config="cuda.toml"):

@@ -40,6 +40,10 @@ const WORKSPACE_BYTES: u64 = 32 << 20;
 /// Shapes whose algorithms a primitive remembers.
 const MOST_PLANS: usize = 512;
 
+/// The first size of a dimension, or of a batch, that cuBLASLt is not asked for. It takes sizes from here up to 2^31 for possible
+/// and then computes something else, or writes elsewhere (13.1 on an H200); the kernel counts in 64 bits.
+const LEAST_REFUSED: u64 = 1 << 30;
+
 /// Calls of cuBLASLt for one launch beyond which the kernel does all at once.
 const MOST_CALLS: u64 = 64;
 
@@ -247,7 +251,10 @@ impl Calls {
         // Half types are rounded once, after all products are summed.
         let refused = half && inner.count() > 1
             || addresses.iter().any(|address| address % bytes != 0)
-            || outer.as_slice().iter().any(|l| l.length > i32::MAX as u64);
+            || [m, n, k]
+                .into_iter()
+                .chain(outer.as_slice().iter().map(|l| l.length))
+                .any(|size| size >= LEAST_REFUSED);
         if refused {
             return None;
         }
@@ -532,6 +539,17 @@ mod tests {
         let plain = Problem::one([3, 5, 7], [false; 2]);
         assert!(calls(&plain, DType::COMPLEX64, [false; 2], [4, 0, 0]).is_none(), "aligned to a part only");
         assert!(calls(&plain, DType::F16, [false; 2], [2, 0, 0]).is_some());
+        for at in 0..3 {
+            let sized = |size| {
+                let mut sizes = [3, 5, 7];
+                sizes[at] = size;
+                calls(&Problem::one(sizes, [false; 2]), DType::F16, [false; 2], [0; 3]).is_some()
+            };
+            assert_eq!([(1 << 30) - 1, 1 << 30, 1 << 40].map(sized), [true, false, false]);
+        }
+        let batches: [&[u64]; 3] = [&[1 << 30, 3, 4], &[1 << 30, 4, 5], &[1 << 30, 3, 5]];
+        let batches = Problem::broadcast(batches, [false; 2]).unwrap();
+        assert!(calls(&batches, DType::F32, [false; 2], [0; 3]).is_none());
         let many: [&[u64]; 3] = [&[65, 1, 3, 4], &[1, 66, 4, 5], &[65, 66, 3, 5]];
         let many = Problem::broadcast(many, [true, true].map(|_| false)).unwrap();
         assert!(calls(&many, DType::F32, [false; 2], [0; 3]).is_none(), "65 calls");

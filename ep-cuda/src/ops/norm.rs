@@ -329,9 +329,10 @@ impl Norm {
     /// The kernel and the grid for so many rows.
     fn chosen(&self, rows: u64, cols: u64, aligned: bool) -> Chosen {
         let packs = holding(self.data).packs(cols, aligned && self.data != DType::F64);
-        // Over no columns the statistics are not numbers, which the general kernel finds by itself.
+        // Over no columns the statistics are not numbers, which the general kernel finds by itself. Of one column it gives beta:
+        // others round the mean of half types relative to the deviation.
         let wide = Chosen { kind: Kind::Wide, number: 0, geometry: block_for_each(rows, WIDE_THREADS) };
-        if cols == 0 {
+        if cols <= 1 {
             return wide;
         }
         if let Some((number, shared, groups)) = self.kept(rows, packs, aligned) {

@@ -391,6 +391,18 @@ fn by_indices<'a>(o: &'a Operands<'_>) -> Result<Vec<Check<'a>>> {
         ),
         exact(
             row(
+                "scatter_add",
+                "scatter_add of one row",
+                &["indices", "src"],
+                ["dst", "i8"],
+                json!({"selectors": mode, "roles": roles, "sizes": {"outer": 1, "processed": 1, "inner": n, "num_indices": 1}}),
+            )?,
+            n,
+            &[o.few + 4, x],
+            move |i| f64::from((BEFORE as i8).wrapping_add(o.at(i))),
+        ),
+        exact(
+            row(
                 "one_hot",
                 "one_hot",
                 &["indices"],
@@ -541,10 +553,23 @@ fn rows<'a>(o: &'a Operands<'_>) -> Result<Vec<Check<'a>>> {
     ])
 }
 
+/// A product with more columns than cuBLASLt counts rightly.
+fn products<'a>(o: &'a Operands<'_>) -> Result<Vec<Check<'a>>> {
+    let columns = o.n / 4;
+    let asked = json!({"roles": {"data": "f16"}, "sizes": {"m": 1, "n": columns, "k": 2}});
+    Ok(vec![Check {
+        row: row("matmul", "matmul", &["a", "b"], ["c", "f16"], asked)?,
+        count: columns,
+        inputs: vec![o.h, o.h],
+        expect: Box::new(move |i| o.half(0) * o.half(i) + o.half(1) * o.half(columns + i)),
+        within: [1e-3, 1e-4],
+    }])
+}
+
 /// All launches, in order.
 pub(super) fn all<'a>(o: &'a Operands<'_>) -> Result<Vec<Check<'a>>> {
     let mut all = maps(o)?;
-    for more in [movers, by_indices, reductions, rows] {
+    for more in [movers, by_indices, reductions, rows, products] {
         all.extend(more(o)?);
     }
     Ok(all)
