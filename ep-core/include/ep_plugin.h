@@ -1464,9 +1464,9 @@ struct EpAddArgs {
 /**
  * `arange`, version 1. An arithmetic sequence: dst[i] = start + i * step.
  *
- * - start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers to 64
- *   bits, for
- *   floats to f64.
+ * - start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers (u64 too)
+ *   to i64,
+ *   for floats to f64.
  * - Integers are computed in 64 bits, wrap, and are truncated to the dtype.
  * - Floats are computed as one fused multiply-add in f64 and rounded once: what is beyond the dtype is an
  *   infinity, and
@@ -1649,7 +1649,9 @@ struct EpBatchGatherArgs {
  * - With k 0 the product is 0, whatever alpha is. Nothing is done when batch, m or n is 0.
  * - f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap.
  *   Of bf16,
- *   subnormal factors may count as 0, and so may products and sums that are subnormal in f32.
+ *   subnormal factors may count as 0, and so may products and sums that are subnormal in f32. alpha may be a
+ *   factor of
+ *   parts of a sum, so that one of them may be infinite where the whole is not.
  * - NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times
  *   0 is NaN.
  * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
@@ -1874,7 +1876,8 @@ struct EpBroadcastElementwiseUnaryArgs {
  *   is an
  *   infinity. Integers wrap. Of bf16, subnormal factors may count as 0, and so may products and sums that
  *   are subnormal
- *   in f32.
+ *   in f32. alpha may be a factor of parts of a sum, so that one of them may be infinite where the whole is
+ *   not.
  * - NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times
  *   0 is NaN.
  * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
@@ -2451,7 +2454,9 @@ struct EpLogSoftmaxBackwardArgs {
  * - With k 0 the product is 0, whatever alpha is. Nothing is done when m or n is 0.
  * - f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap.
  *   Of bf16,
- *   subnormal factors may count as 0, and so may products and sums that are subnormal in f32.
+ *   subnormal factors may count as 0, and so may products and sums that are subnormal in f32. alpha may be a
+ *   factor of
+ *   parts of a sum, so that one of them may be infinite where the whole is not.
  * - NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times
  *   0 is NaN.
  * - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument;
@@ -2714,7 +2719,9 @@ struct EpPermuteArgs {
  * - max and min propagate NaN; a sum of infinities of both signs and a product of 0 and an infinity are NaN.
  * - Integers wrap. f16 and bf16 compute in f32 or wider and round once; what is beyond the dtype is an
  *   infinity. Sums
- *   of floats are blocked, so that the error grows with the logarithm of `reduced` and not with it.
+ *   of floats are added up in blocks, whose sums are added up in turn, so that the error does not grow with
+ *   `reduced`
+ *   as that of one running sum would. A zero may lose its sign.
  * - reduced 1 gives the element, as the dtype of dst.
  * - Nothing is done when outer or inner is 0.
  * - The result does not depend on the number of threads.
@@ -2903,7 +2910,9 @@ struct EpScatterAddArgs {
  * - A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.
  * - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once, to bf16 from a value that may
  *   be 2^-14 of
- *   itself off. No difference between finite elements is too large: one far below the maximum gives 0.
+ *   itself off. No difference between finite elements is too large: one far below the maximum gives 0. A
+ *   result that is
+ *   subnormal in the type computed in may be 0.
  * - In place when both dtypes have the same size.
  */
 
@@ -4247,8 +4256,8 @@ static inline const EpOpSchema *ep_arange_schema(void) {
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("arange"), 1, EP_OP_DETERMINISTIC,
     EP_STR("An arithmetic sequence: dst[i] = start + i * step."),
-    EP_STR("- start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers to 64 bits, for\n"
-           "  floats to f64.\n"
+    EP_STR("- start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers (u64 too) to i64,\n"
+           "  for floats to f64.\n"
            "- Integers are computed in 64 bits, wrap, and are truncated to the dtype.\n"
            "- Floats are computed as one fused multiply-add in f64 and rounded once: what is beyond the dtype is an infinity, and\n"
            "  an infinite step makes element 0 NaN.\n"
@@ -4394,7 +4403,8 @@ static inline const EpOpSchema *ep_batch_matmul_schema(void) {
            "  gone.\n"
            "- With k 0 the product is 0, whatever alpha is. Nothing is done when batch, m or n is 0.\n"
            "- f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap. Of bf16,\n"
-           "  subnormal factors may count as 0, and so may products and sums that are subnormal in f32.\n"
+           "  subnormal factors may count as 0, and so may products and sums that are subnormal in f32. alpha may be a factor of\n"
+           "  parts of a sum, so that one of them may be infinite where the whole is not.\n"
            "- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n"
            "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n"
            "  factor beyond 2^53 may be Unsupported.\n"
@@ -4608,7 +4618,7 @@ static inline const EpOpSchema *ep_broadcast_matmul_schema(void) {
            "- With k 0, or no batch to sum over, the product is 0, whatever alpha is. Nothing is done when c is empty.\n"
            "- f16 and bf16 accumulate in f32 over k and over summed batches, and round once; a result beyond the dtype is an\n"
            "  infinity. Integers wrap. Of bf16, subnormal factors may count as 0, and so may products and sums that are subnormal\n"
-           "  in f32.\n"
+           "  in f32. alpha may be a factor of parts of a sum, so that one of them may be infinite where the whole is not.\n"
            "- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n"
            "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n"
            "  factor beyond 2^53 may be Unsupported.\n"
@@ -5037,7 +5047,8 @@ static inline const EpOpSchema *ep_matmul_schema(void) {
            "  gone.\n"
            "- With k 0 the product is 0, whatever alpha is. Nothing is done when m or n is 0.\n"
            "- f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap. Of bf16,\n"
-           "  subnormal factors may count as 0, and so may products and sums that are subnormal in f32.\n"
+           "  subnormal factors may count as 0, and so may products and sums that are subnormal in f32. alpha may be a factor of\n"
+           "  parts of a sum, so that one of them may be infinite where the whole is not.\n"
            "- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n"
            "- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n"
            "  factor beyond 2^53 may be Unsupported.\n"
@@ -5203,7 +5214,8 @@ static inline const EpOpSchema *ep_reduce_schema(void) {
            "  value of the dtype (infinities for floats).\n"
            "- max and min propagate NaN; a sum of infinities of both signs and a product of 0 and an infinity are NaN.\n"
            "- Integers wrap. f16 and bf16 compute in f32 or wider and round once; what is beyond the dtype is an infinity. Sums\n"
-           "  of floats are blocked, so that the error grows with the logarithm of `reduced` and not with it.\n"
+           "  of floats are added up in blocks, whose sums are added up in turn, so that the error does not grow with `reduced`\n"
+           "  as that of one running sum would. A zero may lose its sign.\n"
            "- reduced 1 gives the element, as the dtype of dst.\n"
            "- Nothing is done when outer or inner is 0.\n"
            "- The result does not depend on the number of threads."),
@@ -5347,7 +5359,8 @@ static inline const EpOpSchema *ep_softmax_schema(void) {
            "- One column gives 1, where it is finite.\n"
            "- A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.\n"
            "- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once, to bf16 from a value that may be 2^-14 of\n"
-           "  itself off. No difference between finite elements is too large: one far below the maximum gives 0.\n"
+           "  itself off. No difference between finite elements is too large: one far below the maximum gives 0. A result that is\n"
+           "  subnormal in the type computed in may be 0.\n"
            "- In place when both dtypes have the same size."),
     sizeof(EpSoftmaxDesc), desc_fields, 3, sizeof(EpSoftmaxArgs), arg_fields, 5, operands, 2, flops, 9};
   return &schema;

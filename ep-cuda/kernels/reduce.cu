@@ -6,6 +6,7 @@
 // of a block or of a warp
 // EP_STAGE  0: whole rows, src to dst; 1: a part of each row to a partial result; 2: partial results, which then are
 // the elements [outer, reduced = parts, inner] of src, to dst. Partial results have the type that is computed in.
+// EP_LONG  1: for sums of floats with many terms for each thread, which are added up in blocks
 #include "common.cuh"
 
 enum class Reduce { sum, mean, max, min, prod, any, all };
@@ -98,9 +99,10 @@ EP_DEVICE T shuffle_down(T x, u32 distance) {
 
 constexpr u32 warps = EP_THREADS / warp_size;
 
-// Sums of floats are added up in blocks of so many terms for each running sum, whose errors would grow with the length of rows.
+// Of long rows the running sums of so many terms each are added up before the next: errors of longer ones would grow with the
+// length of rows.
 constexpr u64 block_terms = 256;
-constexpr bool in_blocks = adds && (is_float<A> || is_complex<A>);
+constexpr bool in_blocks = EP_LONG;
 
 #if EP_INNER
 // A block takes columns that follow each other, `Wide` for each lane; its warps share the rows.

@@ -126,8 +126,8 @@ unsafe impl<R, W, Dst: Into<W>> Call<R, W> for ArangeCall<Dst> {
 /// An arithmetic sequence: dst\[i\] = start + i * step.
 ///
 /// # Contract
-/// - start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers to 64 bits, for
-///   floats to f64.
+/// - start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers (u64 too) to i64,
+///   for floats to f64.
 /// - Integers are computed in 64 bits, wrap, and are truncated to the dtype.
 /// - Floats are computed as one fused multiply-add in f64 and rounded once: what is beyond the dtype is an infinity, and
 ///   an infinite step makes element 0 NaN.
@@ -241,7 +241,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("An arithmetic sequence: dst[i] = start + i * step."),
     contract: text(
-        "- start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers to 64 bits, for\n  floats to f64.\n- Integers are computed in 64 bits, wrap, and are truncated to the dtype.\n- Floats are computed as one fused multiply-add in f64 and rounded once: what is beyond the dtype is an infinity, and\n  an infinite step makes element 0 NaN.\n- `count` 0 does nothing.",
+        "- start is 0 and step 1 where they are NONE; both are converted as `fill` converts: for integers (u64 too) to i64,\n  for floats to f64.\n- Integers are computed in 64 bits, wrap, and are truncated to the dtype.\n- Floats are computed as one fused multiply-add in f64 and rounded once: what is beyond the dtype is an infinity, and\n  an infinite step makes element 0 NaN.\n- `count` 0 does nothing.",
     ),
     desc_size: 24,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -187,7 +187,8 @@ unsafe impl<R, W, A: Into<R>, B: Into<R>, C: Into<W>> Call<R, W> for BatchMatmul
 ///   gone.
 /// - With k 0 the product is 0, whatever alpha is. Nothing is done when batch, m or n is 0.
 /// - f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap. Of bf16,
-///   subnormal factors may count as 0, and so may products and sums that are subnormal in f32.
+///   subnormal factors may count as 0, and so may products and sums that are subnormal in f32. alpha may be a factor of
+///   parts of a sum, so that one of them may be infinite where the whole is not.
 /// - NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.
 /// - A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer
 ///   factor beyond 2^53 may be Unsupported.
@@ -454,7 +455,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "One matrix product for each item of a batch: c[i] = alpha * op(a[i]) * op(b[i]) + beta * c[i].",
     ),
     contract: text(
-        "- Row-major and contiguous: op(a) is [batch, m, k], op(b) [batch, k, n], c [batch, m, n]. Transposed operands are\n  stored [batch, k, m] and [batch, n, k]; for complex dtypes transposing also conjugates.\n- With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities there are\n  gone.\n- With k 0 the product is 0, whatever alpha is. Nothing is done when batch, m or n is 0.\n- f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap. Of bf16,\n  subnormal factors may count as 0, and so may products and sums that are subnormal in f32.\n- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n  factor beyond 2^53 may be Unsupported.\n- c overlaps neither a nor b.",
+        "- Row-major and contiguous: op(a) is [batch, m, k], op(b) [batch, k, n], c [batch, m, n]. Transposed operands are\n  stored [batch, k, m] and [batch, n, k]; for complex dtypes transposing also conjugates.\n- With beta 0, c is written without being read; with alpha 0, a and b are not read: NaN and infinities there are\n  gone.\n- With k 0 the product is 0, whatever alpha is. Nothing is done when batch, m or n is 0.\n- f16 and bf16 accumulate in f32 and round once; a result beyond the dtype is an infinity. Integers wrap. Of bf16,\n  subnormal factors may count as 0, and so may products and sums that are subnormal in f32. alpha may be a factor of\n  parts of a sum, so that one of them may be infinite where the whole is not.\n- NaN and infinities reach the elements of c that they are a factor of, as IEEE 754 has it: infinity times 0 is NaN.\n- A factor that the dtype cannot hold (0.5 for integers, an imaginary part for reals) is InvalidArgument; an integer\n  factor beyond 2^53 may be Unsupported.\n- c overlaps neither a nor b.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -145,7 +145,8 @@ unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for ReduceCall<Src, Dst
 ///   value of the dtype (infinities for floats).
 /// - max and min propagate NaN; a sum of infinities of both signs and a product of 0 and an infinity are NaN.
 /// - Integers wrap. f16 and bf16 compute in f32 or wider and round once; what is beyond the dtype is an infinity. Sums
-///   of floats are blocked, so that the error grows with the logarithm of `reduced` and not with it.
+///   of floats are added up in blocks, whose sums are added up in turn, so that the error does not grow with `reduced`
+///   as that of one running sum would. A zero may lose its sign.
 /// - reduced 1 gives the element, as the dtype of dst.
 /// - Nothing is done when outer or inner is 0.
 /// - The result does not depend on the number of threads.
@@ -333,7 +334,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
     flags: EP_OP_DETERMINISTIC,
     summary: text("Combines the elements along an axis: [outer, reduced, inner] to [outer, inner]."),
     contract: text(
-        "- sum and prod: T to T for numbers, bool and integers of up to 32 bits to i64, f16 and bf16 also to f32. mean: floats\n  and complex, f16 and bf16 also to f32. max and min: all but complex. any and all: every dtype to bool, true being\n  what is not 0, NaN included.\n- Over nothing (reduced 0): sum is 0, prod 1, any false, all true, mean NaN, and max and min the lowest and highest\n  value of the dtype (infinities for floats).\n- max and min propagate NaN; a sum of infinities of both signs and a product of 0 and an infinity are NaN.\n- Integers wrap. f16 and bf16 compute in f32 or wider and round once; what is beyond the dtype is an infinity. Sums\n  of floats are blocked, so that the error grows with the logarithm of `reduced` and not with it.\n- reduced 1 gives the element, as the dtype of dst.\n- Nothing is done when outer or inner is 0.\n- The result does not depend on the number of threads.",
+        "- sum and prod: T to T for numbers, bool and integers of up to 32 bits to i64, f16 and bf16 also to f32. mean: floats\n  and complex, f16 and bf16 also to f32. max and min: all but complex. any and all: every dtype to bool, true being\n  what is not 0, NaN included.\n- Over nothing (reduced 0): sum is 0, prod 1, any false, all true, mean NaN, and max and min the lowest and highest\n  value of the dtype (infinities for floats).\n- max and min propagate NaN; a sum of infinities of both signs and a product of 0 and an infinity are NaN.\n- Integers wrap. f16 and bf16 compute in f32 or wider and round once; what is beyond the dtype is an infinity. Sums\n  of floats are added up in blocks, whose sums are added up in turn, so that the error does not grow with `reduced`\n  as that of one running sum would. A zero may lose its sign.\n- reduced 1 gives the element, as the dtype of dst.\n- Nothing is done when outer or inner is 0.\n- The result does not depend on the number of threads.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -149,7 +149,8 @@ unsafe impl<R, W, Src: Into<R>, Dst: Into<W>> Call<R, W> for SoftmaxCall<Src, Ds
 /// - One column gives 1, where it is finite.
 /// - A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.
 /// - f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once, to bf16 from a value that may be 2^-14 of
-///   itself off. No difference between finite elements is too large: one far below the maximum gives 0.
+///   itself off. No difference between finite elements is too large: one far below the maximum gives 0. A result that is
+///   subnormal in the type computed in may be 0.
 /// - In place when both dtypes have the same size.
 #[derive(Clone, Copy, Debug)]
 pub struct Softmax;
@@ -336,7 +337,7 @@ static SCHEMA: EpOpSchema = EpOpSchema {
         "Softmax along the rows of a [rows, cols, inner] tensor: dst = exp(src - max) / sum(exp(src - max)).",
     ),
     contract: text(
-        "- The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n- Nothing is done when `rows` or `cols` is 0.\n- One column gives 1, where it is finite.\n- A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once, to bf16 from a value that may be 2^-14 of\n  itself off. No difference between finite elements is too large: one far below the maximum gives 0.\n- In place when both dtypes have the same size.",
+        "- The tensor is [rows, cols, inner]; each row runs along cols. `inner` 0 means 1: rows without gaps.\n- Nothing is done when `rows` or `cols` is 0.\n- One column gives 1, where it is finite.\n- A row with a NaN or a +infinity, or with nothing but -infinity, becomes all NaN.\n- f16, bf16 and f32 compute in f32, f64 in f64; the result is rounded once, to bf16 from a value that may be 2^-14 of\n  itself off. No difference between finite elements is too large: one far below the maximum gives 0. A result that is\n  subnormal in the type computed in may be 0.\n- In place when both dtypes have the same size.",
     ),
     desc_size: 32,
     desc_fields: &raw const DESC_FIELDS as *const EpField,

@@ -16,6 +16,8 @@ use ep_core::{DType, Error, Result};
 /// Threads that share a row, and the bytes of a row up to which so many do; the last for any row.
 const SHARERS: [(u32, u64); 3] = [(32, 4096), (128, 16384), (256, u64::MAX)];
 const ALL_THREADS: u32 = 256;
+/// Terms of a running sum of floats at most, beyond which blocks of them are added up.
+const MOST_TERMS: u64 = 1024;
 /// Threads of a block at least: more than one row where fewer share one.
 const LEAST_THREADS: u32 = 128;
 
@@ -100,8 +102,26 @@ impl Task {
         if common { &SHARERS } else { &SHARERS[SHARERS.len() - 1..] }
     }
 
-    fn spec(self, stage: Stage, strided: bool, sharers: u32) -> Spec {
-        let bytes = if stage == Stage::Partial { self.accumulator() } else { self.src.bytes_for_bounds() };
+    /// Bytes of what a stage reads.
+    fn source_bytes(self, stage: Stage) -> u64 {
+        if stage == Stage::Partial { self.accumulator() } else { self.src.bytes_for_bounds() }
+    }
+
+    /// Whether so many elements for each thread's running sums are too many to be added up one after the other.
+    fn is_long(self, stage: Stage, strided: bool, reduced: u64) -> bool {
+        let columns_at_once = u64::from(ALL_THREADS / 32) * 8;
+        let at_once =
+            if strided { columns_at_once } else { u64::from(ALL_THREADS) * (16 / self.source_bytes(stage)) };
+        self.rounds() && stage != Stage::Partial && reduced / at_once > MOST_TERMS
+    }
+
+    /// Whether sums are rounded at each step.
+    fn rounds(self) -> bool {
+        ["sum", "mean"].contains(&self.op) && !self.sums_integers()
+    }
+
+    fn spec(self, stage: Stage, strided: bool, sharers: u32, long: bool) -> Spec {
+        let bytes = self.source_bytes(stage);
         let (src, dst) = self.canonical(stage);
         // The sum of what has a mean is a mean that is divided by 1.
         let op = if self.op == "sum" && !self.sums_integers() { "mean" } else { self.op };
@@ -114,15 +134,16 @@ impl Task {
             .with("EP_THREADS", sharers.max(LEAST_THREADS))
             .with("EP_SHARERS", sharers)
             .with("EP_PACK", 16 / bytes)
+            .with("EP_LONG", u32::from(long))
     }
 
     fn specs(self) -> Vec<Spec> {
-        let whole = self.sharers().iter().map(|(sharers, _)| self.spec(Stage::Whole, false, *sharers));
-        let others = [Stage::Parts, Stage::Partial]
-            .into_iter()
-            .flat_map(|stage| [false, true].map(|strided| self.spec(stage, strided, ALL_THREADS)));
-        let strided = self.spec(Stage::Whole, true, ALL_THREADS);
-        whole.chain([strided]).chain(others).collect()
+        let whole = self.sharers().iter().map(|(sharers, _)| self.spec(Stage::Whole, false, *sharers, false));
+        let both = |stage, long| [false, true].map(|strided| self.spec(stage, strided, ALL_THREADS, long));
+        let others = [Stage::Parts, Stage::Partial].into_iter().flat_map(|stage| both(stage, false));
+        let strided = self.spec(Stage::Whole, true, ALL_THREADS, false);
+        let long = [Stage::Whole, Stage::Parts].into_iter().filter(|_| self.rounds());
+        whole.chain([strided]).chain(others).chain(long.flat_map(|stage| both(stage, true))).collect()
     }
 }
 
@@ -151,16 +172,17 @@ fn build(device: &CudaDevice, desc: &ReduceDesc) -> Result<Reducer> {
     let op = op.ok_or_else(|| Error::unsupported(format!("reduce op {} is not known", desc.op.0)))?;
     let (loader, task) = (device.loader()?, Task { op, src: desc.src, dst: desc.dst });
     let lazy = |spec| Lazy::new(&loader, Reduce::NAME, spec);
-    let both = |stage| [false, true].map(|strided| lazy(task.spec(stage, strided, ALL_THREADS)));
+    let both = |stage, long| [false, true].map(|strided| lazy(task.spec(stage, strided, ALL_THREADS, long)));
     Ok(Reducer {
         rows: task
             .sharers()
             .iter()
-            .map(|(sharers, most)| (*sharers, *most, lazy(task.spec(Stage::Whole, false, *sharers))))
+            .map(|(sharers, most)| (*sharers, *most, lazy(task.spec(Stage::Whole, false, *sharers, false))))
             .collect(),
-        columns: lazy(task.spec(Stage::Whole, true, ALL_THREADS)),
-        parts: both(Stage::Parts),
-        partial: both(Stage::Partial),
+        columns: lazy(task.spec(Stage::Whole, true, ALL_THREADS, false)),
+        parts: both(Stage::Parts, false),
+        partial: both(Stage::Partial, false),
+        long: [both(Stage::Whole, true), both(Stage::Parts, true)],
         task,
         sm_count: u64::from(device.properties().sm_count),
     })
@@ -189,6 +211,8 @@ struct Reducer {
     /// For rows and for columns.
     parts: [Lazy; 2],
     partial: [Lazy; 2],
+    /// Whole rows and parts of them that are [long](Task::is_long), for rows and for columns.
+    long: [[Lazy; 2]; 2],
     task: Task,
     sm_count: u64,
 }
@@ -219,14 +243,19 @@ impl Kernel<Reduce, CudaDevice> for Reducer {
             // stream's own memory, of the bytes that were asked for; each is the argument of its kernel.
             return unsafe {
                 let geometry = |parts| Geometry::linear(sizes.grid(parts), ALL_THREADS);
-                self.parts[strided].get()?.launch(stream, geometry(parts), &first)?;
+                let long = self.task.is_long(Stage::Parts, inner > 1, per_part);
+                let kernel = if long { &self.long[1][strided] } else { &self.parts[strided] };
+                kernel.get()?.launch(stream, geometry(parts), &first)?;
                 self.partial[strided].get()?.launch(stream, geometry(1), &then)
             };
         }
         let row_bytes = reduced * self.task.src.bytes_for_bounds();
         let held = self.rows.iter().find(|(_, most, _)| strided == 0 && row_bytes <= *most);
-        let (sharers, lazy) =
-            held.map_or((ALL_THREADS, &self.columns), |(sharers, _, lazy)| (*sharers, lazy));
+        let (sharers, lazy) = match held {
+            _ if self.task.is_long(Stage::Whole, inner > 1, reduced) => (ALL_THREADS, &self.long[0][strided]),
+            Some((sharers, _, lazy)) => (*sharers, lazy),
+            None => (ALL_THREADS, &self.columns),
+        };
         let threads = sharers.max(LEAST_THREADS);
         let blocks = sizes.grid(1).div_ceil(threads / sharers);
         let per_part = reduced.max(1);
@@ -243,5 +272,29 @@ impl Kernel<Reduce, CudaDevice> for Reducer {
 
     fn describe(&self) -> &str {
         "a warp or a block for each row, a block for 32 columns; few long ones in parts"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_sums_of_floats_are_added_up_in_blocks() {
+        let long =
+            |op, src, stage, strided, reduced| Task { op, src, dst: src }.is_long(stage, strided, reduced);
+        let f32s = |strided, reduced| long("sum", DType::F32, Stage::Whole, strided, reduced);
+        assert!(!f32s(false, 1 << 20) && f32s(false, (1 << 20) + (1 << 10)));
+        assert!(!f32s(true, 1 << 16) && f32s(true, (1 << 16) + 64));
+        for (op, src) in [("mean", DType::F16), ("sum", DType::COMPLEX64), ("sum", DType::F64)] {
+            assert!(long(op, src, Stage::Parts, true, 1 << 20), "{op} {src}");
+            assert!(!long(op, src, Stage::Partial, true, 1 << 20), "{op} {src}");
+        }
+        for (op, src) in [("max", DType::F32), ("prod", DType::F32), ("sum", DType::I32), ("any", DType::F32)]
+        {
+            assert!(!long(op, src, Stage::Whole, true, 1 << 40), "{op} {src}");
+            let specs = Task { op, src, dst: src }.specs();
+            assert_eq!(specs.len(), Task { op, src, dst: src }.sharers().len() + 5, "{op} {src}");
+        }
     }
 }

@@ -871,7 +871,12 @@ def reduce(op, src_dtype, dst_dtype, outer, reduced, inner, src, dst, workspace)
     size = SIZE[src_dtype]
     sharers = 256 if is_inner or reduced * size > 16384 else 32 if reduced * size <= 4096 else 128
     threads = max(sharers, 128)
+    rounds = op in ("sum", "mean") and (src_dtype[0] not in "iub" or src_dtype == "bf16")
+    at_once = 64 if is_inner else 256 * (16 // size)
     common = dict(OP=op, SRC=src_dtype, DST=dst_dtype, INNER=is_inner)
+    common["LONG"] = int(rounds and per_part // at_once > 1024)
+    if common["LONG"]:
+        sharers = threads = 256
     columns = ceil_div(inner, 32) if is_inner else 1
     grid = min(outer * parts * columns, 1 << 30)
     if parts == 1:
@@ -883,7 +888,7 @@ def reduce(op, src_dtype, dst_dtype, outer, reduced, inner, src, dst, workspace)
     kept = accumulator_size(op, src_dtype)
     return [
         Launch(Spec("reduce.cu", STAGE=1, THREADS=256, SHARERS=256, PACK=16 // size, **common), first, grid),
-        Launch(Spec("reduce.cu", STAGE=2, THREADS=256, SHARERS=256, PACK=16 // kept, **common), second, outer * columns),
+        Launch(Spec("reduce.cu", STAGE=2, THREADS=256, SHARERS=256, PACK=16 // kept, **common | {"LONG": 0}), second, outer * columns),
     ]
 
 

@@ -330,12 +330,18 @@ pub(super) struct Formula<V, const LOG: bool> {
 impl<V: Vector, const LOG: bool> Formula<V, LOG> {
     #[inline(always)]
     pub(super) fn new(sum: V) -> Self {
-        Self { exp: HalfExp::new(), sum: if LOG { sum.add(sum) } else { sum } }
+        Self { exp: HalfExp::new(), sum }
     }
 
     #[inline(always)]
     pub(super) fn of(&self, y: V, dy: V) -> V {
-        if LOG { self.exp.of(y).neg_mul_add(self.sum, dy) } else { dy.sub(self.sum).mul(y) }
+        if LOG {
+            // Twice half of it: neither the exponential nor the sum may be doubled before, which could be an infinity.
+            let half = self.exp.of(y);
+            half.neg_mul_add(self.sum, half.neg_mul_add(self.sum, dy))
+        } else {
+            dy.sub(self.sum).mul(y)
+        }
     }
 }
 

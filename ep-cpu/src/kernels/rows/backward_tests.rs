@@ -222,6 +222,21 @@ fn large_logarithms_have_finite_gradients() {
     }
 }
 
+/// More than half of the largest number: neither twice the sum nor a part of it may be infinite.
+#[test]
+fn large_sums_have_finite_gradients() {
+    for (dtype, large) in [(DType::F32, 2.2e38), (DType::BF16, 2.2e38), (DType::F64, 1.2e308)] {
+        for sign in [1.0, -1.0] {
+            for inner in [1, 3] {
+                let of = |x: &[f64]| x.iter().flat_map(|x| vec![*x; inner]).collect::<Vec<_>>();
+                Case::new(true, [dtype; 2], [1, 1, inner], &of(&[0.0]), &of(&[sign * large])).check();
+                let (y, dy) = ([0.0, -200.0], [0.0, sign * large]);
+                Case::new(true, [dtype; 2], [1, 2, inner], &of(&y), &of(&dy)).check();
+            }
+        }
+    }
+}
+
 #[test]
 fn empty_is_nothing_and_too_large_an_error() {
     let run = |shape| {
