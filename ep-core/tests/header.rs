@@ -231,6 +231,11 @@ fn helpers_read_and_write_structs_of_every_version() {
             let all = [out[0], 1, 0, 0, 2, 0, 0, 3, 0, 0];
             assert_eq!(out[..room], all[..room]);
             assert!(out[room..].iter().all(|w| *w == 0xAAAA), "wrote beyond {room} words");
+            let mut rust = [0xAAAA; 16];
+            rust[0] = out[0];
+            // SAFETY: room for 16 words, of which at most `words + 2` are said to be there.
+            unsafe { abi::write_struct(rust.as_mut_ptr().cast::<EpCopy>(), &value) }.unwrap();
+            assert_eq!(rust, out, "{room} words, by C and by Rust");
             assert_eq!(has_bytes(out.as_ptr()) != 0, room >= words);
         }
     }
