@@ -7,6 +7,7 @@ use ep_core::primitive::{
     ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, Softmax, SoftmaxCall, SoftmaxDesc, UnaryOp,
 };
 use ep_core::{Code, DType, Result};
+use ep_registry::query::Filter;
 use ep_registry::select::Verdict;
 use ep_registry::{Device, Event, Runtime, Status};
 use ep_tests::loading::{self, load, only, says, skew};
@@ -228,7 +229,7 @@ fn an_op_that_does_not_fit_is_refused_by_field() {
         assert_eq!(entry.status, Status::Failed, "{change}");
         says(&entry.reason, &parts);
         // Nothing of it stays.
-        assert!(runtime.query(&ep_registry::query::Filter::default()).is_empty());
+        assert!(runtime.query(&Filter::default()).is_empty());
     }
 }
 
@@ -291,6 +292,31 @@ fn a_request_that_an_older_provider_does_not_know_is_never_given_to_it() {
     let refused = explanation.candidates.iter().find(|c| c.instance == "old").unwrap();
     assert_eq!(refused.verdict, Verdict::UnknownField("cols".into()));
     says(&explanation.to_string(), &["without `cols`, which the request sets"]);
+}
+
+#[test]
+fn a_newer_provider_s_fields_in_rows_and_conditions_do_not_disable_it() {
+    let folder = loading::folder();
+    let changes = ["append=EpSoftmaxDesc.temperature=f64", "append=EpSoftmaxDesc.mode=transpose"];
+    let new = skew(folder.path(), "new", &changes, &["-DSKEW_KEYED", "-DSKEW_ID=\"skew-newer\""]);
+    let runtime = load(&new);
+    assert_eq!((only(&runtime).status, only(&runtime).reason.as_str()), (Status::Loaded, ""));
+    works(&runtime);
+    // What it is listed for is what it is used for, in words that this host knows.
+    let filter = Filter { op: Some("softmax".into()), ..Filter::default() };
+    let rows = runtime.query(&filter);
+    assert_eq!(rows.len(), 1, "{rows:?}");
+    assert!(rows[0].selectors.is_empty() && rows[0].predicate.contains("temperature"), "{rows:?}");
+
+    // Its hint counts: whichever is registered first, it comes before a provider without one.
+    let today = skew(folder.path(), "today", &[], &["-DSKEW_ID=\"skew-today\""]);
+    for order in [[("new", &new), ("today", &today)], [("today", &today), ("new", &new)]] {
+        let builder = order.iter().fold(Runtime::builder().threads(1), |b, (n, p)| b.provider(*n, p));
+        let both = builder.build().unwrap();
+        let device = both.device("skew").unwrap();
+        let chosen = both.primitive::<Softmax>(device, SoftmaxDesc::new(DType::F32, DType::F32)).unwrap();
+        assert_eq!(chosen.instance(), "new");
+    }
 }
 
 #[test]

@@ -23,10 +23,10 @@
  * `infos` tells the host how this plugin sees every struct, so that it can name the first field that differs.
  *
  * ERRORS. A function returns NULL for success, else an `EpStatus` with a code and a message that says what was
- * asked, what was found and what to do. The receiver calls `status->release(status)` exactly once, on any
- * thread. `EP_STATIC_STATUS` makes one that needs no memory. Answers that are expected (not done yet, not
- * there) are out-values, not errors. Out-values are only meaningful after success. No exception, panic or
- * longjmp may leave a function or a callback.
+ * asked, what was found and what to do. The receiver calls `status->release(status)`, where it is not null,
+ * exactly once, on any thread: `ep_status_release` does. `EP_STATIC_STATUS` makes one that needs no memory.
+ * Answers that are expected (not done yet, not there) are out-values, not errors. Out-values are only meaningful
+ * after success. No exception, panic or longjmp may leave a function or a callback.
  *
  * OWNERSHIP. What one side allocates, the same side frees. Every object has its `destroy` in its table, called
  * once, when all objects made from it are gone. Text and arrays that a function receives are borrowed for the
@@ -42,8 +42,8 @@
  * `sizeof` of the struct you compiled, zero all other fields that you do not use (`reserved` ones always), and
  * read a field of the other side only if its `struct_size` says that it is there: `EP_HAS_FIELD`. A function
  * pointer marked "Optional" may be null. `ep_read_struct` copies a descriptor or an argument struct of any
- * version and refuses one that says something this version does not know; `ep_write_struct` fills a struct
- * for the other side. Before ABI 1.0, host and plugin need the same minor version.
+ * version and refuses one that says something this version does not know; `ep_reserved_is_zero` tells whether a
+ * descriptor sets what has no meaning yet; `ep_write_struct` fills a struct for the other side. Before ABI 1.0, host and plugin need the same minor version.
  *
  * VALUES. Enums are `uint32_t` so that unknown values are data to be checked, never undefined behaviour.
  * Addresses of device memory are `uint64_t`. Text is UTF-8 with a length and no terminator.
@@ -1205,6 +1205,30 @@ static inline void ep_write_struct(void *out, const void *value, uint64_t size) 
     memcpy((unsigned char *)out + sizeof room, (const unsigned char *)value + sizeof room,
            (size_t)(size - sizeof room));
   }
+}
+
+/**
+ * Whether all bytes of the descriptor `desc`, as `ep_read_struct` copies it, that belong to no field of its schema are
+ * zero. Where they are not, refuse it with EP_CODE_UNSUPPORTED: a newer host may want something by them.
+ */
+static inline int ep_reserved_is_zero(const EpOpSchema *schema, const void *desc) {
+  const unsigned char *bytes = (const unsigned char *)desc;
+  uint64_t at, i;
+  /* Behind `struct_size` and `alignment`. */
+  for (at = 16; at < schema->desc_size; ++at) {
+    int ok = bytes[at] == 0;
+    for (i = 0; i < schema->num_desc_fields && !ok; ++i) {
+      const EpField *field = &schema->desc_fields[i];
+      ok = at >= field->offset && at < (uint64_t)field->offset + field->size;
+    }
+    if (!ok) return 0;
+  }
+  return 1;
+}
+
+/** Releases a status that another function has returned, once; NULL, which means success, is fine. */
+static inline void ep_status_release(const EpStatus *status) {
+  if (status != NULL && status->release != NULL) status->release(status);
 }
 
 /** The `release` of a status that is static. */

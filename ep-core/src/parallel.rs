@@ -11,7 +11,27 @@ use std::ops::Range;
 pub type Task<'a> = dyn Fn(Range<usize>) -> Result<()> + Sync + 'a;
 
 /// Something that can run a loop in parallel.
-pub trait Parallel: Sync {
+///
+/// # Safety
+/// Kernels write through the ranges that they are given and check nothing more. So in one call of
+/// [`Parallel::parallel_for`] no two ranges have an index in common, each is non-empty and within `0..n`, and together they
+/// cover it where the call returns `Ok`. Once it has returned or unwound, no call of `task` runs or begins.
+///
+/// ```compile_fail,E0200
+/// use ep_core::parallel::{Parallel, Task};
+///
+/// struct Twice;
+/// impl Parallel for Twice {
+///     fn parallel_for(&self, n: usize, _: usize, _: usize, task: &Task<'_>) -> ep_core::Result<()> {
+///         task(0..n)?;
+///         task(0..n)
+///     }
+///     fn threads(&self) -> usize {
+///         1
+///     }
+/// }
+/// ```
+pub unsafe trait Parallel: Sync {
     /// Calls `task` with disjoint, non-empty ranges that together cover `0..n`.
     ///
     /// The caller's thread always takes part, and the call returns when every started chunk has ended,
@@ -30,7 +50,8 @@ pub trait Parallel: Sync {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Serial;
 
-impl Parallel for Serial {
+// SAFETY: one range, which is all of `0..n`, on this thread; none where that is empty.
+unsafe impl Parallel for Serial {
     fn parallel_for(&self, n: usize, _grain: usize, _max_threads: usize, task: &Task<'_>) -> Result<()> {
         if n == 0 { Ok(()) } else { task(0..n) }
     }

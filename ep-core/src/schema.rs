@@ -209,8 +209,8 @@ impl Schema {
         self.flops.as_ref().map_or(Ok(0), |f| f.amount(args))
     }
 
-    /// The first way in which two views of one op disagree: one side may know more fields at the end, nothing
-    /// else. `None` when they fit.
+    /// The first way in which two views of one op disagree: one side may know more fields at the end, but no more dtypes,
+    /// which every request sets; nothing else. `None` when they fit.
     pub fn conflict(&self, other: &Schema) -> Option<String> {
         if self.version != other.version {
             return Some(format!("schema version {} here and {} there", self.version, other.version));
@@ -222,6 +222,15 @@ impl Schema {
             let same = a.name == b.name && a.offset == b.offset && desc_kinds_fit(&a.kind, &b.kind);
             (!same).then(|| format!("descriptor field `{}` here is `{}` there", a.name, b.name))
         });
+        let appended = || {
+            let shared = self.desc.len().min(other.desc.len());
+            let mut more = self.desc.iter().skip(shared).chain(other.desc.iter().skip(shared));
+            let dtype = more.find(|f| f.kind == DescKind::DType)?;
+            Some(format!(
+                "only one side has the dtype `{}`, and 0 is no dtype for the other to mean",
+                dtype.name
+            ))
+        };
         let args = || {
             self.args.iter().zip(&other.args).find_map(|(a, b)| {
                 let same = (&a.name, a.offset, a.kind) == (&b.name, b.offset, b.kind);
@@ -242,7 +251,7 @@ impl Schema {
                 None => None,
             }
         };
-        desc.or_else(args).or_else(operands)
+        desc.or_else(appended).or_else(args).or_else(operands)
     }
 }
 
@@ -350,6 +359,11 @@ mod tests {
         });
         assert_eq!(s.conflict(&longer), None);
         assert_eq!(longer.conflict(s), None);
+        longer.desc[3].kind = DescKind::Selector(vec!["off".into(), "on".into()]);
+        assert_eq!(s.conflict(&longer), None);
+        longer.desc[3].kind = DescKind::DType;
+        assert!(s.conflict(&longer).unwrap().contains("the dtype `x`"));
+        assert!(longer.conflict(s).unwrap().contains("the dtype `x`"));
         let mut swapped = s.clone();
         swapped.args.swap(0, 1);
         assert!(s.conflict(&swapped).unwrap().contains("`rows`"));

@@ -9,7 +9,7 @@ use ep_core::abi::{
 };
 use ep_core::hob::{decode, device, limit};
 use ep_core::primitive::core_schemas;
-use ep_core::schema::decode_schema;
+use ep_core::schema::{DescKind, decode_schema};
 use ep_core::{Code, Scalar};
 use layout::{CONSTANTS, LAYOUTS};
 use libloading::{Library, Symbol};
@@ -231,6 +231,11 @@ fn helpers_read_and_write_structs_of_every_version() {
             let all = [out[0], 1, 0, 0, 2, 0, 0, 3, 0, 0];
             assert_eq!(out[..room], all[..room]);
             assert!(out[room..].iter().all(|w| *w == 0xAAAA), "wrote beyond {room} words");
+            let mut rust = [0xAAAA; 16];
+            rust[0] = out[0];
+            // SAFETY: room for 16 words, of which at most `words + 2` are said to be there.
+            unsafe { abi::write_struct(rust.as_mut_ptr().cast::<EpCopy>(), &value) }.unwrap();
+            assert_eq!(rust, out, "{room} words, by C and by Rust");
             assert_eq!(has_bytes(out.as_ptr()) != 0, room >= words);
         }
     }
@@ -277,6 +282,42 @@ fn helpers_make_scalars_texts_and_statuses() {
             let error = unsafe { abi::take(status()) }.unwrap_err();
             assert_eq!((error.code(), error.message()), (Code::OutOfMemory, "no \"room\"; free some"));
         }
+    }
+}
+
+#[test]
+fn the_helper_releases_a_status_once_where_there_is_something_to_free() {
+    for language in languages() {
+        let library = language.probe("release");
+        // SAFETY: the signature is the one in probe.c.
+        let release = unsafe { library.get::<extern "C" fn() -> i32>(b"probe_release") }.unwrap();
+        assert_eq!(release(), 5);
+    }
+}
+
+#[test]
+fn the_helper_finds_every_reserved_byte_and_no_other() {
+    for language in languages() {
+        let library = language.probe("reserved");
+        // SAFETY: the signature is the one in probe.c.
+        let is_zero =
+            unsafe { library.get::<extern "C" fn(u64, *const u8) -> i32>(b"probe_reserved") }.unwrap();
+        let mut reserved = 0;
+        for (i, raw) in core_schemas().into_iter().enumerate() {
+            // SAFETY: static data of this crate.
+            let schema = unsafe { decode_schema(raw) }.unwrap();
+            let size =
+                |k: &DescKind| if matches!(k, DescKind::Selector(_) | DescKind::DType) { 4 } else { 8 };
+            let known = |at| schema.desc.iter().any(|f| (f.offset..f.offset + size(&f.kind)).contains(&at));
+            for at in 0..schema.desc_size {
+                let mut desc = vec![0u8; schema.desc_size];
+                desc[at] = 1;
+                let zero = at < 16 || known(at);
+                reserved += usize::from(!zero);
+                assert_eq!(is_zero(i as u64, desc.as_ptr()) != 0, zero, "byte {at} of {}", schema.name);
+            }
+        }
+        assert!(reserved > 0 && reserved % 4 == 0, "{reserved} reserved bytes");
     }
 }
 

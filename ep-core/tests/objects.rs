@@ -1,11 +1,15 @@
 //! Handles given to the wrong object, and what a plugin's failure leaves behind.
 
+use ep_core::abi::{
+    EPCONFORMANCEINTERFACE_INFO, EpConformanceCase, EpConformanceInterface, EpProvider, EpStatus, EpStr,
+    finish, str_of,
+};
 use ep_core::handle::{HostSide, Plugin, ProviderHandle};
 use ep_core::parallel::{Parallel, Serial};
 use ep_core::provider::inline::{HostDevice, InlineEvent};
 use ep_core::provider::{
-    Allocator, CopyRequest, Device, DeviceInfo, Host, MemoryKind, MemoryStats, Options, Provider, Registrar,
-    Stream, StreamOptions, query,
+    Allocator, CopyRequest, Device, DeviceInfo, Host, Interface, MemoryKind, MemoryStats, Options, Provider,
+    Registrar, Stream, StreamOptions, query,
 };
 use ep_core::{Code, Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,7 +56,39 @@ impl Provider for Noting {
     fn register(&self, _: &mut Registrar<'_, Self>) -> Result<()> {
         Ok(())
     }
+
+    fn interface(&self, name: &str, version: u32) -> Option<Interface> {
+        const CASES: &EpConformanceInterface = &EpConformanceInterface {
+            info: &EPCONFORMANCEINTERFACE_INFO,
+            count: Some(known_count),
+            get: Some(known_get),
+            release: Some(known_release),
+            ..EpConformanceInterface::EMPTY
+        };
+        // SAFETY: a table of the contract with its own description, under its own name.
+        (name == "ep.conformance" && version == 1).then(|| unsafe { Interface::new(CASES) })
+    }
 }
+
+unsafe extern "C" fn known_count(_: *mut EpProvider, op: EpStr, out: *mut u64) -> *const EpStatus {
+    // SAFETY: the host's text and out-pointer.
+    finish(|| unsafe {
+        out.write(str_of(op)?.len() as u64);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn known_get(
+    _: *mut EpProvider,
+    _: EpStr,
+    _: u64,
+    _: u64,
+    _: *mut EpConformanceCase,
+) -> *const EpStatus {
+    finish(|| Err(Error::not_found("it only counts")))
+}
+
+unsafe extern "C" fn known_release(_: *mut EpProvider, _: *const EpConformanceCase) {}
 
 impl Device for NotingDevice {
     type Stream = NotingStream;
@@ -161,6 +197,14 @@ fn start(logs: Arc<Logs>, path: &str, options: &[(String, String)]) -> Result<Ar
     // SAFETY: the entry point of a provider that is linked in.
     let plugin = unsafe { Plugin::load(query::<Noting>, "test") }?;
     ProviderHandle::create(Arc::new(plugin), logs, "noting", path, options)
+}
+
+#[test]
+fn an_interface_of_the_provider_s_own_reaches_the_host() {
+    let _alone = alone();
+    let provider = start(Arc::default(), "", &[]).unwrap();
+    assert_eq!(provider.known_launches("softmax"), Ok(Some(7)));
+    assert!(!provider.can_warm(), "that interface is of another name");
 }
 
 #[test]

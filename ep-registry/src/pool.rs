@@ -130,7 +130,9 @@ impl ThreadPool {
     }
 }
 
-impl Parallel for ThreadPool {
+// SAFETY: the chunks of a `Plan` follow one another from 0 to `n`, and none is empty; `Job::run` takes each once, from one end
+// or the other of what is left, and `Shared::run` waits for those that began. What an error or a panic skips is an `Err`.
+unsafe impl Parallel for ThreadPool {
     /// See the [module](self) for how `0..n` is cut. A panic in `task` is caught, skips the chunks not yet
     /// begun, and is returned as an error with [`Code::Panic`](ep_core::Code::Panic).
     fn parallel_for(&self, n: usize, grain: usize, max_threads: usize, task: &Task<'_>) -> Result<()> {

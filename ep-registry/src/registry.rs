@@ -151,12 +151,8 @@ impl Sink for Collector<'_> {
             .or_else(|| self.registry.ops.get(op).map(|e| (e.schema.clone(), e.schema.clone())))
     }
 
-    fn factory(&mut self, mut factory: FactoryHandle) -> Result<()> {
-        let (known, view) = self.known(&factory.op).expect("asked for before the factory was read");
-        // A newer provider may have values that this host has no name for; nobody here can ask for them.
-        factory.selectors.retain(|row| {
-            known.selectors().zip(row).all(|((_, choices), value)| (*value as usize) < choices.len())
-        });
+    fn factory(&mut self, factory: FactoryHandle) -> Result<()> {
+        let (_, view) = self.known(&factory.op).expect("asked for before the factory was read");
         let kinds: Vec<_> = self.devices.iter().map(|d| d.info().kind.as_str()).collect();
         if !kinds.is_empty() && !kinds.contains(&factory.device_kind.as_str()) {
             return Err(Error::invalid(format!(

@@ -145,13 +145,15 @@ fn judge(entry: &FactoryEntry, member: &Member, request: Request<'_>, key: &Key)
     if factory.device_kind != member.handle().info().kind {
         return Some(Verdict::OtherDevice(factory.device_kind.clone()));
     }
-    if !factory.covers(key) {
-        return Some(Verdict::NotCovered);
-    }
+    // First, for an older provider's factories cover no request that sets a selector which it does not know.
     if let Some(field) = request.op.schema.unknown_to(request.bytes(), &entry.view) {
         return Some(Verdict::UnknownField(field.to_owned()));
     }
-    let facts = DescFacts { schema: &request.op.schema, desc: request.bytes(), device: member.attributes() };
+    if !factory.covers(key) {
+        return Some(Verdict::NotCovered);
+    }
+    // Its expressions are about the op as its provider knows it; fields beyond the host's descriptor are 0.
+    let facts = DescFacts { schema: &entry.view, desc: request.bytes(), device: member.attributes() };
     if let Some(predicate) = &factory.predicate {
         match predicate.refusal(&facts) {
             Ok(None) => {}
@@ -176,7 +178,7 @@ fn rank(
 ) -> (Reverse<usize>, i32, i32, f64) {
     let order = rules.get(&request.op.schema.name).or_else(|| rules.get("*"));
     let place = order.and_then(|o| o.iter().position(|i| *i == entry.instance)).unwrap_or(usize::MAX);
-    let facts = DescFacts { schema: &request.op.schema, desc: request.bytes(), device: member.attributes() };
+    let facts = DescFacts { schema: &entry.view, desc: request.bytes(), device: member.attributes() };
     let hint = entry.handle.hint.as_ref().map_or(0.0, |h| hint_value(h, &facts));
     (Reverse(place), entry.instance_priority, entry.handle.priority, hint)
 }

@@ -173,11 +173,12 @@ struct EpFactoryContext {
 
 /* A primitive is its descriptor: the op's struct. */
 static const EpStatus *primitive_create(EpFactoryContext *k, EpDevice *device, const void *raw, EpPrimitive **out) {
-  const uint64_t size = k->schema()->desc_size;
-  const EpStatus *error = make(size, out);
-  (void)device;
-  if (error == NULL && (error = receive(*out, size, raw, "the descriptor")) != NULL) free(*out);
-  return error;
+  const EpOpSchema *schema = k->schema();
+  const EpStatus *error = make(schema->desc_size, out);
+  if (error != NULL) return error;
+  if ((error = receive(*out, schema->desc_size, raw, "the descriptor")) == NULL && !ep_reserved_is_zero(schema, *out))
+    error = fail(EP_CODE_UNSUPPORTED, "reserved bytes of the descriptor are set, which mean nothing yet; leave them 0");
+  return (void)device, error != NULL ? free(*out), error : NULL;
 }
 
 static void primitive_destroy(EpPrimitive *primitive) { free(primitive); }

@@ -26,10 +26,7 @@ pub fn make(folder: &Path, name: &str) -> PathBuf {
 }
 
 /// The same of a copy of that folder.
-///
-/// # Panics
-/// As [`make`].
-pub fn make_in(source: &Path, folder: &Path, name: &str) -> PathBuf {
+fn make_in(source: &Path, folder: &Path, name: &str) -> PathBuf {
     let library = folder.join(format!("lib{name}.so"));
     let output = Command::new("make")
         .arg("-C")
@@ -42,6 +39,25 @@ pub fn make_in(source: &Path, folder: &Path, name: &str) -> PathBuf {
         .expect("these tests need `make` and a C compiler called `cc`");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     library
+}
+
+/// Builds the plugin with passages of its source files replaced, each of which must be there once, into a folder of its
+/// own below `folder`.
+///
+/// # Panics
+/// As [`make`], and where a passage is not there.
+pub fn make_changed(folder: &Path, name: &str, id: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
+    let (source, copy) = (root().join("plugins/c-example"), folder.join(id));
+    std::fs::create_dir(&copy).expect("a fresh name in a temporary folder");
+    for file in ["acme.c", "acme_cases.h", "c_example.c", "provider.h", "Makefile"] {
+        std::fs::copy(source.join(file), copy.join(file)).expect("a file of the example");
+    }
+    for (file, passage, by) in changes {
+        let text = std::fs::read_to_string(copy.join(file)).expect("just copied");
+        assert_eq!(text.matches(passage).count(), 1, "{file}: {passage}");
+        std::fs::write(copy.join(file), text.replace(passage, by)).expect("just copied");
+    }
+    make_in(&copy, &copy, name)
 }
 
 /// A library that the workspace has built.

@@ -10,7 +10,8 @@ pub enum Change {
     /// `drop-last=STRUCT`: an older version, which lacks the last field.
     DropLast(String),
     /// `append=STRUCT.field=type`: a newer version. A type `fn(types)` makes a function that returns a status. In
-    /// an op's descriptor the type is `f64` (an attribute), in its arguments `i64` (a size) or `EpScalar`.
+    /// an op's descriptor the type is `f64` (an attribute) or the name of an enum (a selector), in its arguments `i64` (a
+    /// size) or `EpScalar`.
     Append(String, String, String),
     /// `swap=STRUCT.a,b`: an incompatible version with two fields exchanged.
     Swap(String, String, String),
@@ -78,7 +79,10 @@ pub fn apply(abi: &mut Abi, change: &Change) -> Result<(), String> {
             Ok(())
         }
         Change::DropLast(name) => drop_last(target(abi, name)?),
-        Change::Append(name, field, ty) => append(target(abi, name)?, field, ty),
+        Change::Append(name, field, ty) => {
+            let choices = abi.enums.contains_key(ty).then(|| ty.clone());
+            append(target(abi, name)?, field, ty, choices)
+        }
         Change::Swap(name, a, b) => match target(abi, name)? {
             Target::Fields(fields) => swap(fields, a, b, |f| &f.name),
             Target::Desc(op) => swap(&mut op.desc, a, b, |f| &f.name),
@@ -123,13 +127,17 @@ fn unused(op: &Op, name: &str, used: bool) -> Result<(), String> {
     if used { Err(format!("`{}` cannot do without its last field `{name}`", op.name)) } else { Ok(()) }
 }
 
-fn append(target: Target<'_>, name: &str, ty: &str) -> Result<(), String> {
+fn append(target: Target<'_>, name: &str, ty: &str, choices: Option<String>) -> Result<(), String> {
     let doc = "Added by a test.".to_owned();
     match (target, ty) {
         (Target::Fields(fields), _) => fields.push(typed(Field::data(name, "u64", &doc), ty)?),
         (Target::Desc(op), "f64") => {
             let kind = DescKind::Attr;
             op.desc.push(DescField { name: name.into(), kind, choices: None, bounds: None, doc });
+        }
+        (Target::Desc(op), _) if choices.is_some() => {
+            let kind = DescKind::Selector;
+            op.desc.push(DescField { name: name.into(), kind, choices, bounds: None, doc });
         }
         (Target::Args(op), "i64" | "EpScalar") => {
             let kind = if ty == "i64" { ArgKind::Size } else { ArgKind::Scalar };

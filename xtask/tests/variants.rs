@@ -38,6 +38,7 @@ const VARIANTS: &[(&str, &[&str])] = &[
     ("schema_struct", &["swap=EpOpSchema.summary,contract", "swap=EpField.offset,size"]),
     ("older_op", &["drop-last=EpSoftmaxDesc", "drop-last=EpElementwiseUnaryDesc"]),
     ("newer_op", &["append=EpSoftmaxDesc.temperature=f64", "append=EpFillArgs.step=EpScalar"]),
+    ("newer_key", &["append=EpSoftmaxDesc.mode=transpose", "append=EpFillDesc.mode=transpose"]),
     ("swapped_op", &["swap=EpSoftmaxDesc.src,dst", "swap=EpMatmulArgs.m,n"]),
     ("minor", &["minor=7"]),
 ];

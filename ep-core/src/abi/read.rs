@@ -146,8 +146,9 @@ unsafe fn read_other<T: Growable>(ptr: *const T, size: usize) -> Result<T> {
     Ok(unsafe { copy_prefix(ptr, size) })
 }
 
-/// Fills a caller's struct as far as its capacity, `struct_size`, goes; that field itself stays as it is. Reads
-/// nothing else of `out`, which need not be initialised.
+/// Fills a caller's struct as far as its capacity, `struct_size`, goes: with `value`, and with zeros where a newer
+/// caller's struct is longer. That field itself stays as it is. Reads nothing else of `out`, which need not be
+/// initialised.
 ///
 /// # Errors
 /// `AbiMismatch` as [`read_table`].
@@ -156,11 +157,14 @@ unsafe fn read_other<T: Growable>(ptr: *const T, size: usize) -> Result<T> {
 /// A non-null, aligned `out` is readable for eight bytes, and writable for as many as those say.
 pub unsafe fn write_struct<T: Growable>(out: *mut T, value: &T) -> Result<()> {
     // SAFETY: as the caller promises.
-    let n = unsafe { checked_size(out) }?.min(size_of::<T>());
-    // SAFETY: `n` is at least 8 and at most both sizes; the structs are distinct objects.
+    let capacity = unsafe { checked_size(out) }?;
+    let n = capacity.min(size_of::<T>());
+    // SAFETY: `n` is at least 8 and at most both sizes; the structs are distinct objects; `out` is writable for `capacity`
+    // bytes, of which `n` are copied.
     unsafe {
         let from = std::ptr::from_ref(value).cast::<u8>().add(8);
         std::ptr::copy_nonoverlapping(from, out.cast::<u8>().add(8), n - 8);
+        std::ptr::write_bytes(out.cast::<u8>().add(n), 0, capacity - n);
     }
     Ok(())
 }
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_keeps_to_the_capacity_and_reads_only_it() {
+    fn writing_fills_the_capacity_and_reads_only_it() {
         let value = EpCopy { dst: 1, src: 2, bytes: 3, ..EpCopy::EMPTY };
         let mut out = std::mem::MaybeUninit::<Raw>::uninit();
         let words = out.as_mut_ptr().cast::<u64>();
@@ -277,10 +281,12 @@ mod tests {
             write_struct(words.cast::<EpCopy>(), &value).unwrap();
             assert_eq!((words.read(), words.add(1).read(), words.add(2).read()), (16, 1, 77));
             let n = size_of::<EpCopy>();
-            words.write(n as u64 + 8);
-            words.add(n / 8).write(77);
+            // What a newer caller has behind our last field is zero afterwards, and what comes after that is not ours.
+            words.write(n as u64 + 16);
+            words.add(n / 8 + 2).write(77);
             write_struct(words.cast::<EpCopy>(), &value).unwrap();
-            assert_eq!((words.add(n / 8 - 1).read(), words.add(n / 8).read()), (3, 77));
+            let last: [u64; 4] = std::array::from_fn(|i| words.add(n / 8 - 1 + i).read());
+            assert_eq!(last, [3, 0, 0, 77]);
             words.write(4);
             assert_eq!(write_struct(words.cast::<EpCopy>(), &value).unwrap_err().code(), Code::AbiMismatch);
         }

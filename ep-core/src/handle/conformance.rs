@@ -81,14 +81,27 @@ impl ProviderHandle {
     ///
     /// # Errors
     /// The provider's; `Unsupported` without the interface; `InvalidArgument` for what does not fit the schema.
-    pub fn known_launch(&self, schema: &Schema, index: u64, seed: u64) -> Result<KnownLaunch> {
+    ///
+    /// # Safety
+    /// `schema` is that of the op of its name, as the host knows it once the provider has registered its own view: by its
+    /// offsets numbers are told from addresses, which are followed.
+    ///
+    /// ```compile_fail,E0133
+    /// use ep_core::handle::ProviderHandle;
+    /// use ep_core::schema::Schema;
+    ///
+    /// fn first(provider: &ProviderHandle, schema: &Schema) {
+    ///     let launch = provider.known_launch(schema, 0, 1);
+    /// }
+    /// ```
+    pub unsafe fn known_launch(&self, schema: &Schema, index: u64, seed: u64) -> Result<KnownLaunch> {
         let table = self.conformance()?;
         let table = table.ok_or_else(|| Error::unsupported("this provider offers no ep.conformance"))?;
         let mut case = EpConformanceCase::EMPTY;
         // SAFETY: as in `known_launches`; the struct is of our capacity.
         unsafe { take((table.get)(self.raw(), EpStr::new(&schema.name), index, seed, &mut case)) }?;
         let got = Got { provider: self, table, case };
-        // SAFETY: the provider has just filled it, and it is released afterwards.
+        // SAFETY: the provider has just filled it, and it is released afterwards; the schema as the caller promises.
         unsafe { read(schema, &got.case) }
             .map_err(|e| e.context(format!("conformance case {index} of `{}`", schema.name)))
     }
@@ -129,7 +142,7 @@ unsafe fn whole(ptr: *const c_void, bytes: usize, what: &str) -> Result<Vec<u8>>
 }
 
 /// # Safety
-/// `case` was filled by a provider, and was not released.
+/// `case` was filled by a provider for the op of this schema, and was not released.
 unsafe fn read(schema: &Schema, case: &EpConformanceCase) -> Result<KnownLaunch> {
     // SAFETY: as the caller promises.
     let (name, desc, args, operands) = unsafe {

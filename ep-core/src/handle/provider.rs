@@ -269,11 +269,11 @@ unsafe extern "C" fn add_factory(context: *mut c_void, info: *const EpFactoryInf
             if name.is_empty() || !into.names.insert(name.to_owned()) {
                 return Err(Error::invalid("the name is empty or taken by another factory of the provider"));
             }
-            let (_, view) = into.sink.known(op).ok_or_else(|| {
+            let (known, view) = into.sink.known(op).ok_or_else(|| {
                 Error::not_found("the op is not known: call add_schema first, or check the spelling")
             })?;
             // SAFETY: the plugin's arrays live during the call.
-            let factory = unsafe { FactoryHandle::read(context.provider.clone(), &info, &view) }?;
+            let factory = unsafe { FactoryHandle::read(context.provider.clone(), &info, &known, &view) }?;
             into.sink.factory(factory)
         };
         inner().map_err(|e| e.context(format!("factory `{name}` of op `{op}`")))
@@ -306,7 +306,8 @@ pub struct FactoryHandle {
     pub capturable: bool,
     /// The kind of device it is for.
     pub device_kind: String,
-    /// Selector rows; one empty row where the op has none.
+    /// Selector rows as the host knows the op; one empty row where it has none. Of a provider that knows fewer selectors
+    /// the others are 0; rows of what the host has no name for are left out.
     pub selectors: Vec<Vec<u32>>,
     /// Dtype rows; one empty row where the op has none.
     pub dtypes: Vec<Vec<DType>>,
@@ -360,12 +361,28 @@ unsafe fn rows(ptr: *const u32, rows: u64, width: usize, what: &str) -> Result<V
     Ok(rows)
 }
 
+/// Selector rows of a provider as the host knows the op. Where the two know different numbers of selectors, those that one
+/// of them lacks are 0, which means what was done before they existed; nobody here can ask for anything else that the
+/// host does not know.
+fn as_known(mut selectors: Vec<Vec<u32>>, known: &Schema) -> Vec<Vec<u32>> {
+    let count = known.selectors().count();
+    selectors.retain(|row| {
+        let named = |((_, choices), value): ((_, &[String]), &u32)| (*value as usize) < choices.len();
+        known.selectors().zip(row).all(named) && row.iter().skip(count).all(|value| *value == 0)
+    });
+    selectors.iter_mut().for_each(|row| row.resize(count, 0));
+    selectors
+}
+
 impl FactoryHandle {
+    /// A factory for the op `schema`, as its provider knows it; `known` is the host's.
+    ///
     /// # Safety
     /// `info` and what it points to comes from the plugin of `provider` and is readable.
     unsafe fn read(
         provider: Arc<ProviderHandle>,
         info: &EpFactoryInfo,
+        known: &Schema,
         schema: &Schema,
     ) -> Result<FactoryHandle> {
         if info.schema_version != schema.version {
@@ -396,6 +413,7 @@ impl FactoryHandle {
                 }
             }
         }
+        let selectors = as_known(selectors, known);
         let dtypes: Vec<Vec<DType>> =
             dtypes.into_iter().map(|r| r.into_iter().map(DType).collect()).collect();
         let unknown = |d: &&DType| !d.is_core() && dtype::vendor::get(**d).is_none();
@@ -430,7 +448,7 @@ impl FactoryHandle {
         &self.provider
     }
 
-    /// Whether the factory is for these selector values and dtypes.
+    /// Whether the factory is for these selector values and dtypes, of a request as the host knows the op.
     pub fn covers(&self, key: &Key) -> bool {
         self.rows.0.contains(&key.selectors) && self.rows.1.contains(&key.dtypes)
     }

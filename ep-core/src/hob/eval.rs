@@ -240,7 +240,7 @@ fn arithmetic<'a>(op: BinaryOp, x: &Value<'_>, y: &Value<'_>) -> Option<Value<'a
             BinaryOp::Add => a.saturating_add(*b),
             BinaryOp::Sub => a.saturating_sub(*b),
             BinaryOp::Mul => a.saturating_mul(*b),
-            BinaryOp::Div => a.checked_div_euclid(*b)?,
+            BinaryOp::Div => floor_div(*a, *b)?,
             BinaryOp::Max => *a.max(b),
             BinaryOp::Min => *a.min(b),
             _ => return None,
@@ -251,11 +251,22 @@ fn arithmetic<'a>(op: BinaryOp, x: &Value<'_>, y: &Value<'_>) -> Option<Value<'a
         BinaryOp::Add => a + b,
         BinaryOp::Sub => a - b,
         BinaryOp::Mul => a * b,
+        BinaryOp::Div if b == 0.0 => return None,
         BinaryOp::Div => a / b,
         BinaryOp::Max => a.max(b),
         BinaryOp::Min => a.min(b),
         _ => return None,
     }))
+}
+
+/// The quotient, rounded down whatever the signs; saturates as the other operations do.
+fn floor_div(a: i128, b: i128) -> Option<i128> {
+    if b == 0 {
+        return None;
+    }
+    let quotient = a.saturating_div(b);
+    let exact = a.wrapping_rem(b) == 0;
+    Some(if exact || (a < 0) == (b < 0) { quotient } else { quotient - 1 })
 }
 
 #[cfg(test)]
@@ -290,6 +301,30 @@ mod tests {
         assert!(dtype("src").lt(3).holds(&Some3).is_err());
         assert!(dtype("dst").eq(DType::F32).holds(&Some3).is_err());
         assert!(limit("cols").holds(&Some3).is_err());
+    }
+
+    #[test]
+    fn quotients_round_down_and_nothing_is_divided_by_zero() {
+        let quotient = |a: Expr, b: Expr| {
+            let e = Expr::Binary(BinaryOp::Div, Box::new(a), Box::new(b));
+            e.eval(&NoFacts).map(Value::into_owned).map_err(|e| e.message().to_owned())
+        };
+        for a in -9i64..=9 {
+            for b in (-4i64..=4).filter(|b| *b != 0) {
+                let down = (a as f64 / b as f64).floor() as i128;
+                assert_eq!(quotient(a.into(), b.into()), Ok(Value::Int(down)), "{a} / {b}");
+            }
+        }
+        assert_eq!(floor_div(i128::MIN, -1), Some(i128::MAX));
+        assert_eq!(floor_div(i128::MIN, 2), Some(i128::MIN / 2));
+        assert_eq!(quotient(7.0.into(), (-2i64).into()), Ok(Value::Float(-3.5)));
+        let zeros: [Expr; 3] = [0i64.into(), 0.0.into(), (-0.0).into()];
+        for zero in zeros {
+            for a in [Expr::from(3i64), 3.0.into(), 0.0.into()] {
+                let message = quotient(a, zero.clone()).unwrap_err();
+                assert!(message.contains("has no value for"), "{message}");
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Devices and what they make.
 
-use super::Graphs;
-use crate::abi::{EP_MEMORY_DEVICE, EP_MEMORY_PINNED_HOST, EpInterface};
+use super::{Graphs, Interface};
+use crate::abi::{EP_MEMORY_DEVICE, EP_MEMORY_PINNED_HOST};
 use crate::{Error, Result, Scalar};
 
 /// What a device is; see `EpDeviceInfo`.
@@ -167,7 +167,7 @@ pub trait Device: Send + Sync + Sized + 'static {
     fn open_allocator(&self, kind: MemoryKind) -> Result<Self::Allocator>;
 
     /// Another optional interface by name and version.
-    fn interface(&self, name: &str, version: u32) -> Option<&'static EpInterface> {
+    fn interface(&self, name: &str, version: u32) -> Option<Interface> {
         let _ = (name, version);
         None
     }
@@ -213,7 +213,7 @@ pub trait Stream: Send + 'static {
     fn wait(&self, event: &Self::Event) -> Result<()>;
 
     /// An optional interface by name and version.
-    fn interface(&self, name: &str, version: u32) -> Option<&'static EpInterface> {
+    fn interface(&self, name: &str, version: u32) -> Option<Interface> {
         let _ = (name, version);
         None
     }

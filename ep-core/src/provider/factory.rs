@@ -157,8 +157,21 @@ impl<'a, P: Provider> Registrar<'a, P> {
     ///
     /// # Errors
     /// The host's: an invalid schema, or one that conflicts with the op that it knows by this name.
-    pub fn add_schema(&mut self, schema: &'static EpOpSchema) -> Result<()> {
-        // SAFETY: the context belongs to the table, and the schema is static.
+    ///
+    /// # Safety
+    /// Each pointer in `schema`, and in what it points to, is null or readable for as many entries as the count beside it
+    /// says, during the call; texts are readable for their length.
+    ///
+    /// ```compile_fail,E0133
+    /// use ep_core::abi::EpOpSchema;
+    /// use ep_core::provider::{Provider, Registrar};
+    ///
+    /// fn register<P: Provider>(registrar: &mut Registrar<'_, P>) -> ep_core::Result<()> {
+    ///     registrar.add_schema(&EpOpSchema::EMPTY)
+    /// }
+    /// ```
+    pub unsafe fn add_schema(&mut self, schema: &EpOpSchema) -> Result<()> {
+        // SAFETY: the context belongs to the table; the schema as the caller promises.
         unsafe { take((self.table.add_schema)(self.table.context, schema)) }
     }
 
@@ -173,7 +186,8 @@ impl<'a, P: Provider> Registrar<'a, P> {
         F: Fn(&P::Device, &O::Desc) -> Result<K> + Send + Sync + 'static,
     {
         if self.known.insert(O::NAME) {
-            self.add_schema(O::raw_schema())?;
+            // SAFETY: an op's own schema is static and valid (`Op`).
+            unsafe { self.add_schema(O::raw_schema()) }?;
         }
         // The host reads as many values as rows of the right length have.
         let schema = O::schema();

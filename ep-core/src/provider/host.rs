@@ -96,7 +96,8 @@ unsafe extern "C" fn run_chunk(user: *mut c_void, begin: u64, end: u64) -> *cons
     })
 }
 
-impl Parallel for Host {
+// SAFETY: the ranges are those of the host's `parallel_for`, which promises the same (rule 9); without a host, `Serial`'s.
+unsafe impl Parallel for Host {
     fn parallel_for(&self, n: usize, grain: usize, max_threads: usize, task: &Task<'_>) -> Result<()> {
         let Some(t) = self.table() else { return Serial.parallel_for(n, grain, max_threads, task) };
         let job = Job { task };

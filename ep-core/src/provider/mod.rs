@@ -29,6 +29,7 @@ pub(crate) mod fork;
 mod graph;
 mod host;
 pub mod inline;
+mod interface;
 mod log;
 mod operand;
 mod table;
@@ -41,10 +42,10 @@ pub use export::query;
 pub use factory::{Factory, Kernel, Registrar};
 pub use graph::{EndRecording, Graph, Graphs, Updated};
 pub use host::{Host, Options};
+pub use interface::Interface;
 pub use operand::{cells, slice, slice_mut};
 
 use crate::Result;
-use crate::abi::EpInterface;
 
 /// The signature of the one symbol that a plugin exports.
 pub type QueryFn =
@@ -113,7 +114,7 @@ pub trait Provider: Send + Sync + Sized + 'static {
     fn register(&self, registrar: &mut Registrar<'_, Self>) -> Result<()>;
 
     /// An optional interface by name and version.
-    fn interface(&self, name: &str, version: u32) -> Option<&'static EpInterface> {
+    fn interface(&self, name: &str, version: u32) -> Option<Interface> {
         let _ = (name, version);
         None
     }

@@ -44,6 +44,28 @@ EP_EXPORT const EpStatus *probe_status(void) {
   return &FULL;
 }
 
+static int released;
+static void count_release(const EpStatus *status) { released += status->code; }
+
+EP_EXPORT int probe_release(void) {
+  EP_STATIC_STATUS(KEPT, EP_CODE_INTERNAL, "static");
+  EpStatus none = KEPT, counted = KEPT;
+  none.release = NULL;
+  counted.release = count_release;
+  counted.code = 5;
+  released = 0;
+  ep_status_release(NULL);
+  ep_status_release(&KEPT);
+  ep_status_release(&none);
+  ep_status_release(&counted);
+  return released;
+}
+
+EP_EXPORT int probe_reserved(uint64_t op, const void *desc) {
+  uint64_t count;
+  return ep_reserved_is_zero(ep_core_schema(op, &count), desc);
+}
+
 #ifndef __cplusplus
 /* The frame that the header's introduction shows. */
 static const EpPlugin PLUGIN = {

@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Splits for real, over this many threads of its own, into the smallest chunks allowed.
 pub(crate) struct Threads(pub(crate) usize);
 
-impl Parallel for Threads {
+// SAFETY: each start is drawn once by one thread, a range ends where the next one starts or at `n`, and the scope joins
+// the threads; without an error all starts below `n` are drawn.
+unsafe impl Parallel for Threads {
     fn parallel_for(&self, n: usize, grain: usize, max_threads: usize, task: &Task<'_>) -> Result<()> {
         let grain = grain.max(1);
         let chunks = n.div_ceil(grain);

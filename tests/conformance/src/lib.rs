@@ -38,6 +38,7 @@ pub mod worker;
 
 pub use case::{Case, Content, Key};
 pub use memory::{Arena, Edge};
+pub use refusals::refusal_cases;
 pub use rig::{Outcome, Rig, Speed};
 pub use shapes::cases;
 pub use vendor::vendor_cases;

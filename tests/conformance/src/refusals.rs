@@ -3,11 +3,13 @@
 
 use crate::case::Key;
 use crate::keys::Ended;
+use crate::predicates::advertised;
 use crate::protocol::End;
+use crate::rig::Outcome;
 use crate::values::Random;
 use ep_core::handle::{FactoryHandle, PrimitiveHandle, StreamHandle};
 use ep_core::provider::StreamOptions;
-use ep_core::schema::{ArgKind, DescKind, Schema};
+use ep_core::schema::{ArgKind, DescFacts, DescField, DescKind, Schema};
 use ep_core::{Code, DType, Error, Result};
 use ep_registry::{Device, Runtime};
 use std::collections::BTreeSet;
@@ -23,6 +25,8 @@ enum Wrong {
     Size,
     /// It is 8 bytes longer than this version knows, and those are not zero.
     UnknownField,
+    /// A byte that belongs to no field is set.
+    Reserved,
     /// `flags` are set.
     Flags,
     /// The first size is -1.
@@ -32,7 +36,7 @@ enum Wrong {
 }
 
 /// Cases about descriptors and arguments: name, which struct, what is wrong, and which codes are right.
-const CASES: [(&str, bool, Wrong, &[Code]); 7] = [
+const CASES: [(&str, bool, Wrong, &[Code]); 8] = [
     ("descriptor-of-impossible-size", true, Wrong::Size, &[Code::AbiMismatch, Code::InvalidArgument]),
     ("descriptor-with-an-unknown-field", true, Wrong::UnknownField, &[Code::Unsupported]),
     ("arguments-of-impossible-size", false, Wrong::Size, &[Code::AbiMismatch, Code::InvalidArgument]),
@@ -40,6 +44,7 @@ const CASES: [(&str, bool, Wrong, &[Code]); 7] = [
     ("arguments-with-unknown-flags", false, Wrong::Flags, &[Code::Unsupported, Code::InvalidArgument]),
     ("arguments-with-a-negative-size", false, Wrong::NegativeSize, &[Code::InvalidArgument]),
     ("arguments-without-addresses", false, Wrong::NullAddress, &[Code::InvalidArgument, Code::Unsupported]),
+    ("descriptor-with-reserved-bytes", true, Wrong::Reserved, &[Code::Unsupported, Code::InvalidArgument]),
 ];
 
 /// The cases of an op on a device, by name.
@@ -66,6 +71,17 @@ pub fn run(
         Ok(Some(none)) => (End::Unsupported, none, None),
         Err(e) => (End::Failed, e.to_string(), None),
     }
+}
+
+/// Runs all cases of one op about what a provider must refuse: the name of each, and how it ended.
+pub fn refusal_cases(runtime: &Runtime, device: &Device, op: &str, seed: u64) -> Vec<(String, Outcome)> {
+    let claimed: BTreeSet<Key> = advertised(runtime, device).into_keys().filter(|key| key.op == op).collect();
+    let ended = |(i, name)| match run(runtime, device, op, &claimed, i, seed) {
+        (End::Passed, ..) => (name, Outcome::Pass),
+        (End::Failed, why, _) => (name, Outcome::Fail(why)),
+        (End::Unsupported | End::NotMapped, why, _) => (name, Outcome::Unsupported(why)),
+    };
+    names(op).into_iter().enumerate().map(ended).collect()
 }
 
 /// Asks for a key that the provider does not claim. `Some`: it claims all of them.
@@ -106,7 +122,7 @@ fn unadvertised(
     }
 }
 
-/// The first factory of an op on a device, and a descriptor that it takes.
+/// The first factory of an op on a device that takes a descriptor with nothing but its key and defaults, and that.
 fn factory(
     runtime: &Runtime,
     device: &Device,
@@ -119,11 +135,21 @@ fn factory(
                 .members()
                 .iter()
                 .position(|m| m.instance() == f.instance && m.handle().info().kind == f.handle.device_kind)?;
-            f.handle.predicate.is_none().then(|| (f.handle.clone(), member))
+            // A newer provider's rows may all be of values that this host does not know.
+            let desc = descriptor(schema, f.handle.selectors.first()?, f.handle.dtypes.first()?);
+            let bytes: Vec<u8> = desc.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let facts = DescFacts { schema: &f.view, desc: &bytes, device: &[] };
+            // A condition on the device is one that cannot be judged here.
+            let takes = f.handle.predicate.as_ref().is_none_or(|p| p.holds(&facts) == Ok(true));
+            takes.then(|| (f.handle.clone(), member, desc))
         });
         Ok::<_, Error>(on_device)
     })?;
-    let (factory, member) = found.ok_or_else(|| Error::unsupported("every factory has a condition"))?;
+    found.ok_or_else(|| Error::unsupported("every factory has a condition"))
+}
+
+/// A descriptor with a key, and defaults.
+fn descriptor(schema: &Schema, selectors: &[u32], dtypes: &[DType]) -> Vec<u64> {
     let mut desc = vec![0u64; schema.desc_size / 8];
     desc[0] = schema.desc_size as u64;
     let mut put = |at: usize, value: u32| {
@@ -131,7 +157,6 @@ fn factory(
         let shift = if cfg!(target_endian = "little") { shift } else { 32 - shift };
         desc[at / 8] |= u64::from(value) << shift;
     };
-    let (selectors, dtypes) = (&factory.selectors[0], &factory.dtypes[0]);
     schema.selectors().zip(selectors).for_each(|((f, _), v)| put(f.offset, *v));
     schema.dtypes().zip(dtypes).for_each(|(f, d)| put(f.offset, d.0));
     for f in &schema.desc {
@@ -139,7 +164,7 @@ fn factory(
             desc[f.offset / 8] = default.to_bits();
         }
     }
-    Ok((factory, member, desc))
+    desc
 }
 
 fn malformed(
@@ -156,7 +181,15 @@ fn malformed(
     };
     let handle = device.members()[member].handle();
     let result = if *descriptor {
-        spoil(&mut desc, *wrong);
+        match (wrong, reserved(&schema)) {
+            (Wrong::Reserved, None) => {
+                return Ok(Some("the op's descriptor has no reserved bytes".to_owned()));
+            }
+            (Wrong::Reserved, Some(at)) => {
+                desc[at / 8] |= u64::from_ne_bytes(std::array::from_fn(|i| u8::from(i == at % 8)))
+            }
+            _ => spoil(&mut desc, *wrong),
+        }
         // SAFETY: an op's descriptor, or one that rules 1, 3 and 12 let every provider refuse, readable for the
         // size that it names or eight bytes.
         unsafe { factory.create(handle, desc.as_ptr().cast()) }.map(drop)
@@ -188,8 +221,18 @@ fn spoil(words: &mut Vec<u64>, wrong: Wrong) {
         }
         // The second word of arguments.
         Wrong::Flags => words[1] = 1 << 40,
-        Wrong::NegativeSize | Wrong::NullAddress => {}
+        Wrong::Reserved | Wrong::NegativeSize | Wrong::NullAddress => {}
     }
+}
+
+/// The first byte of an op's descriptor that belongs to no field.
+fn reserved(schema: &Schema) -> Option<usize> {
+    let has = |f: &DescField, at: usize| {
+        let size = if matches!(f.kind, DescKind::Selector(_) | DescKind::DType) { 4 } else { 8 };
+        (f.offset..f.offset + size).contains(&at)
+    };
+    // Behind `struct_size` and `alignment`.
+    (16..schema.desc_size).find(|at| !schema.desc.iter().any(|f| has(f, *at)))
 }
 
 /// Launches with wrong arguments; `None` if the op cannot have this mistake.

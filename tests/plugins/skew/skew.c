@@ -1,7 +1,8 @@
 /*
  * A provider that the tests of version skew compile against many versions of ep_plugin.h: today's, older and
  * newer ones that never were, and ones that do not fit. The source is the same for all, so it names no field
- * that any of those versions lacks; SKEW_NEWER marks what only the newer ones have.
+ * that any of those versions lacks; SKEW_NEWER marks what only the newer ones have, and SKEW_KEYED a softmax that is
+ * registered for values of a selector `mode` and for an attribute `temperature`, which only those ones have.
  *
  * Its one device computes on the calling thread, but does not say so: the host takes it for an asynchronous one
  * with memory of its own, and every kind of object crosses the boundary. C11 and malloc, nothing else.
@@ -474,6 +475,21 @@ static const EpStatus *register_all(EpProvider *provider, const EpRegistrar *reg
   factory.schema_version = softmax->version;
   factory.selectors = NULL;
   factory.num_selector_rows = 0;
+#ifdef SKEW_KEYED
+  /* Of the second value and of the predicate's field no older host knows. */
+  static const uint32_t MODES[] = {0, 1};
+  static const EpExprNode WHEN[] = {
+    EP_NODE_FACT(EP_EXPR_ATTR, "temperature"), EP_NODE_I64(0), EP_NODE_OP(EP_EXPR_EQ),
+    EP_NODE_FACT(EP_EXPR_SELECTOR, "mode"), EP_NODE_TEXT("none"), EP_NODE_OP(EP_EXPR_EQ), EP_NODE_OP(EP_EXPR_AND)};
+  static const EpExprNode HINT[] = {
+    EP_NODE_FACT(EP_EXPR_ATTR, "temperature"), EP_NODE_I64(7), EP_NODE_OP(EP_EXPR_ADD)};
+  factory.selectors = MODES;
+  factory.num_selector_rows = 2;
+  factory.predicate = WHEN;
+  factory.num_predicate = sizeof WHEN / sizeof *WHEN;
+  factory.hint = HINT;
+  factory.num_hint = sizeof HINT / sizeof *HINT;
+#endif
   factory.primitive = &SOFTMAX;
   factory.create = softmax_create;
   return registrar->add_factory(registrar->context, &factory);

@@ -5,7 +5,7 @@ use ep_core::{Code, DType, Scalar};
 use ep_registry::query::Filter;
 use ep_registry::select::Verdict;
 use ep_registry::{Device, DynPrimitive, Runtime};
-use ep_vendor_tests::{folder, load, make, make_in, root};
+use ep_vendor_tests::{folder, load, make, make_changed, root};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -374,14 +374,7 @@ fn no_file_of_the_core_the_host_or_the_command_names_them() {
 /// The kit's verdict on the plugin with one line of its source replaced: the names of the cases that fail.
 fn failing_cases(line: &str, by: &str) -> Vec<String> {
     let folder = folder();
-    let source = root().join("plugins/c-example");
-    for file in ["acme.c", "acme_cases.h", "provider.h", "Makefile"] {
-        std::fs::copy(source.join(file), folder.path().join(file)).unwrap();
-    }
-    let text = std::fs::read_to_string(source.join("acme.c")).unwrap();
-    assert_eq!(text.matches(line).count(), 1, "{line}");
-    std::fs::write(folder.path().join("acme.c"), text.replace(line, by)).unwrap();
-    let library = make_in(folder.path(), folder.path(), "acme");
+    let library = make_changed(folder.path(), "acme", "changed", &[("acme.c", line, by)]);
     let runtime = load(&[("acme", &library)]);
     let verdicts = ep_conformance::vendor_cases(&runtime, cpu(&runtime), 7).unwrap();
     assert!(verdicts.len() >= 25, "{verdicts:?}");

@@ -1,10 +1,11 @@
 //! `plugins/c-example/c_example.c`: a provider in C with one header.
 
+use ep_conformance::Outcome;
 use ep_core::Code;
 use ep_core::primitive::*;
 use ep_core::{DType, Scalar};
 use ep_registry::{Device, InPlace, Runtime, View};
-use ep_vendor_tests::{folder, load, make, root};
+use ep_vendor_tests::{folder, load, make, make_changed, root};
 use proptest::prelude::*;
 
 /// The provider, its one device, and the folder that its library is in.
@@ -145,6 +146,32 @@ fn what_cannot_be_launched_is_refused_in_c_too() {
         assert!(error.message().contains(said), "`{said}` is not in: {error}");
     }
     assert_eq!(memory.download::<f32>().unwrap(), [1.0; 4]);
+}
+
+#[test]
+fn reserved_bytes_are_refused_and_the_kit_sees_to_it() {
+    let folder = folder();
+    let check = "&& !ep_reserved_is_zero(schema, *out))";
+    let careless =
+        make_changed(folder.path(), "c_example", "careless", &[("provider.h", check, "&& !schema)")]);
+    let acme = make_changed(folder.path(), "acme", "careless-acme", &[("provider.h", check, "&& !schema)")]);
+    for (library, ops, passes) in [
+        (&make(folder.path(), "c_example"), &["fill", "add", "elementwise_unary"][..], true),
+        (&careless, &["fill", "add", "elementwise_unary"], false),
+        (&make(folder.path(), "acme"), &["fill", "acme.conv2d"], true),
+        (&acme, &["fill", "acme.conv2d"], false),
+    ] {
+        let runtime = load(&[("c", library)]);
+        for op in ops {
+            let cases = ep_conformance::refusal_cases(&runtime, cpu(&runtime), op, 7);
+            for (name, outcome) in cases {
+                let reserved = name.ends_with("/descriptor-with-reserved-bytes");
+                let failed = matches!(outcome, Outcome::Fail(_));
+                assert_eq!(failed, reserved && !passes, "{name} of {}: {outcome:?}", library.display());
+                assert!(!reserved || outcome == Outcome::Pass || failed, "{name}: {outcome:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -23,10 +23,10 @@
  * `infos` tells the host how this plugin sees every struct, so that it can name the first field that differs.
  *
  * ERRORS. A function returns NULL for success, else an `EpStatus` with a code and a message that says what was
- * asked, what was found and what to do. The receiver calls `status->release(status)` exactly once, on any
- * thread. `EP_STATIC_STATUS` makes one that needs no memory. Answers that are expected (not done yet, not
- * there) are out-values, not errors. Out-values are only meaningful after success. No exception, panic or
- * longjmp may leave a function or a callback.
+ * asked, what was found and what to do. The receiver calls `status->release(status)`, where it is not null,
+ * exactly once, on any thread: `ep_status_release` does. `EP_STATIC_STATUS` makes one that needs no memory.
+ * Answers that are expected (not done yet, not there) are out-values, not errors. Out-values are only meaningful
+ * after success. No exception, panic or longjmp may leave a function or a callback.
  *
  * OWNERSHIP. What one side allocates, the same side frees. Every object has its `destroy` in its table, called
  * once, when all objects made from it are gone. Text and arrays that a function receives are borrowed for the
@@ -42,8 +42,8 @@
  * `sizeof` of the struct you compiled, zero all other fields that you do not use (`reserved` ones always), and
  * read a field of the other side only if its `struct_size` says that it is there: `EP_HAS_FIELD`. A function
  * pointer marked "Optional" may be null. `ep_read_struct` copies a descriptor or an argument struct of any
- * version and refuses one that says something this version does not know; `ep_write_struct` fills a struct
- * for the other side. Before ABI 1.0, host and plugin need the same minor version.
+ * version and refuses one that says something this version does not know; `ep_reserved_is_zero` tells whether a
+ * descriptor sets what has no meaning yet; `ep_write_struct` fills a struct for the other side. Before ABI 1.0, host and plugin need the same minor version.
  *
  * VALUES. Enums are `uint32_t` so that unknown values are data to be checked, never undefined behaviour.
  * Addresses of device memory are `uint64_t`. Text is UTF-8 with a length and no terminator.

@@ -94,5 +94,29 @@ static inline void ep_write_struct(void *out, const void *value, uint64_t size) 
   }
 }
 
+/**
+ * Whether all bytes of the descriptor `desc`, as `ep_read_struct` copies it, that belong to no field of its schema are
+ * zero. Where they are not, refuse it with EP_CODE_UNSUPPORTED: a newer host may want something by them.
+ */
+static inline int ep_reserved_is_zero(const EpOpSchema *schema, const void *desc) {
+  const unsigned char *bytes = (const unsigned char *)desc;
+  uint64_t at, i;
+  /* Behind `struct_size` and `alignment`. */
+  for (at = 16; at < schema->desc_size; ++at) {
+    int ok = bytes[at] == 0;
+    for (i = 0; i < schema->num_desc_fields && !ok; ++i) {
+      const EpField *field = &schema->desc_fields[i];
+      ok = at >= field->offset && at < (uint64_t)field->offset + field->size;
+    }
+    if (!ok) return 0;
+  }
+  return 1;
+}
+
+/** Releases a status that another function has returned, once; NULL, which means success, is fine. */
+static inline void ep_status_release(const EpStatus *status) {
+  if (status != NULL && status->release != NULL) status->release(status);
+}
+
 /** The `release` of a status that is static. */
 static inline void ep_status_keep(const EpStatus *status) { (void)status; }

@@ -1,7 +1,7 @@
 //! The functions of devices.
 
 use super::super::device::Timing;
-use super::super::{Attribute, Device, DeviceInfo, MemoryKind, Provider, StreamOptions};
+use super::super::{Attribute, Device, DeviceInfo, Interface, MemoryKind, Provider, StreamOptions};
 use super::graph::{GraphTable, StreamBox, stream_of};
 use super::{DeviceOf, drop_object, entry, give, give_object, object};
 use crate::abi::{self, *};
@@ -142,7 +142,7 @@ pub(super) unsafe extern "C" fn device_interface<P: Provider>(
                 (&raw const *ForeignTable::<P>::TABLE).cast()
             }
             ("ep.graph", 1) if DeviceOf::<P>::GRAPHS.is_some() => (&raw const *GraphTable::<P>::TABLE).cast(),
-            _ => device.device.interface(name, version).map_or(std::ptr::null(), std::ptr::from_ref),
+            _ => Interface::raw(device.device.interface(name, version)),
         };
         // SAFETY: the out-pointer is the host's.
         unsafe { give(out, found) }

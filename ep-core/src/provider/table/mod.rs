@@ -14,7 +14,7 @@ mod warm;
 
 pub(super) use primitive::{FactoryObject, create_primitive, factory_object, primitive_table};
 
-use super::{Allocator, Device, Host, Options, Provider, Registrar, fork, log};
+use super::{Allocator, Device, Host, Interface, Options, Provider, Registrar, fork, log};
 use crate::abi::*;
 use crate::{Error, Result};
 use device::{DeviceBox, InfoBox};
@@ -201,7 +201,7 @@ unsafe extern "C" fn provider_interface<P: Provider>(
         let (boxed, name) = unsafe { (object::<ProviderBox<P>, _>(provider)?, str_of(name)?) };
         let found: *const EpInterface = match (name, version) {
             ("ep.warm", 1) if P::WARM.is_some() => (&raw const *warm::WarmTable::<P>::TABLE).cast(),
-            _ => boxed.provider.interface(name, version).map_or(std::ptr::null(), std::ptr::from_ref),
+            _ => Interface::raw(boxed.provider.interface(name, version)),
         };
         // SAFETY: as above.
         unsafe { give(out, found) }

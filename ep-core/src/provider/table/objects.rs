@@ -1,6 +1,6 @@
 //! The functions of streams, events and allocators.
 
-use super::super::{Allocator, CopyRequest, Event, Provider, Stream};
+use super::super::{Allocator, CopyRequest, Event, Interface, Provider, Stream};
 use super::graph::{StreamBox, stream_of};
 use super::{AllocatorOf, EventOf, drop_object, entry, give, object};
 use crate::Error;
@@ -79,7 +79,7 @@ pub(super) unsafe extern "C" fn stream_interface<P: Provider>(
     entry::<P>(|| {
         // SAFETY: a live stream of ours; the host's text.
         let (stream, name) = unsafe { (&stream_of::<P>(stream)?.stream, str_of(name)?) };
-        let found = stream.interface(name, version).map_or(std::ptr::null(), std::ptr::from_ref);
+        let found = Interface::raw(stream.interface(name, version));
         // SAFETY: the out-pointer is the host's.
         unsafe { give(out, found) }
     })
