@@ -31,6 +31,8 @@ pub(crate) struct Opened {
     pub(crate) query: QueryFn,
     /// Empty when it is linked in.
     pub(crate) path: String,
+    /// Whether it is an earlier version of its file.
+    pub(crate) earlier: bool,
     /// What `abi_stable` finds different.
     pub(crate) difference: Option<String>,
 }
@@ -55,7 +57,8 @@ impl Loading<'_> {
             // run here (SECURITY.md).
             let opened = unsafe { library::open(&s.path, s.sha256.as_ref(), policy) }?;
             let path = opened.path.display().to_string();
-            Ok(Opened { query: opened.query, path, difference: opened.layout_difference })
+            let (query, earlier) = (opened.query, opened.earlier);
+            Ok(Opened { query, path, earlier, difference: opened.layout_difference })
         });
     }
 
@@ -82,7 +85,8 @@ impl Loading<'_> {
                 if e.code() == Code::Unavailable && entry.provider.is_some() {
                     entry.status = Status::Absent;
                 }
-                entry.reason = e.message().to_owned();
+                let remarks = std::mem::replace(&mut entry.reason, e.message().to_owned());
+                add_remark(&mut entry.reason, &remarks);
                 entry.code = Some(e.code());
             }
         }
@@ -103,7 +107,12 @@ impl Loading<'_> {
                 settings.name
             )));
         }
-        let Opened { query, path, difference } = open(settings)?;
+        let Opened { query, path, earlier, difference } = open(settings)?;
+        if earlier {
+            let remark = "the file was changed or replaced after this process first loaded it, and that version \
+                          is what runs; restart the process to run the new one";
+            add_remark(&mut entry.reason, remark);
+        }
         let origin = if path.is_empty() { format!("provider `{}`", settings.name) } else { path.clone() };
         // SAFETY: a provider's entry point; libraries stay mapped (docs/decisions/0004).
         let plugin = unsafe { Plugin::load(query, &origin) };
@@ -154,7 +163,7 @@ impl Loading<'_> {
                 plugin.name, plugin.version
             ))),
             (Ok(plugin), Some(d)) => {
-                *remark = format!("abi_stable finds differences: {d}");
+                add_remark(remark, &format!("abi_stable finds differences: {d}"));
                 Ok(plugin)
             }
             (plugin, _) => plugin,
@@ -199,7 +208,7 @@ impl Loading<'_> {
 }
 
 fn add_remark(reason: &mut String, remark: &str) {
-    if !reason.is_empty() {
+    if !reason.is_empty() && !remark.is_empty() {
         reason.push_str("; ");
     }
     reason.push_str(remark);
