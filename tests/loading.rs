@@ -282,6 +282,54 @@ fn another_content_than_the_hash_says_is_refused_and_the_right_one_loads() {
     works(&Runtime::from_config(file(folder.path().join("ep.toml"), text)).unwrap());
 }
 
+#[test]
+fn a_hash_is_that_of_what_runs_where_the_file_was_replaced_after_it_was_loaded() {
+    let folder = folder();
+    let path = good(folder.path());
+    let other = skew(folder.path(), "other", &[], &["-DSKEW_ID=\"other\""]);
+    let (old, new) = (fs::read(&path).unwrap(), fs::read(&other).unwrap());
+    let build = |content: Option<&Vec<u8>>| {
+        let sha256 = content.map(|bytes| Digest::of(bytes));
+        let settings = ProviderConfig { sha256, ..ProviderConfig::new("x", &path) };
+        Runtime::builder().threads(1).provider_with(settings).build().unwrap()
+    };
+    works(&build(Some(&old)));
+    fs::rename(&other, &path).unwrap();
+    // The old code is what the dynamic linker still hands out for this path.
+    let runtime = build(Some(&new));
+    let entry = only(&runtime);
+    assert_eq!((entry.status, entry.code, &entry.provider), (Status::Failed, Some(Code::Refused), &None));
+    says(&entry.reason, &[path.to_str().unwrap(), "another version", "already in this process", "restart"]);
+    says(&only(&build(Some(&old))).reason, &["its SHA-256 is", "restore the file"]);
+    // Without a hash it may run, and that is told.
+    let runtime = build(None);
+    let entry = only(&runtime);
+    assert_eq!((entry.status, entry.provider.as_ref().unwrap().0.as_str()), (Status::Loaded, "skew"));
+    says(&entry.reason, &["changed or replaced", "that version is what runs", "restart the process"]);
+    works(&runtime);
+    // The same bytes in another file: those that run.
+    file(path.clone(), &old);
+    let runtime = build(Some(&old));
+    assert_eq!((only(&runtime).status, only(&runtime).reason.as_str()), (Status::Loaded, ""));
+    works(&runtime);
+}
+
+#[test]
+fn a_file_that_could_not_be_loaded_is_loaded_once_it_is_mended() {
+    let folder = folder();
+    let needed = compile_text(folder.path(), "libneeded.so", "int needed = 1;\n", &["-fvisibility=default"]);
+    let text =
+        "extern int needed;\nint *ep_plugin_query(void);\nint *ep_plugin_query(void) { return &needed; }\n";
+    let flags = ["-fvisibility=default", needed.to_str().unwrap()];
+    let path = compile_text(folder.path(), "libuser.so", text, &flags);
+    fs::remove_file(&needed).unwrap();
+    refused(&path, Code::Unavailable);
+    fs::rename(good(folder.path()), &path).unwrap();
+    let sha256 = Some(Digest::of(&fs::read(&path).unwrap()));
+    let settings = ProviderConfig { sha256, ..ProviderConfig::new("x", &path) };
+    works(&Runtime::builder().threads(1).provider_with(settings).build().unwrap());
+}
+
 // ------------------------------------------------------------------------------------ several providers
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod meaning;
 
-use crate::failure::{Failure, no_device};
+use crate::failure::{Exit, Failure, no_device};
 use crate::host::Host;
 use crate::output::Out;
 use clap::Args;
@@ -70,7 +70,8 @@ impl Support {
         if let Some(op) = &self.op {
             schemas.retain(|s| s.name == *op);
             if schemas.is_empty() {
-                return Err(Failure::general(format!("no core op is called `{op}`; `ep query` lists them")));
+                let message = format!("no core op is called `{op}`; `ep query` lists them");
+                return Err(Failure::new(Exit::Usage, message));
             }
         }
         let (table, doubts) = table(&schemas, &columns);

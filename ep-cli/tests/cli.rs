@@ -279,6 +279,10 @@ fn query_has_its_keys_and_filters() {
     folder.ep(&["query", "--op", "sofmax"]).fails(2, &["sofmax", "softmax"]);
     folder.ep(&["query", "--dtype", "float"]).fails(2, &["float", "f32", "complex64"]);
     folder.ep(&["query", "--device", "cpu:7"]).fails(3, &["cpu:7", "cpu:0"]);
+    // So does the table of what is supported.
+    let support = ["support", "--device", "cpu", "--op"];
+    folder.ep(&[support.as_slice(), &["nope"]].concat()).fails(2, &["`nope`", "`ep query` lists"]);
+    folder.ep(&[support.as_slice(), &["arange"]].concat()).works().shows(&["arange,data=f32,yes"]);
 }
 
 #[test]

@@ -77,17 +77,21 @@ pub struct ProviderConfig {
     pub options: BTreeMap<String, String>,
 }
 
-/// `[search]`. A pattern with a `/` is matched against the whole path of a file, any other against its name.
+/// `[search]`. A pattern with a `/` is matched against the whole path of a file, which is absolute, any other
+/// against its name. The folder before a pattern's first wildcard may be spelled with `..` and go through links.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Search {
     /// Folders in order; absolute.
     pub dirs: Vec<PathBuf>,
-    /// Where not empty, only files that match one of these are considered.
+    /// Where not empty, only files that match one of these are considered: by their real path, without links.
     pub allow: Vec<Pattern>,
-    /// Files that match one of these are not considered, allowed or not.
+    /// Files that match one of these are not considered, allowed or not: by their real path or by the one that
+    /// they are found at.
     pub deny: Vec<Pattern>,
 }
 
+/// What starts a part of a glob that stands for more than itself.
+const WILDCARDS: [char; 3] = ['*', '?', '['];
 const TOP: &[&str] = &["provider", "select", "search", "runtime"];
 const PROVIDER: &[&str] =
     &["name", "path", "sha256", "devices", "priority", "required", "enabled", "options"];
@@ -131,7 +135,7 @@ impl ProviderConfig {
             name: name.value.clone(),
             path: absolute(table, base, &path)?,
             sha256,
-            devices: patterns(table, "devices")?,
+            devices: patterns(table, "devices", None)?,
             priority: priority.map_or(0, |at| at.value as i32),
             required: flag("required", false)?,
             enabled: flag("enabled", true)?,
@@ -148,16 +152,17 @@ impl ProviderConfig {
 impl Search {
     /// `None` where a file is to be considered, else why not.
     pub fn excludes(&self, path: &Path) -> Option<String> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let whole = path.to_string_lossy();
-        let matches =
-            |pattern: &&Pattern| pattern.matches(if pattern.as_str().contains('/') { &whole } else { &name });
-        if let Some(pattern) = self.deny.iter().find(matches) {
-            return Some(format!("[search] deny has `{pattern}`"));
+        // What cannot be resolved cannot be loaded either.
+        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let link = if real == path { String::new() } else { format!(", and this is {}", real.display()) };
+        let denies = |pattern: &&Pattern| names(pattern, path) || names(pattern, &real);
+        if let Some(pattern) = self.deny.iter().find(denies) {
+            let link = if names(pattern, path) { "" } else { &link };
+            return Some(format!("[search] deny has `{pattern}`{link}"));
         }
-        if !self.allow.is_empty() && !self.allow.iter().any(|pattern| matches(&pattern)) {
+        if !self.allow.is_empty() && !self.allow.iter().any(|pattern| names(pattern, &real)) {
             let allow: Vec<String> = self.allow.iter().map(|pattern| format!("`{pattern}`")).collect();
-            return Some(format!("[search] allow has only {}", allow.join(", ")));
+            return Some(format!("[search] allow has only {}{link}", allow.join(", ")));
         }
         None
     }
@@ -166,10 +171,38 @@ impl Search {
         let dirs = table.strings("dirs")?;
         Ok(Search {
             dirs: dirs.iter().map(|dir| absolute(table, base, dir)).collect::<Result<_>>()?,
-            allow: patterns(table, "allow")?,
-            deny: patterns(table, "deny")?,
+            allow: patterns(table, "allow", Some(base))?,
+            deny: patterns(table, "deny", Some(base))?,
         })
     }
+}
+
+/// Whether a pattern of `[search]` is about a file at this path.
+fn names(pattern: &Pattern, path: &Path) -> bool {
+    if !pattern.as_str().contains('/') {
+        return pattern.matches(&path.file_name().unwrap_or_default().to_string_lossy());
+    }
+    let whole = path.to_string_lossy();
+    pattern.matches(&whole) || resolved(pattern).is_some_and(|pattern| pattern.matches(&whole))
+}
+
+/// The pattern with the real path in place of what comes before its first wildcard: the folder, or all of it
+/// where there is no wildcard. `None` where that does not exist.
+fn resolved(pattern: &Pattern) -> Option<Pattern> {
+    let text = pattern.as_str();
+    let literal = match text.find(WILDCARDS) {
+        Some(at) => text[..at].rfind('/')? + 1,
+        None => text.len(),
+    };
+    let real = std::fs::canonicalize(&text[..literal]).ok()?;
+    let mut path = Pattern::escape(&real.to_string_lossy());
+    if literal < text.len() {
+        if !path.ends_with('/') {
+            path.push('/');
+        }
+        path.push_str(&text[literal..]);
+    }
+    Pattern::new(&path).ok()
 }
 
 impl Config {
@@ -319,13 +352,24 @@ fn absolute(table: &Table<'_, '_>, base: &Path, path: &At<String>) -> Result<Pat
     make_absolute(&base.join(&path.value)).map_err(|error| table.wrong(path, error.message()))
 }
 
-fn patterns(table: &Table<'_, '_>, key: &str) -> Result<Vec<Pattern>> {
-    let one = |text: At<String>| {
-        Pattern::new(&text.value).map_err(|error| {
-            let message =
-                format!("`{}` is no glob: {} at character {}", text.value, error.msg, error.pos + 1);
-            table.wrong(&text, &message)
+/// Globs. Those that are relative paths are taken from the folder `base`, where there is one.
+fn patterns(table: &Table<'_, '_>, key: &str, base: Option<&Path>) -> Result<Vec<Pattern>> {
+    let parse = |text: &At<String>, pattern: &str| {
+        Pattern::new(pattern).map_err(|error| {
+            let message = format!("`{pattern}` is no glob: {} at character {}", error.msg, error.pos + 1);
+            table.wrong(text, &message)
         })
+    };
+    let one = |text: At<String>| {
+        let pattern = parse(&text, &text.value)?;
+        let relative = text.value.contains('/') && !text.value.starts_with('/');
+        match base.filter(|_| relative && !text.value.starts_with(WILDCARDS)) {
+            Some(base) => {
+                let base = Pattern::escape(&base.to_string_lossy());
+                parse(&text, &format!("{}/{}", base.trim_end_matches('/'), text.value))
+            }
+            None => Ok(pattern),
+        }
     };
     table.strings(key)?.into_iter().map(one).collect()
 }

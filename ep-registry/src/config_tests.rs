@@ -82,6 +82,74 @@ fn search_patterns() {
 }
 
 #[test]
+fn relative_search_patterns_are_taken_from_the_folder_of_the_config() {
+    let text = "[search]\nallow = [\"[a-z]/*\", \"./plugins/*\", \"?x/y\", \"*/x\", \"/y/*\"]\n\
+                deny = [\"plugins/*debug*\", \"**/off/*\", \"name*\"]\n";
+    let search = Config::from_str(text, Path::new("/base [1]")).unwrap().search;
+    let texts = |patterns: &[Pattern]| patterns.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let allow = ["[a-z]/*", "/base [[]1[]]/./plugins/*", "?x/y", "*/x", "/y/*"];
+    assert_eq!(texts(&search.allow), allow);
+    assert_eq!(texts(&search.deny), ["/base [[]1[]]/plugins/*debug*", "**/off/*", "name*"]);
+    assert!(search.excludes(Path::new("/base [1]/plugins/libdebug.so")).unwrap().contains("deny has"));
+    assert_eq!(search.excludes(Path::new("/y/plugins/libdebug.so")), None);
+    // The one of the root folder has no second slash.
+    let root = Config::from_str("[search]\ndeny = [\"d/*\"]\n", Path::new("/")).unwrap().search;
+    assert_eq!(texts(&root.deny), ["/d/*"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn search_patterns_are_about_the_file_and_not_about_how_its_path_is_spelled() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let base = fs::canonicalize(dir.path()).unwrap();
+    for folder in ["real", "other"] {
+        fs::create_dir(base.join(folder)).unwrap();
+    }
+    for file in ["real/libdebug.so", "real/libfine.so", "other/libx.so"] {
+        fs::write(base.join(file), "").unwrap();
+    }
+    symlink("../real/libdebug.so", base.join("other/libalias.so")).unwrap();
+    symlink("../other/libx.so", base.join("real/libfar.so")).unwrap();
+    symlink("real", base.join("way")).unwrap();
+    let excludes = |lists: &str, path: &str| {
+        let search = Config::from_str(&format!("[search]\n{lists}\n"), &base).unwrap().search;
+        search.excludes(&base.join(path))
+    };
+    // Each of them is real/libdebug.so.
+    for path in [
+        "real/libdebug.so",
+        "other/../real/libdebug.so",
+        "way/libdebug.so",
+        "other/libalias.so",
+        "./way/libdebug.so",
+    ] {
+        for pattern in
+            ["*debug*", "real/*debug*", "way/*debug*", "other/../real/libdebug.so", "other/libalias.so"]
+        {
+            let reason = excludes(&format!("deny = [{pattern:?}]"), path);
+            assert!(reason.as_ref().is_some_and(|r| r.contains(pattern)), "{pattern} {path}: {reason:?}");
+        }
+        assert_eq!(excludes("deny = [\"real/libfine*\", \"*fine*\"]", path), None, "{path}");
+        for pattern in ["libdebug*", "real/*", "way/*", "other/../real/*"] {
+            assert_eq!(excludes(&format!("allow = [{pattern:?}]"), path), None, "{pattern} {path}");
+        }
+        let reason = excludes("allow = [\"other/*\", \"libalias.so\"]", path).unwrap();
+        assert!(reason.contains("other/*`, `libalias.so`"), "{reason}");
+        if path != "real/libdebug.so" {
+            let real = format!(", and this is {}", base.join("real/libdebug.so").display());
+            assert!(reason.ends_with(&real), "{reason}");
+        }
+    }
+    // The name under which it is found is denied, and does not make it allowed.
+    assert!(
+        excludes("deny = [\"libalias*\"]", "other/libalias.so").unwrap().ends_with("deny has `libalias*`")
+    );
+    assert!(excludes("allow = [\"real/*\"]", "real/libfar.so").is_some());
+    assert_eq!(excludes("allow = [\"other/*\"]", "real/libfar.so"), None);
+}
+
+#[test]
 fn the_same_file_under_two_names_is_fine_and_one_name_twice_is_not() {
     let twice = provider("") + &provider("").replace("\"a\"", "\"b\"");
     assert_eq!(parse(&twice).unwrap().providers.len(), 2);

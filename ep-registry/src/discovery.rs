@@ -313,6 +313,19 @@ mod tests {
     }
 
     #[test]
+    fn no_spelling_of_a_folder_brings_back_what_is_denied() {
+        let dirs = "dirs = [\"d\", \"e/../d\", \"e\"]";
+        let text = format!("[search]\n{dirs}\ndeny = [\"d/*debug*\"]\n");
+        let (found, dir) = run(&text, &[("d/libdebug.so", ""), ("d/libx.so", ""), ("e/liby.so", "")]);
+        assert_eq!(names(&found), ["x", "y"]);
+        symlink("../d/libdebug.so", dir.path().join("e/libz.so")).unwrap();
+        let config = Config::from_str(&text, dir.path()).unwrap();
+        let found = discover(&config, &HOST, &Policy::default());
+        assert_eq!(names(&found), ["x", "y"]);
+        assert!(reason(&found, "libz.so").contains("d/*debug*`, and this is "));
+    }
+
+    #[test]
     fn a_folder_that_everybody_may_write_to_is_not_searched() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("d")).unwrap();

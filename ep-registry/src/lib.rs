@@ -28,6 +28,7 @@ mod graph;
 pub mod library;
 mod loading;
 pub mod manifest;
+mod mapped;
 mod memory;
 #[cfg(doctest)]
 mod misuse;

@@ -1,6 +1,7 @@
 //! Opening a provider's file: trust, ELF check, `dlopen`, entry point.
 
 use crate::elf_check::{QUERY_SYMBOL, inspect_file, judge};
+use crate::mapped;
 use crate::trust::{Digest, Policy};
 use ep_core::provider::QueryFn;
 use ep_core::{Error, Result};
@@ -14,6 +15,9 @@ pub struct OpenedLibrary {
     pub path: PathBuf,
     /// Its entry point.
     pub query: QueryFn,
+    /// Whether the process had it before, in an earlier version than the one that stands at `path` by now: that
+    /// one runs. Never where a hash was given.
+    pub earlier: bool,
     /// How its types differ from this host's, where both were built with `abi_stable`.
     pub layout_difference: Option<String>,
 }
@@ -21,7 +25,7 @@ pub struct OpenedLibrary {
 /// Opens a provider's file.
 ///
 /// # Errors
-/// `NotFound`, `Refused` (not trusted), `InvalidArgument` (no library for this machine, truncated),
+/// `NotFound`, `Refused` (not trusted, or pinned and already here in another version), `InvalidArgument` (no library for this machine, truncated),
 /// `AbiMismatch` (no entry point), `Unavailable` (a dependency is missing): each says what was found where.
 ///
 /// # Safety
@@ -29,13 +33,15 @@ pub struct OpenedLibrary {
 pub unsafe fn open(path: &Path, sha256: Option<&Digest>, policy: &Policy) -> Result<OpenedLibrary> {
     let trusted = policy.open(path, sha256)?;
     judge(&inspect_file(trusted.file(), trusted.path())?, trusted.path())?;
+    let claim = mapped::claim(&trusted, sha256)?;
     // SAFETY: as the caller promises.
     let library = unsafe { libloading::Library::new(trusted.path()) }.map_err(|e| {
         Error::unavailable(format!("{}: the system cannot load it: {}", path.display(), text(&e)))
     })?;
     // Never dropped, so never unmapped; from here on the code stays valid.
     let library = std::mem::ManuallyDrop::new(library);
-    trusted.unchanged()?;
+    let earlier = claim.earlier();
+    claim.keep()?;
     // SAFETY: the symbol of this name is a function of this type by rule 2; `judge` saw that it is defined.
     let query = unsafe { library.get::<QueryFn>(QUERY_SYMBOL) }.map_err(|e| {
         Error::abi(format!("{}: no entry point {QUERY_SYMBOL}: {}", path.display(), text(&e)))
@@ -43,7 +49,7 @@ pub unsafe fn open(path: &Path, sha256: Option<&Digest>, policy: &Policy) -> Res
     let (path, query) = (trusted.path().to_owned(), *query);
     // SAFETY: the library has passed the checks above and stays mapped.
     let layout_difference = unsafe { layout_difference(&library) };
-    Ok(OpenedLibrary { path, query, layout_difference })
+    Ok(OpenedLibrary { path, query, earlier, layout_difference })
 }
 
 /// # Safety

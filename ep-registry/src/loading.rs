@@ -16,6 +16,7 @@ use ep_core::abi::{ABI_MAJOR, ABI_MINOR};
 use ep_core::handle::{DeviceHandle, Plugin, ProviderHandle};
 use ep_core::provider::QueryFn;
 use ep_core::{Code, Error, Result};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub(crate) struct Opened {
     pub(crate) query: QueryFn,
     /// Empty when it is linked in.
     pub(crate) path: String,
+    /// Whether it is an earlier version of its file.
+    pub(crate) earlier: bool,
     /// What `abi_stable` finds different.
     pub(crate) difference: Option<String>,
 }
@@ -55,7 +58,8 @@ impl Loading<'_> {
             // run here (SECURITY.md).
             let opened = unsafe { library::open(&s.path, s.sha256.as_ref(), policy) }?;
             let path = opened.path.display().to_string();
-            Ok(Opened { query: opened.query, path, difference: opened.layout_difference })
+            let (query, earlier) = (opened.query, opened.earlier);
+            Ok(Opened { query, path, earlier, difference: opened.layout_difference })
         });
     }
 
@@ -76,13 +80,17 @@ impl Loading<'_> {
             devices: Vec::new(),
             required: settings.required,
         };
+        let warm = self.warm.len();
         match self.start(settings, manifest, &mut entry, open) {
             Ok(()) => entry.status = Status::Loaded,
             Err(e) => {
                 if e.code() == Code::Unavailable && entry.provider.is_some() {
                     entry.status = Status::Absent;
+                } else {
+                    self.warm.truncate(warm);
                 }
-                entry.reason = e.message().to_owned();
+                let remarks = std::mem::replace(&mut entry.reason, e.message().to_owned());
+                add_remark(&mut entry.reason, &remarks);
                 entry.code = Some(e.code());
             }
         }
@@ -103,7 +111,12 @@ impl Loading<'_> {
                 settings.name
             )));
         }
-        let Opened { query, path, difference } = open(settings)?;
+        let Opened { query, path, earlier, difference } = open(settings)?;
+        if earlier {
+            let remark = "the file was changed or replaced after this process first loaded it, and that version \
+                          is what runs; restart the process to run the new one";
+            add_remark(&mut entry.reason, remark);
+        }
         let origin = if path.is_empty() { format!("provider `{}`", settings.name) } else { path.clone() };
         // SAFETY: a provider's entry point; libraries stay mapped (docs/decisions/0004).
         let plugin = unsafe { Plugin::load(query, &origin) };
@@ -118,7 +131,7 @@ impl Loading<'_> {
         if provider.can_warm() {
             self.warm.push((settings.name.clone(), provider.clone()));
         }
-        let devices = open_devices(&provider, settings)?;
+        let devices = open_devices(&provider, settings, &mut entry.reason)?;
         self.registry.register(&provider, &settings.name, settings.priority, &devices)?;
         if let Some(manifest) = manifest {
             let names: Vec<String> = devices.iter().map(|d| d.info().kind.clone()).collect();
@@ -154,7 +167,7 @@ impl Loading<'_> {
                 plugin.name, plugin.version
             ))),
             (Ok(plugin), Some(d)) => {
-                *remark = format!("abi_stable finds differences: {d}");
+                add_remark(remark, &format!("abi_stable finds differences: {d}"));
                 Ok(plugin)
             }
             (plugin, _) => plugin,
@@ -199,14 +212,18 @@ impl Loading<'_> {
 }
 
 fn add_remark(reason: &mut String, remark: &str) {
-    if !reason.is_empty() {
+    if !reason.is_empty() && !remark.is_empty() {
         reason.push_str("; ");
     }
     reason.push_str(remark);
 }
 
-/// The devices that the config selects.
-fn open_devices(provider: &Arc<ProviderHandle>, settings: &ProviderConfig) -> Result<Vec<Arc<DeviceHandle>>> {
+/// The devices that the config selects. Those of them that cannot be opened are remarks, unless no other is left.
+fn open_devices(
+    provider: &Arc<ProviderHandle>,
+    settings: &ProviderConfig,
+    remarks: &mut String,
+) -> Result<Vec<Arc<DeviceHandle>>> {
     const MAX_DEVICES: u32 = 4096;
     let count = provider.device_count()?;
     if count > MAX_DEVICES {
@@ -214,30 +231,54 @@ fn open_devices(provider: &Arc<ProviderHandle>, settings: &ProviderConfig) -> Re
             "the provider reports {count} devices; at most {MAX_DEVICES} are believed"
         )));
     }
-    let mut devices = Vec::new();
-    let mut kinds = std::collections::HashMap::new();
+    // A device that does not open does not say what it is. It counts as one of the kind of the device before it, or of
+    // the first one that opens. No kind is empty.
+    let (mut first, mut kind) = (String::new(), String::new());
+    let (mut devices, mut failed, mut places) = (Vec::new(), Vec::new(), HashMap::<String, usize>::new());
     for index in 0..count {
-        let device = provider.open(index).map_err(|e| e.context(format!("device {index}")))?;
-        let place: &mut usize = kinds.entry(device.info().kind.clone()).or_default();
-        if settings.selects_device(&device.info().kind, *place) {
-            devices.push(device.clone());
+        let device = provider.open(index).map_err(|e| e.context(format!("device {index}")));
+        if let Ok(device) = &device {
+            kind.clone_from(&device.info().kind);
+            if first.is_empty() {
+                first.clone_from(&kind);
+                places.insert(kind.clone(), failed.len());
+            }
+        }
+        let place = places.entry(kind.clone()).or_default();
+        match device {
+            Ok(device) if settings.selects_device(&kind, *place) => devices.push(device),
+            Ok(_) => {}
+            Err(e) => failed.push((kind.clone(), *place, e)),
         }
         *place += 1;
     }
-    if devices.is_empty() {
-        let why = if count == 0 {
-            "it has no devices"
-        } else {
-            "`devices` in the config selects none of its devices"
-        };
-        return Err(Error::unavailable(why));
+    failed.retain(|(kind, place, _)| {
+        let kind = if kind.is_empty() { &first } else { kind };
+        kind.is_empty() || settings.selects_device(kind, *place)
+    });
+    let said = failed.iter().map(|(.., e)| e.message()).collect::<Vec<_>>().join("; ");
+    if !devices.is_empty() {
+        if !said.is_empty() {
+            tracing::warn!("provider `{}`: {said}", settings.name);
+            add_remark(remarks, &said);
+        }
+        return Ok(devices);
     }
-    Ok(devices)
+    if !failed.is_empty() {
+        // One that is not merely missing counts more.
+        let code = failed.iter().map(|(.., e)| e.code()).find(|code| *code != Code::Unavailable);
+        return Err(Error::new(code.unwrap_or(Code::Unavailable), said));
+    }
+    Err(Error::unavailable(if count == 0 {
+        "it has no devices"
+    } else {
+        "`devices` in the config selects none of its devices"
+    }))
 }
 
 /// Names groups `kind:0`, `kind:1`, ... in order and notes the names in the report.
 pub(crate) fn name_devices(groups: Vec<Group>, report: &mut LoadReport) -> Vec<Device> {
-    let mut counts = std::collections::HashMap::new();
+    let mut counts = HashMap::new();
     let mut devices = Vec::new();
     for mut group in groups {
         let n: &mut usize = counts.entry(group.kind.clone()).or_default();

@@ -181,7 +181,8 @@ impl Manifest {
             ));
         }
         let has = |name: &String| {
-            host.cpu_features.is_none_or(|have| have.iter().any(|have| plain(have) == kernel_name(name)))
+            let Some(have) = host.cpu_features else { return true };
+            kernel_name(name, host.arch).is_none_or(|name| have.iter().any(|have| plain(have) == name))
         };
         let missing: Vec<&str> =
             self.cpu_features.iter().filter(|name| !has(name)).map(String::as_str).collect();
@@ -238,17 +239,63 @@ fn plain(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// A feature's name in the kernel where compilers call it otherwise.
-fn kernel_name(name: &str) -> String {
+/// What compilers call a feature and what the kernel does, where these differ by more than case and separators.
+/// Complete for what `rustc -C target-cpu=CPU --print cfg` says of every CPU of these architectures.
+const X86: &[(&str, &str)] = &[
+    ("apxf", "apx"),
+    ("bmi", "bmi1"),
+    ("cmpxchg16b", "cx16"),
+    ("ermsb", "erms"),
+    ("lahfsahf", "lahflm"),
+    ("lzcnt", "abm"),
+    ("pclmul", "pclmulqdq"),
+    ("prfchw", "3dnowprefetch"),
+    ("sahf", "lahflm"),
+    ("sha", "shani"),
+    ("sse3", "pni"),
+    ("x87", "fpu"),
+];
+const ARM: &[(&str, &str)] = &[
+    ("crc", "crc32"),
+    ("dotprod", "asimddp"),
+    ("dpb", "dcpop"),
+    ("dpb2", "dcpodp"),
+    ("f32mm", "svef32mm"),
+    ("f64mm", "svef64mm"),
+    ("fhm", "asimdfhm"),
+    ("fp16", "asimdhp"),
+    ("fp8", "f8cvt"),
+    ("fp8dot2", "f8dp2"),
+    ("fp8dot4", "f8dp4"),
+    ("fp8fma", "f8fma"),
+    ("frintts", "frint"),
+    ("jsconv", "jscvt"),
+    ("lse", "atomics"),
+    ("lse2", "uscat"),
+    ("neon", "asimd"),
+    ("rand", "rng"),
+    ("rcpc", "lrcpc"),
+    ("rcpc2", "ilrcpc"),
+    ("rcpc3", "lrcpc3"),
+    ("rdm", "asimdrdm"),
+    ("ssvefp8dot2", "smesf8dp2"),
+    ("ssvefp8dot4", "smesf8dp4"),
+    ("ssvefp8fma", "smesf8fma"),
+];
+
+/// What rustc says that CPUs have, and the kernel does not list: of no use to programs, or not told to them.
+const UNLISTED: &[&str] = &["kl", "lor", "pan", "pmuv3", "ras", "spe", "vh", "widekl"];
+
+/// A feature's plain name in the kernel; `None` where the kernel says nothing about it.
+fn kernel_name(name: &str, arch: &str) -> Option<String> {
     let name = plain(name);
-    match name.as_str() {
-        "sse3" => "pni".to_owned(),
-        "lzcnt" => "abm".to_owned(),
-        "neon" => "asimd".to_owned(),
-        "dotprod" => "asimddp".to_owned(),
-        "fp16" => "asimdhp".to_owned(),
-        _ => name,
-    }
+    let names = match arch {
+        "x86" | "x86_64" => X86,
+        "aarch64" => ARM,
+        _ => &[],
+    };
+    let other = names.iter().find(|(compiler, _)| *compiler == name).map(|(_, kernel)| (*kernel).to_owned());
+    if UNLISTED.contains(&&*name) { None } else { Some(other.unwrap_or(name)) }
 }
 
 fn version(table: &Table<'_, '_>, key: &str) -> Result<AbiVersion> {
@@ -317,6 +364,37 @@ mod tests {
         let unfit = m.unfit(&Host { cpu_features: Some(&features[..2]), ..host }).unwrap();
         assert!(unfit.ends_with("lacks: AVX2, lzcnt"), "{unfit}");
         assert_eq!(m.unfit(&Host { cpu_features: None, ..host }), None);
+    }
+
+    /// The features among `names` that a CPU with `list` in its `/proc/cpuinfo` is said to lack.
+    fn lacking(arch: &str, list: &str, names: &str) -> Option<String> {
+        let features = features_in(list).unwrap();
+        let host = Host { abi: "0.2".parse().unwrap(), arch, cpu_features: Some(&features) };
+        let names = names.split(' ').map(str::to_owned).collect();
+        let m = Manifest { arch: None, cpu_features: names, ..manifest() };
+        m.unfit(&host).map(|reason| reason.rsplit_once("lacks: ").unwrap().1.to_owned())
+    }
+
+    #[test]
+    fn what_rustc_says_of_a_cpu_is_found_in_what_the_kernel_does() {
+        // A machine's `/proc/cpuinfo`, and the kernel's names for what a Neoverse V1 has by Arm's manual.
+        const XEON: &str = "flags\t: fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ss ht syscall nx pdpe1gb rdtscp lm constant_tsc rep_good nopl xtopology nonstop_tsc cpuid tsc_known_freq pni pclmulqdq ssse3 fma cx16 pcid sse4_1 sse4_2 x2apic movbe popcnt tsc_deadline_timer aes xsave avx f16c rdrand hypervisor lahf_lm abm 3dnowprefetch cpuid_fault fsgsbase tsc_adjust bmi1 hle avx2 smep bmi2 erms invpcid rtm avx512f avx512dq rdseed adx smap avx512ifma clflushopt clwb avx512cd sha_ni avx512bw avx512vl xsaveopt xsavec xgetbv1 xsaves avx_vnni avx512_bf16 arat avx512vbmi umip avx512_vbmi2 gfni vaes vpclmulqdq avx512_vnni avx512_bitalg avx512_vpopcntdq rdpid cldemote movdiri movdir64b fsrm serialize tsxldtrk amx_bf16 avx512_fp16 amx_tile amx_int8 arch_capabilities";
+        const NEOVERSE: &str = "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm jscvt fcma lrcpc dcpop sha3 sm3 sm4 asimddp sha512 sve asimdfhm dit uscat ilrcpc flagm ssbs paca pacg dcpodp svei8mm svebf16 i8mm bf16 dgh rng";
+        // `rustc -C target-cpu=CPU --print cfg` of x86-64-v4; of sapphirerapids, and names of `target-features`.
+        let v4 = "avx avx2 avx512bw avx512cd avx512dq avx512f avx512vl bmi1 bmi2 cmpxchg16b f16c fma fxsr lzcnt movbe popcnt sse sse2 sse3 sse4.1 sse4.2 ssse3 xsave";
+        let rapids = "adx aes avx512bf16 avx512bitalg avx512fp16 avx512ifma avx512vbmi avx512vbmi2 avx512vnni avx512vpopcntdq avxvnni gfni kl pclmulqdq rdrand rdseed sha vaes vpclmulqdq widekl xsavec xsaveopt xsaves amx-bf16 amx-int8 amx-tile ermsb lahfsahf prfchw rtm x87";
+        assert_eq!(lacking("x86_64", XEON, v4), None);
+        assert_eq!(lacking("x86_64", XEON, rapids), None);
+        // Of neoverse-v1, and one of `target-features`.
+        let v1 = "aes bf16 crc dit dotprod dpb dpb2 fcma fhm flagm fp16 i8mm jsconv lor lse neon paca pacg pan pmuv3 rand ras rcpc rcpc2 rdm sha2 sha3 sm4 spe ssbs sve vh lse2";
+        assert_eq!(lacking("aarch64", NEOVERSE, v1), None);
+        // The kernel's own names.
+        assert_eq!(lacking("x86_64", XEON, "cx16 sha_ni 3dnowprefetch lahf_lm pni abm"), None);
+        assert_eq!(lacking("aarch64", NEOVERSE, "crc32 atomics asimdrdm lrcpc asimd"), None);
+        let old = "flags: fpu fxsr sse sse2 pni";
+        let missing = "cmpxchg16b sha prfchw lahfsahf lzcnt";
+        assert_eq!(lacking("x86_64", old, missing).unwrap(), missing.replace(' ', ", "));
+        assert_eq!(lacking("aarch64", "Features: fp asimd", "crc lse rdm").unwrap(), "crc, lse, rdm");
     }
 
     #[test]

@@ -172,7 +172,7 @@ impl Builder {
         }
         for (settings, query) in &self.linked {
             loading.load(settings, None, |_| {
-                Ok(Opened { query: *query, path: String::new(), difference: None })
+                Ok(Opened { query: *query, path: String::new(), earlier: false, difference: None })
             });
         }
         for candidate in &discovery.candidates {

@@ -21,6 +21,12 @@
 //! hashing, the bytes that were mapped are the bytes that were hashed: each way of changing them in between
 //! would have left another inode or a later change time.
 //!
+//! That holds for the first load of a path. The dynamic linker maps a path once, so every later load in the same
+//! process runs what the first one mapped, whatever stands there by then. The loader therefore keeps a record of
+//! the whole process. A file that is not in the state in which it was first loaded is refused where its hash is
+//! pinned, unless the first load has verified this very hash; without a pin, the load report says that an
+//! earlier version runs. A library that the program has loaded by means of its own is not in that record.
+//!
 //! Loading through `/proc/self/fd/N` or a sealed memory file would bind the bytes more tightly, at a price
 //! that honest providers pay: `$ORIGIN` no longer finds libraries beside the provider, debuggers and
 //! profilers lose the file, and a descriptor number used again makes the loader hand out the wrong library.
@@ -201,7 +207,13 @@ impl Policy {
                     path.display()
                 )));
             }
-            trusted.unchanged()?;
+            if !trusted.is_unchanged() {
+                return Err(Error::refused(format!(
+                    "{}: the file changed while its SHA-256 was computed; load it again once the change is \
+                     complete",
+                    path.display()
+                )));
+            }
         }
         Ok(trusted)
     }
@@ -292,20 +304,30 @@ impl Trusted {
         self.stamp.id
     }
 
+    /// The file's state before it was hashed.
+    pub(crate) fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    fn is_unchanged(&self) -> bool {
+        let same = |metadata: std::io::Result<Metadata>| {
+            metadata.is_ok_and(|metadata| platform::stamp(&metadata) == self.stamp)
+        };
+        same(std::fs::symlink_metadata(&self.path)) && same(self.file.metadata())
+    }
+
     /// Checks that the path still leads to the file that was opened, and that nobody wrote to it since.
     /// To be called after `dlopen` and before anything in the library is.
     ///
     /// # Errors
     /// `Refused` where it changed.
     pub fn unchanged(&self) -> Result<()> {
-        let same = |metadata: std::io::Result<Metadata>| {
-            metadata.is_ok_and(|metadata| platform::stamp(&metadata) == self.stamp)
-        };
-        if same(std::fs::symlink_metadata(&self.path)) && same(self.file.metadata()) {
+        if self.is_unchanged() {
             return Ok(());
         }
         Err(Error::refused(format!(
-            "{}: the file changed while it was being loaded; load it again once the change is complete",
+            "{}: the file changed while it was being loaded, and which version this process has now is not \
+             known; restart it once the change is complete",
             self.path.display()
         )))
     }

@@ -83,6 +83,8 @@ pub const CASES: &[(&str, Shows, Code, &str)] = &[
     ("count.max", Shows::Load, Code::Internal, "4294967295"),
     ("open.panic", Shows::Load, Code::Panic, "panicked: hostile open"),
     ("open.error", Shows::Load, Code::Internal, "hostile open"),
+    ("open.first", Shows::Remark, Code::Unavailable, "device 0: hostile open: number 0 does not answer"),
+    ("open.second", Shows::Remark, Code::Unavailable, "device 1: hostile open: number 1 does not answer"),
     ("open.nothing", Shows::Load, Code::Internal, "success and no device"),
     ("info.kind_empty", Shows::Load, Code::InvalidArgument, "kind \"\""),
     ("info.kind_word", Shows::Load, Code::InvalidArgument, "kind \"CPU 0\""),

@@ -8,9 +8,9 @@ use ep_core::primitive::{ElementwiseUnary, ElementwiseUnaryArgs, Softmax, UnaryO
 use ep_core::provider::inline::{HOST_SPACE, HostAllocator, host_copy};
 use ep_core::provider::{
     Allocator, CopyRequest, Device, DeviceInfo, Event, Factory, Host, Kernel, MemoryKind, MemoryStats,
-    Options, Provider, Registrar, Stream, StreamOptions, cells,
+    Options, Provider, Registrar, Stream, StreamOptions, Warm, cells,
 };
-use ep_core::{DType, Result};
+use ep_core::{DType, Error, Result};
 
 /// Where [`Mode::act`] is called. With each: `.panic`, `.error`, `.unavailable`, `.abort`, `.exit`, `.hang`.
 const STAGES: &[&str] = &[
@@ -39,6 +39,8 @@ const DROPS: &[&str] =
 const OTHERS: &[&str] = &[
     "count.none",
     "count.max",
+    "open.first",
+    "open.second",
     "alloc.null",
     "alloc.misaligned",
     "alloc.high",
@@ -87,6 +89,7 @@ impl Provider for Hostile {
     type Device = HostileDevice;
     const NAME: &'static str = "test-hostile";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const WARM: Option<Warm<Self>> = Some(Warm { count: |_, _, _| Ok(1), prepare: |_, _, _, _| Ok(false) });
 
     fn create(_: Host, options: &Options) -> Result<Self> {
         options.only(&["mode"])?;
@@ -104,12 +107,16 @@ impl Provider for Hostile {
         Ok(match &*self.mode.0 {
             "count.none" => 0,
             "count.max" => u32::MAX,
+            "open.first" | "open.second" => 2,
             _ => 1,
         })
     }
 
-    fn open_device(&self, _: u32) -> Result<HostileDevice> {
+    fn open_device(&self, index: u32) -> Result<HostileDevice> {
         self.mode.act("open")?;
+        if self.mode.is(["open.first", "open.second"][index as usize % 2]) {
+            return Err(Error::unavailable(format!("hostile open: number {index} does not answer")));
+        }
         Ok(HostileDevice {
             _bomb: Bomb(self.mode.clone(), "drop.device"),
             memory: HostAllocator::default(),

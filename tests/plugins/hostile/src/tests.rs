@@ -130,6 +130,69 @@ fn an_option_sets_the_mode_of_one_instance() {
     }
 }
 
+#[test]
+fn a_device_that_does_not_open_costs_no_other_and_can_be_left_out() {
+    set_mode("").unwrap();
+    let load = |mode: &str, device: &str| {
+        let mut settings = ProviderConfig::new("x", "");
+        settings.options.insert("mode".into(), mode.into());
+        settings.devices = vec![device.parse().unwrap()];
+        // SAFETY: this crate's own entry point.
+        unsafe { Runtime::builder().threads(1).linked_query(settings, ep_plugin_query) }.build().unwrap()
+    };
+    for (mode, good, bad) in [("open.first", 1, 0), ("open.second", 0, 1)] {
+        // The place of the bad one counts, though it does not say what it is.
+        for device in [format!("hostile:{good}"), good.to_string()] {
+            let runtime = load(mode, &device);
+            let entry = &runtime.report().entries[0];
+            assert_eq!((entry.status, entry.reason.as_str()), (Status::Loaded, ""), "{mode} {device}");
+            assert_eq!(entry.devices, ["hostile:0"], "{mode} {device}");
+            work(&runtime, runtime.device("hostile").unwrap()).unwrap();
+        }
+        for device in [format!("hostile:{bad}"), bad.to_string()] {
+            let runtime = load(mode, &device);
+            let entry = &runtime.report().entries[0];
+            assert_eq!((entry.status, entry.code), (Status::Absent, Some(Code::Unavailable)), "{device}");
+            let said = format!("device {bad}: hostile open: number {bad} does not answer");
+            assert_eq!(entry.reason, said, "{mode} {device}");
+        }
+        let reason = load(mode, "other:*").report().entries[0].reason.clone();
+        assert_eq!(reason, "`devices` in the config selects none of its devices");
+    }
+    // No kind is known where none opens.
+    let runtime = load("open.unavailable", "other:*");
+    assert_eq!(runtime.report().entries[0].reason, "device 0: hostile open: there is no driver");
+}
+
+#[test]
+fn only_what_loads_or_lacks_a_device_prepares_kernels() {
+    set_mode("").unwrap();
+    for (mode, status) in [
+        ("", Status::Loaded),
+        ("count.none", Status::Absent),
+        ("open.unavailable", Status::Absent),
+        ("count.error", Status::Failed),
+        ("open.error", Status::Failed),
+        ("register.error", Status::Failed),
+    ] {
+        let good = ProviderConfig::new("good", "");
+        let mut settings = ProviderConfig::new("x", "");
+        settings.options.insert("mode".into(), mode.into());
+        // SAFETY: this crate's own entry point.
+        let builder = unsafe {
+            Runtime::builder()
+                .threads(1)
+                .linked_query(good, ep_plugin_query)
+                .linked_query(settings, ep_plugin_query)
+        };
+        let runtime = builder.build().unwrap();
+        assert_eq!(runtime.report().entries[1].status, status, "{}", runtime.report());
+        let names: Vec<&str> = runtime.warmable().iter().map(|(name, _)| name.as_str()).collect();
+        let expected = if status == Status::Failed { &["good"][..] } else { &["good", "x"] };
+        assert_eq!(names, expected, "{mode}");
+    }
+}
+
 /// Unless the environment has a mode, as it does where the next test runs this one in a child process.
 #[test]
 fn a_provider_without_a_mode_is_good() {
