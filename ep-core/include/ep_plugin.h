@@ -93,7 +93,7 @@ EP_STATIC_ASSERT(sizeof(void *) == 8, "the contract is defined for 64-bit target
 /** The ABI version that this header describes, and a hash over the whole contract. */
 #define EP_ABI_MAJOR UINT32_C(0)
 #define EP_ABI_MINOR UINT32_C(1)
-#define EP_ABI_FINGERPRINT UINT64_C(0x302090c99b4c4d00)
+#define EP_ABI_FINGERPRINT UINT64_C(0x1b2034ba83248a78)
 
 /* ============================================================================================= Objects */
 
@@ -5456,16 +5456,18 @@ static inline const EpOpSchema *ep_strided_copy_schema(void) {
     {EP_STR("src"), EP_STR("Source."), EP_FIELD_ADDRESS, 80, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}},
     {EP_STR("dst"), EP_STR("Destination."), EP_FIELD_ADDRESS, 88, 8, 0, NULL, 0, NULL, 0, {0, 0, 0, 0}}};
   static const EpExprNode src_count[] = {
-    EP_NODE_FACT(EP_EXPR_ARG, "src_offset"), EP_NODE_FACT(EP_EXPR_ARG, "dims"),
+    EP_NODE_FACT(EP_EXPR_ARG, "src_offset"), EP_NODE_FACT(EP_EXPR_PROD, "dims"), EP_NODE_I64(1),
+    EP_NODE_OP(EP_EXPR_MIN), EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "dims"),
     EP_NODE_FACT(EP_EXPR_ARG, "src_strides"), EP_NODE_OP(EP_EXPR_EXTENT), EP_NODE_OP(EP_EXPR_ADD)};
   static const EpExprNode dst_count[] = {
-    EP_NODE_FACT(EP_EXPR_ARG, "dst_offset"), EP_NODE_FACT(EP_EXPR_ARG, "dims"),
+    EP_NODE_FACT(EP_EXPR_ARG, "dst_offset"), EP_NODE_FACT(EP_EXPR_PROD, "dims"), EP_NODE_I64(1),
+    EP_NODE_OP(EP_EXPR_MIN), EP_NODE_OP(EP_EXPR_MUL), EP_NODE_FACT(EP_EXPR_ARG, "dims"),
     EP_NODE_FACT(EP_EXPR_ARG, "dst_strides"), EP_NODE_OP(EP_EXPR_EXTENT), EP_NODE_OP(EP_EXPR_ADD)};
   static const EpExprNode dst_covers[] = {
     EP_NODE_FACT(EP_EXPR_PROD, "dims")};
   static const EpOperand operands[] = {
-    {EP_STR("src"), 0, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, src_count, 5, NULL, 0},
-    {EP_STR("dst"), 1, EP_ACCESS_WRITE, 7, EP_NO_INDEX, 0, dst_count, 5, dst_covers, 1}};
+    {EP_STR("src"), 0, EP_ACCESS_READ, 6, EP_NO_INDEX, 0, src_count, 9, NULL, 0},
+    {EP_STR("dst"), 1, EP_ACCESS_WRITE, 7, EP_NO_INDEX, 0, dst_count, 9, dst_covers, 1}};
   static const EpOpSchema schema = {
     sizeof(EpOpSchema), EP_STR("strided_copy"), 1, EP_OP_DETERMINISTIC,
     EP_STR("Copies, and casts, between any two strided layouts: dst[i] = src[i] for every index of `dims`."),

@@ -531,6 +531,38 @@ fn a_rank_is_set_by_its_dims_only() {
     assert!(e.message().contains("dims()"), "{e}");
 }
 
+/// Left out, they would count as 0, and the launch would do nothing or something else.
+#[test]
+fn sizes_and_shapes_that_a_launch_needs_are_asked_for() {
+    let (runtime, _) = late();
+    let device = runtime.device("late").unwrap();
+    let stream = device.stream().unwrap();
+    let request = runtime.request("permute").unwrap().dtype("data", "f32").unwrap();
+    let primitive = runtime.primitive_dyn(device, &request).unwrap();
+    let src = device.upload(&[1f32; 4]).unwrap();
+    let mut dst = device.alloc(DType::F32, 4).unwrap();
+    for (dims, permutation, missing) in [
+        (false, false, "`src_dims`, `permutation`"),
+        (true, false, "`permutation`"),
+        (false, true, "`src_dims`"),
+    ] {
+        let mut args = primitive.args();
+        if permutation {
+            args = args.dims("permutation", &[1, 0]).unwrap();
+        }
+        if dims {
+            args = args.dims("src_dims", &[2, 2]).unwrap();
+        }
+        // SAFETY: refused before anything is looked at.
+        let raw = unsafe { primitive.launch_raw(&stream, &args) };
+        let safe = args.read("src", &src).unwrap().write("dst", &mut dst).unwrap();
+        for e in [raw.unwrap_err(), primitive.launch(&stream, safe).unwrap_err()] {
+            assert_eq!(e.code(), Code::InvalidArgument);
+            assert!(e.message().contains(&format!("permute: {missing} not given")), "{e}");
+        }
+    }
+}
+
 #[test]
 fn parts_outside_of_a_buffer_are_refused_without_overflow() {
     let (runtime, _) = late();

@@ -1,4 +1,4 @@
-//! The infix expressions of op schemas: `2 * m * n`, `prod(src_dims)`, `max(a, b)`,
+//! The infix expressions of op schemas: `2 * m * n`, `prod(src_dims)`, `max(a, b)`, `min(a, b)`,
 //! `broadcast(x, y, ...)`, `padded(dims, before, after)`, `extent(dims, strides)`.
 
 /// A parsed expression over an op's arguments.
@@ -13,6 +13,7 @@ pub enum Expr {
     /// Elements from the first to behind the last of a strided view, which starts at its lowest.
     Extent(String, String),
     Max(Box<Expr>, Box<Expr>),
+    Min(Box<Expr>, Box<Expr>),
     Add(Box<Expr>, Box<Expr>),
     Mul(Box<Expr>, Box<Expr>),
 }
@@ -39,6 +40,7 @@ impl Expr {
             Expr::Padded(x) => format!("padded({})", x.join(", ")),
             Expr::Extent(a, b) => format!("extent({a}, {b})"),
             Expr::Max(a, b) => format!("({}).max({})", a.rust(), b.rust()),
+            Expr::Min(a, b) => format!("({}).min({})", a.rust(), b.rust()),
             Expr::Add(a, b) => format!("({}).saturating_add({})", a.rust(), b.rust()),
             Expr::Mul(a, b) => match **a {
                 Expr::Number(n) => format!("({}).saturating_mul({n})", b.rust()),
@@ -73,6 +75,7 @@ impl Expr {
             Expr::Padded(x) => chain("ADD", x),
             Expr::Extent(a, b) => chain("EXTENT", &[a.clone(), b.clone()]),
             Expr::Max(a, b) => join("MAX", a, b),
+            Expr::Min(a, b) => join("MIN", a, b),
             Expr::Add(a, b) => join("ADD", a, b),
             Expr::Mul(a, b) => join("MUL", a, b),
         }
@@ -160,10 +163,11 @@ impl<'a> Parser<'a> {
                 self.expect(",");
                 Expr::Extent(dims, self.word())
             }
-            "max" => {
-                let a = self.sum();
+            "max" | "min" => {
+                let a = Box::new(self.sum());
                 self.expect(",");
-                Expr::Max(Box::new(a), Box::new(self.sum()))
+                let b = Box::new(self.sum());
+                if word == "max" { Expr::Max(a, b) } else { Expr::Min(a, b) }
             }
             other => panic!("unknown function `{other}` in `{}`", self.text),
         };

@@ -231,7 +231,8 @@ unsafe impl Op for StridedCopy {
             OperandUse::new(
                 args.src,
                 Some(desc.src),
-                (count(args.src_offset)).saturating_add(extent(dims, src_strides)),
+                (count(args.src_offset).saturating_mul((prod(dims)).min(1)))
+                    .saturating_add(extent(dims, src_strides)),
                 true,
                 false,
                 true,
@@ -239,8 +240,11 @@ unsafe impl Op for StridedCopy {
             OperandUse::new(
                 args.dst,
                 Some(desc.dst),
-                (count(args.dst_offset)).saturating_add(extent(dims, dst_strides)),
-                prod(dims) < (count(args.dst_offset)).saturating_add(extent(dims, dst_strides)),
+                (count(args.dst_offset).saturating_mul((prod(dims)).min(1)))
+                    .saturating_add(extent(dims, dst_strides)),
+                prod(dims)
+                    < (count(args.dst_offset).saturating_mul((prod(dims)).min(1)))
+                        .saturating_add(extent(dims, dst_strides)),
                 true,
                 true,
             ),
@@ -259,15 +263,23 @@ unsafe impl Op for StridedCopy {
 }
 
 static BOUNDS_NUM_DIMS: [EpExprNode; 1] = [node(EP_EXPR_ARG, "num_dims")];
-static COUNT_SRC: [EpExprNode; 5] = [
+static COUNT_SRC: [EpExprNode; 9] = [
     node(EP_EXPR_ARG, "src_offset"),
+    node(EP_EXPR_PROD, "dims"),
+    node_const(1),
+    node(EP_EXPR_MIN, ""),
+    node(EP_EXPR_MUL, ""),
     node(EP_EXPR_ARG, "dims"),
     node(EP_EXPR_ARG, "src_strides"),
     node(EP_EXPR_EXTENT, ""),
     node(EP_EXPR_ADD, ""),
 ];
-static COUNT_DST: [EpExprNode; 5] = [
+static COUNT_DST: [EpExprNode; 9] = [
     node(EP_EXPR_ARG, "dst_offset"),
+    node(EP_EXPR_PROD, "dims"),
+    node_const(1),
+    node(EP_EXPR_MIN, ""),
+    node(EP_EXPR_MUL, ""),
     node(EP_EXPR_ARG, "dims"),
     node(EP_EXPR_ARG, "dst_strides"),
     node(EP_EXPR_EXTENT, ""),
@@ -385,7 +397,7 @@ static OPERANDS: [EpOperand; 2] = [
         scalar: EP_NO_INDEX,
         in_place: 0b0,
         count: &raw const COUNT_SRC as *const EpExprNode,
-        num_count: 5,
+        num_count: 9,
         ..EpOperand::ZERO
     },
     EpOperand {
@@ -396,7 +408,7 @@ static OPERANDS: [EpOperand; 2] = [
         scalar: EP_NO_INDEX,
         in_place: 0b0,
         count: &raw const COUNT_DST as *const EpExprNode,
-        num_count: 5,
+        num_count: 9,
         covers: &raw const COVERS_DST as *const EpExprNode,
         num_covers: 1,
     },

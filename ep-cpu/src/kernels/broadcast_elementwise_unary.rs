@@ -65,7 +65,7 @@ impl StridedUnaryKernel {
         let Self { kernel, src_size, dst_size, .. } = *self;
         check_destination(dst_dims, dst_strides)?;
         let src_bytes = broadcast_strides(args, src_size)?;
-        let dst_bytes = to_bytes(dst_strides, dst_size)?;
+        let dst_bytes = to_bytes(dst_dims, dst_strides, dst_size)?;
         let rank = dst_dims.len();
         let walk = TensorIterator::new(dst_dims, [&dst_bytes[..rank], &src_bytes[..rank]])?;
         if walk.count() == 0 {
@@ -85,7 +85,7 @@ impl StridedUnaryKernel {
 /// The source's byte strides over the destination's dimensions: 0 where it repeats.
 fn broadcast_strides(args: &StridedUnaryArgs<'_>, size: usize) -> Result<[isize; MAX_DIMS]> {
     let StridedUnaryArgs { src_dims, src_strides, dst_dims, .. } = *args;
-    let bytes = to_bytes(src_strides, size)?;
+    let bytes = to_bytes(src_dims, src_strides, size)?;
     let fits = src_strides.len() == src_dims.len()
         && src_dims.len() <= dst_dims.len()
         && src_dims.iter().rev().zip(dst_dims.iter().rev()).all(|(s, d)| *s == 1 || s == d);

@@ -69,8 +69,8 @@ impl StridedCopyKernel {
         let StridedCopyArgs { dims, src_strides, dst_strides, .. } = *args;
         let Self { src_size, dst_size, .. } = *self;
         check_destination(dims, dst_strides)?;
-        let dst_bytes = to_bytes(dst_strides, dst_size)?;
-        let src_bytes = to_bytes(src_strides, src_size)?;
+        let dst_bytes = to_bytes(dims, dst_strides, dst_size)?;
+        let src_bytes = to_bytes(dims, src_strides, src_size)?;
         let walk =
             TensorIterator::new(dims, [&dst_bytes[..dst_strides.len()], &src_bytes[..src_strides.len()]])?;
         if walk.count() == 0 {
@@ -93,10 +93,13 @@ impl StridedCopyKernel {
     }
 }
 
-/// Strides in bytes; those beyond [`MAX_DIMS`] are left out.
-pub(super) fn to_bytes(strides: &[isize], size: usize) -> Result<[isize; MAX_DIMS]> {
+/// Strides in bytes: 0 of dimensions along which there is no step; those beyond [`MAX_DIMS`] are left out.
+pub(super) fn to_bytes(dims: &[usize], strides: &[isize], size: usize) -> Result<[isize; MAX_DIMS]> {
     let mut bytes = [0; MAX_DIMS];
-    for (byte, stride) in bytes.iter_mut().zip(strides) {
+    if dims.contains(&0) {
+        return Ok(bytes);
+    }
+    for ((byte, stride), _) in bytes.iter_mut().zip(strides).zip(dims).filter(|(_, dim)| **dim > 1) {
         *byte = stride.checked_mul(size as isize).ok_or_else(|| too_far(strides, size))?;
     }
     Ok(bytes)
@@ -290,11 +293,11 @@ mod tests {
     #[test]
     fn nothing_is_done_for_nothing() {
         let nothing = std::ptr::null_mut();
-        // Strides that would lead anywhere do not matter.
+        // Strides that would lead anywhere do not matter, nor do those of a dimension of size 1.
         let args = StridedCopyArgs {
             dims: &[3, 0],
-            src_strides: &[-7, 1],
-            dst_strides: &[0, 0],
+            src_strides: &[isize::MIN, 1],
+            dst_strides: &[isize::MAX, 0],
             src_offset: 0,
             dst_offset: 0,
             src: nothing,
@@ -304,5 +307,22 @@ mod tests {
             // SAFETY: there is nothing to touch.
             unsafe { lookup(DType::U8, dst).unwrap().launch(Isa::BASELINE, &Serial, &args) }.unwrap();
         }
+    }
+
+    #[test]
+    fn strides_along_which_there_is_no_step_do_not_matter() {
+        let (src, mut dst) = ([1.5f32, -2.5], [0f32; 2]);
+        let args = StridedCopyArgs {
+            dims: &[1, 2],
+            src_strides: &[isize::MAX, 1],
+            dst_strides: &[isize::MIN, 1],
+            src_offset: 0,
+            dst_offset: 0,
+            src: src.as_ptr().cast(),
+            dst: dst.as_mut_ptr().cast(),
+        };
+        // SAFETY: two elements on both sides.
+        unsafe { lookup(DType::F32, DType::F32).unwrap().launch(Isa::BASELINE, &Serial, &args) }.unwrap();
+        assert_eq!(dst, src);
     }
 }

@@ -38,13 +38,16 @@ impl<T> std::ops::Deref for Few<T> {
     }
 }
 
-/// Strides in bytes.
+/// Strides in bytes: 0 of dimensions along which there is no step.
 ///
 /// # Errors
 /// `InvalidArgument` where one leads further than an address space.
-pub(super) fn to_bytes(strides: &[isize], size: u64) -> Result<Few<isize>> {
+pub(super) fn to_bytes(dims: &[usize], strides: &[isize], size: u64) -> Result<Few<isize>> {
     let mut few = Few { values: [0; MAX_DIMS], len: strides.len().min(MAX_DIMS) };
-    for (byte, stride) in few.values.iter_mut().zip(strides) {
+    if dims.contains(&0) {
+        return Ok(few);
+    }
+    for ((byte, stride), _) in few.values.iter_mut().zip(strides).zip(dims).filter(|(_, dim)| **dim > 1) {
         *byte = stride.checked_mul(size as isize).ok_or_else(|| {
             Error::invalid(format!(
                 "strides {strides:?} of elements of {size} bytes lead further than an address space; strides count \
@@ -62,7 +65,7 @@ pub(super) fn to_bytes(strides: &[isize], size: u64) -> Result<Few<isize>> {
 /// `InvalidArgument` for a destination that may address an element twice, and for views that no address space holds.
 pub(super) fn walk(dims: &[usize], [dst, src]: [&[isize]; 2], bytes: [u64; 2]) -> Result<TensorIterator<2>> {
     check_destination(dims, dst)?;
-    let (dst, src) = (to_bytes(dst, bytes[0])?, to_bytes(src, bytes[1])?);
+    let (dst, src) = (to_bytes(dims, dst, bytes[0])?, to_bytes(dims, src, bytes[1])?);
     TensorIterator::new(dims, [&dst, &src])
 }
 

@@ -46,6 +46,10 @@ const OTHERS: &[&str] = &[
     "alloc.high",
     "register.nothing",
     "register.duplicate",
+    "register.short_row",
+    "register.long_row",
+    "register.row_twice",
+    "register.threads",
     "register.predicate_dtype",
     "register.predicate_device",
     "register.predicate_limit",
@@ -136,6 +140,13 @@ impl Provider for Hostile {
             // SAFETY: as above.
             "schema.conflict" => unsafe { registrar.add_schema(conflicting()) }?,
             "register.duplicate" => registrar.add(relu(&self.mode))?,
+            "register.short_row" => return registrar.add(relu(&self.mode).dtypes([[DType::F32]])),
+            "register.long_row" => {
+                return registrar.add(relu(&self.mode).selectors([[UnaryOp::RELU.0, UnaryOp::GELU.0]]));
+            }
+            "register.row_twice" => {
+                return registrar.add(relu(&self.mode).selectors([[UnaryOp::RELU.0], [UnaryOp::RELU.0]]));
+            }
             _ => {}
         }
         let predicate = match &*self.mode.0 {

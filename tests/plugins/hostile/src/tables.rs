@@ -121,6 +121,11 @@ const FACTORIES: &[Row<EpFactoryInfo>] = &[
     ("build.nothing", |f| f.create = Some(build_nothing)),
 ];
 
+/// The mode in which factories come from several threads, how many those are, and the factories of each.
+pub(crate) const MANY_THREADS: &str = "register.threads";
+pub(crate) const THREADS: usize = 8;
+pub(crate) const COPIES: usize = 100;
+
 static ODD_ROW: [u32; 2] = [999, 999];
 static ODD_NODE: EpExprNode = node(777, "");
 static LONELY_NODE: EpExprNode = node(EP_EXPR_AND, "");
@@ -255,11 +260,39 @@ unsafe extern "C" fn add_factory(context: *mut c_void, info: *const EpFactoryInf
         unsafe {
             let host = &*context.cast::<RegistrarTable>();
             let mut info = read_struct(info)?;
-            if let Some(change) = mode_in(str_of(info.name)?).and_then(|mode| row(FACTORIES, mode)) {
+            let mode = mode_in(str_of(info.name)?);
+            if let Some(change) = mode.and_then(|mode| row(FACTORIES, mode)) {
                 change(&mut info);
+            }
+            if mode == Some(MANY_THREADS) {
+                add_copies(host, info)?;
             }
             take((host.add_factory)(host.context, &info))
         }
+    })
+}
+
+/// Adds copies of a factory under other names from several threads at once.
+///
+/// # Safety
+/// `info` is that of a factory, and what it points to lives during the call.
+unsafe fn add_copies(host: &RegistrarTable, info: EpFactoryInfo) -> Result<()> {
+    struct Shared<'a>(&'a RegistrarTable, EpFactoryInfo);
+    // SAFETY: registrars may be used by any thread while `register_all` runs, and what a factory points to is only read.
+    unsafe impl Sync for Shared<'_> {}
+    let shared = &Shared(host, info);
+    let add = move |name: String| {
+        let Shared(host, info) = shared;
+        let info = EpFactoryInfo { name: EpStr::new(&name), ..*info };
+        // SAFETY: as above; the name lives during the call.
+        unsafe { take((host.add_factory)(host.context, &info)) }
+    };
+    let copies = |thread: usize| (0..COPIES).try_for_each(|i| add(format!("copy {thread}.{i}")));
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|t| scope.spawn(move || copies(t))).collect();
+        threads
+            .into_iter()
+            .try_for_each(|t| t.join().unwrap_or_else(|_| Err(Error::internal("a thread panicked"))))
     })
 }
 

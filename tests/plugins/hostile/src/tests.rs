@@ -1,6 +1,7 @@
 //! Each mode does what `cases.rs` says, in a host that lives on.
 
 use crate::cases::{CASES, Shows};
+use crate::tables::{COPIES, MANY_THREADS, THREADS};
 use crate::{ep_plugin_query, ep_test_hostile_mode};
 use ep_core::abi::{EpStr, take};
 use ep_core::handle::{HostSide, Plugin, ProviderHandle};
@@ -8,6 +9,7 @@ use ep_core::parallel::{Parallel, Serial};
 use ep_core::primitive::{ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, UnaryOp};
 use ep_core::{Code, DType, Result};
 use ep_registry::config::ProviderConfig;
+use ep_registry::query::Filter;
 use ep_registry::registry::Registry;
 use ep_registry::{Device, Event, Runtime, Status};
 use std::process::Command;
@@ -127,6 +129,21 @@ fn an_option_sets_the_mode_of_one_instance() {
         if !early.iter().any(|e| mode.starts_with(e)) && !nothing.contains(&mode) {
             check(&runtime(&[("mode", mode)]), mode, shows, code, says);
         }
+    }
+}
+
+#[test]
+fn factories_may_come_from_several_threads() {
+    set_mode("").unwrap();
+    for _ in 0..5 {
+        let runtime = runtime(&[("mode", MANY_THREADS)]);
+        let report = &runtime.report().entries[0];
+        assert_eq!(report.status, Status::Loaded, "{}", report.reason);
+        let rows = runtime.query(&Filter::default());
+        let mut names: Vec<_> = rows.into_iter().map(|row| row.factory).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), THREADS * COPIES + 1);
     }
 }
 
