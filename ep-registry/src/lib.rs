@@ -31,6 +31,7 @@ pub mod manifest;
 mod memory;
 #[cfg(doctest)]
 mod misuse;
+mod names;
 mod owned;
 mod platform;
 pub mod pool;
