@@ -277,8 +277,47 @@ fn query_has_its_keys_and_filters() {
     folder.ep(&["query"]).works().shows(&["cpu:0", "elementwise_unary", "bf16", "c128"]);
     folder.ep(&["query", "--op", "elementwise_unary"]).works().shows(&["relu", "src = dst: ", "cpu/"]);
     folder.ep(&["query", "--op", "sofmax"]).fails(2, &["sofmax", "softmax"]);
-    folder.ep(&["query", "--dtype", "float"]).fails(2, &["float", "f32", "complex64"]);
+    folder.ep(&["query", "--dtype", "float"]).fails(2, &["`float`: did you mean `f32`?", "complex64"]);
+    folder.ep(&["query", "--op", "relu"]).fails(2, &["--op elementwise_unary --selector op=relu"]);
     folder.ep(&["query", "--device", "cpu:7"]).fails(3, &["cpu:7", "cpu:0"]);
+}
+
+#[test]
+fn explain_says_what_does_not_fit_and_what_would() {
+    let folder = Folder::new("explain-misfit");
+    folder.config();
+    let softmax = ["explain", "--op", "softmax", "--dtype", "src=f32", "--dtype", "dst=i32"];
+    folder.ep(&softmax).fails(5, &[]).shows(&[
+        "cpu/softmax: needs dst in [f16, bf16, f32, f64], but dst is i32\n",
+        "nearest that is covered: softmax(src f32, dst f32)\n    as flags: --op softmax --dtype src=f32 --dtype dst=f32\n",
+        "no meaning for this: float_only, the function is defined on floats\n",
+    ]);
+    let rows = folder.ep(&[softmax.as_slice(), &["--json"]].concat()).fails(5, &[]).json();
+    let row = &rows[0];
+    assert_keys(&row["reason"], &["code", "meaning"]);
+    assert_eq!(row["reason"]["code"], "float_only");
+    let flags = ["--op", "softmax", "--dtype", "src=f32", "--dtype", "dst=f32"];
+    assert_eq!(row["nearest_flags"], serde_json::json!(flags));
+    let mismatch = &row["candidates"][0]["mismatches"][0];
+    assert_keys(mismatch, &["kind", "fields", "found", "allowed"]);
+    assert_eq!(
+        *mismatch,
+        serde_json::json!({
+            "kind": "dtype", "fields": ["dst"], "found": ["i32"], "allowed": [["f16"], ["bf16"], ["f32"], ["f64"]],
+        })
+    );
+    // Each factory has a reason of its own, and the nearest one comes first.
+    let relu = ["explain", "--op", "elementwise_unary", "--selector", "op=relu", "--dtype", "src=i8"];
+    let rows = folder.ep(&[relu.as_slice(), &["--dtype", "dst=f32", "--json"]].concat()).fails(5, &[]).json();
+    let candidates = rows[0]["candidates"].as_array().unwrap();
+    assert!(candidates.len() > 3);
+    assert_eq!(candidates[0]["verdict"], "needs src in [f32] or dst in [i8], but src is i8 and dst is f32");
+    for candidate in candidates {
+        assert_eq!(candidate["kind"], "not_covered");
+        assert!(candidate["verdict"].as_str().unwrap().starts_with("needs "), "{candidate}");
+        assert!(!candidate["mismatches"].as_array().unwrap().is_empty(), "{candidate}");
+    }
+    assert!(candidates[1..].iter().all(|c| c["mismatches"][0]["kind"] == "selector"));
 }
 
 #[test]
@@ -289,8 +328,11 @@ fn explain_tells_the_chosen_and_the_nearest() {
     let args = [relu.as_slice(), &["--dtype", "dst=f32"]].concat();
     folder.ep(&args).works().shows(&["op=relu", "on cpu:0: cpu/", "chosen", "it computes by: "]);
     let rows = folder.ep(&[args.as_slice(), &["--json", "--device", "cpu"]].concat()).works().json();
-    assert_keys(&rows[0], &["device", "request", "chosen", "description", "error", "candidates", "nearest"]);
-    assert_keys(&rows[0]["candidates"][0], &["provider", "factory", "verdict"]);
+    let keys = ["device", "request", "chosen", "description", "error", "candidates", "reason", "nearest"];
+    assert_keys(&rows[0], &[&keys[..], &["nearest_flags"]].concat());
+    let keys = ["provider", "factory", "verdict", "kind", "mismatches", "false_clauses"];
+    assert_keys(&rows[0]["candidates"][0], &keys);
+    assert_eq!((&rows[0]["candidates"][0]["kind"], &rows[0]["reason"]), (&"chosen".into(), &Value::Null));
     assert!(rows[0]["chosen"].as_str().is_some_and(|c| c.starts_with("cpu/")));
     assert!(rows[0]["description"].as_str().is_some_and(|d| !d.is_empty()));
     assert_eq!((&rows[0]["error"], &rows[0]["nearest"]), (&Value::Null, &Value::Null));
@@ -305,6 +347,8 @@ fn explain_tells_the_chosen_and_the_nearest() {
     let args = [relu.as_slice(), &["--dtype", "src=f16"]].concat();
     folder.ep(&args).fails(2, &["--dtype src=... is given twice"]);
     folder.ep(&["explain", "--op", "sofmax"]).fails(2, &["softmax"]);
+    folder.ep(&["explain", "--op", "transpose"]).fails(2, &["here it is `permute`: ask for `--op permute`"]);
+    folder.ep(&["explain", "--op", "conv"]).fails(2, &["no name is similar", "`ep query` lists all ops"]);
     folder.ep(&["explain", "--op", "cast", "--dtype", "from=f32"]).fails(2, &["from", "src"]);
     folder.ep(&["explain", "--op", "cast", "--dtype", "src=float"]).fails(2, &["float"]);
     folder.ep(&["explain", "--op", "elementwise_unary", "--selector", "op=relo"]).fails(2, &["relo", "relu"]);

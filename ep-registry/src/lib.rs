@@ -29,9 +29,11 @@ pub mod library;
 mod loading;
 pub mod manifest;
 mod memory;
+mod mismatch;
 #[cfg(doctest)]
 mod misuse;
 mod names;
+mod nearest;
 mod owned;
 mod platform;
 pub mod pool;
@@ -44,6 +46,7 @@ pub mod select;
 mod services;
 mod shared;
 mod stream;
+mod terms;
 mod transfer;
 pub mod trust;
 

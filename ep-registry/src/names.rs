@@ -79,17 +79,15 @@ fn aliases_of(name: &str) -> impl Iterator<Item = &'static Alias> {
 
 /// What to do about an op that is not there.
 pub(crate) fn unknown_op(name: &str, schemas: &[&Schema]) -> String {
-    let (hint, rest) = match aliases_of(name).find(|a| schemas.iter().any(|s| s.name == a.op)) {
-        Some(alias) => (alias_of_op(alias), "`ep query` lists all"),
-        None => match as_value(name, schemas).or_else(|| similar_op(name, schemas)) {
-            Some(hint) => (hint, "`ep query` lists all"),
-            None => (
-                "and no name is similar".to_owned(),
-                "`ep query` lists all ops, `ep query --op OP` their functions",
-            ),
-        },
-    };
-    format!("no op is called `{name}`; {hint}; {rest}")
+    let known = |alias: &&Alias| schemas.iter().any(|s| s.name == alias.op);
+    let hint = aliases_of(name).find(known).map(alias_of_op);
+    match hint.or_else(|| as_value(name, schemas)).or_else(|| similar_op(name, schemas)) {
+        Some(hint) => format!("no op is called `{name}`; {hint}; `ep query` lists all"),
+        None => format!(
+            "no op is called `{name}`, and no name is similar; `ep query` lists all ops, `ep query --op OP` the \
+             functions of one"
+        ),
+    }
 }
 
 fn alias_of_op(alias: &Alias) -> String {
