@@ -1,7 +1,7 @@
 //! The `ep` command as its users run it.
 
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -280,6 +280,67 @@ fn query_has_its_keys_and_filters() {
     folder.ep(&["query", "--dtype", "float"]).fails(2, &["`float`: did you mean `f32`?", "complex64"]);
     folder.ep(&["query", "--op", "relu"]).fails(2, &["--op elementwise_unary --selector op=relu"]);
     folder.ep(&["query", "--device", "cpu:7"]).fails(3, &["cpu:7", "cpu:0"]);
+}
+
+/// The numbers of one op in the table of `ep query`, by dtype.
+fn counts(table: &str, op: &str) -> BTreeMap<String, String> {
+    let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let mut lines = table.lines().map(cells);
+    let head = lines.next().unwrap();
+    let row = lines.find(|row| row.first().is_some_and(|first| first == op)).unwrap();
+    head.into_iter().zip(row).skip(1).collect()
+}
+
+#[test]
+fn the_table_of_a_query_counts_every_role() {
+    let folder = Folder::new("query-roles");
+    folder.config();
+    let run = folder.ep(&["query", "--device", "cpu"]).works().shows(&["the dtype is that of some role"]);
+    for op in ["gather", "batch_gather", "scatter_add", "one_hot", "where"] {
+        let counts = counts(&run.stdout, op);
+        for dtype in ["f16", "bf16", "f32", "f64", "i32", "i64"] {
+            assert!(counts[dtype].parse::<u32>().is_ok_and(|n| n > 0), "{op} {dtype}: {counts:?}");
+        }
+    }
+    assert_eq!(counts(&run.stdout, "scatter_add")["bool"], ".");
+    assert_eq!(counts(&run.stdout, "softmax")["i32"], ".");
+    // Of one dtype there is one column.
+    let run = folder.ep(&["query", "--device", "cpu", "--dtype", "f32"]).works();
+    let gather = counts(&run.stdout, "gather");
+    assert_eq!(gather.into_iter().collect::<Vec<_>>(), [("f32".to_owned(), "3".to_owned())]);
+    assert!(!run.stdout.contains("memcpy"), "{}", run.stdout);
+}
+
+#[test]
+fn an_empty_query_names_the_command_that_says_why() {
+    let folder = Folder::new("query-empty");
+    let config = folder.config();
+    let null = plugin().with_file_name("libep_null.so");
+    folder.config_for(&plugin(), &format!("[[provider]]\nname = \"null\"\npath = {null:?}\n"));
+    // What is printed is run as it is.
+    let follow = |run: &Run| {
+        let line = run.stdout.lines().find_map(|l| l.trim().strip_prefix("ep ")).expect("a command");
+        folder.ep(&line.split(' ').collect::<Vec<_>>())
+    };
+    let run = folder.ep(&["query", "--op", "softmax", "--dtype", "i32"]).works();
+    assert!(
+        run.stdout.contains("\n  ep explain --op softmax --dtype src=i32 --dtype dst=i32\n"),
+        "{}",
+        run.stdout
+    );
+    follow(&run).fails(5, &[]).shows(&["needs src in [f16, bf16, f32, f64]", "nearest", "float_only"]);
+    let config = config.to_str().unwrap();
+    let run = folder.ep(&["query", "--op", "gather", "--device", "null", "--config", config]).works();
+    let command = format!(
+        "ep --config {config} explain --op gather --dtype indices=f32 --dtype data=f32 --device null"
+    );
+    assert!(run.stdout.contains(&command), "{}", run.stdout);
+    follow(&run).fails(5, &[]).shows(&["no provider on this device registers the op"]);
+    let run = folder.ep(&["query", "--op", "memcpy", "--dtype", "f32"]).works();
+    assert!(run.stdout.contains("takes bytes of every dtype: ask without --dtype f32"), "{}", run.stdout);
+    folder.ep(&["query", "--dtype", "f8e4m3"]).works().shows(&["f8e4m3", "without --dtype"]);
+    folder.ep(&["query", "--device", "null"]).works().shows(&["device `null`", "`ep list`"]);
+    assert_eq!(folder.ep(&["query", "--dtype", "f8e4m3", "--json"]).works().json(), [] as [Value; 0]);
 }
 
 #[test]
