@@ -474,7 +474,7 @@ fn a_combination_that_nobody_has_is_unsupported_and_the_nearest_is_named() {
     assert_eq!(error.code(), Code::Unsupported);
     says(
         error.message(),
-        &["softmax", "f16", "skew:0", "x/softmax.rows", "is not for these", "nearest", "f32"],
+        &["softmax", "f16", "skew:0", "x/softmax.rows: needs src in [f32], but src is f16", "nearest", "f32"],
     );
     let unset =
         runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::INVALID, DType::F32)).unwrap_err();

@@ -4,7 +4,7 @@ use ep_core::primitive::{Softmax, SoftmaxCall, SoftmaxDesc};
 use ep_core::{Code, DType};
 use ep_registry::config::ProviderConfig;
 use ep_registry::query::Filter;
-use ep_registry::select::Verdict;
+use ep_registry::select::{Terms, Verdict};
 use ep_registry::{Builder, InPlace, Primitive, Runtime, Status};
 use ep_tests::Under;
 use ep_tests::ranked::Ranked;
@@ -102,10 +102,12 @@ fn a_refusal_lists_every_candidate_with_clause_and_value() {
     for line in [
         "softmax(src f64, dst f64",
         "cpu:0",
-        "a/never: needs limit(\"cols\") <= 8, but limit(\"cols\") is 9",
-        "b/never: needs ",
-        "a/small: is not for these selectors and dtypes",
-        "b/second: is not for these selectors and dtypes",
+        "a/never: needs limit(\"cols\") <= 8, but limit(\"cols\") is 9\n",
+        "b/never: needs limit(\"cols\") <= 8, but limit(\"cols\") is 9; needs device(\"level\") < 3, but \
+         device(\"level\") is 5\n",
+        "a/small: needs src = dst in [f32], but src is f64 and dst is f64",
+        "b/second: needs src = dst in [f16], but src is f64 and dst is f64",
+        "nearest that is covered: softmax(src f64, dst f64) with limit cols <= 8",
     ] {
         assert!(e.message().contains(line), "`{line}` is not in\n{e}");
     }
@@ -116,10 +118,40 @@ fn a_refusal_lists_every_candidate_with_clause_and_value() {
     let desc = SoftmaxDesc::new(DType::F64, DType::F64).with_max_cols(8);
     let e = runtime.primitive::<Softmax>(device, desc).unwrap_err();
     assert!(e.message().contains("needs device(\"level\") < 3, but device(\"level\") is 5"), "{e}");
+    // No limit helps here.
+    let nearest = "nearest that is covered: softmax(src f32, dst f32) with limit cols <= 8";
+    assert!(e.message().contains(nearest), "{e}");
     let e = runtime.primitive::<Softmax>(device, SoftmaxDesc::new(DType::I8, DType::F32)).unwrap_err();
     assert!(e.message().contains("nearest that is covered: softmax(src f32, dst f32)"), "{e}");
     let e = runtime.primitive_dyn(device, &runtime.request("cast").unwrap().dtype("src", "u8").unwrap());
     assert_eq!(e.unwrap_err().code(), Code::InvalidArgument, "the destination's dtype is missing");
+}
+
+/// What is named as nearest is chosen when it is asked for.
+#[test]
+fn the_nearest_request_matches() {
+    let runtime = ranked(Runtime::builder(), "a", 0, "2").build().unwrap();
+    for (src, dst, cols) in [("f64", "f64", 0), ("f64", "f64", 9), ("f64", "f32", 0), ("i8", "f16", 5)] {
+        let build = |terms: Option<&Terms>| {
+            let mut request = runtime.request("softmax").unwrap();
+            let asked = [("src".to_owned(), src.to_owned()), ("dst".to_owned(), dst.to_owned())];
+            for (role, dtype) in terms.map_or(&asked[..], |t| &t.dtypes) {
+                request = request.dtype(role, dtype).unwrap();
+            }
+            let limits = [("cols".to_owned(), cols)];
+            for (name, n) in terms.map_or(&limits[..], |t| &t.limits) {
+                request = request.limit(name, *n).unwrap();
+            }
+            request
+        };
+        let device = &runtime.devices()[0];
+        let refused = runtime.explain(device, &build(None)).unwrap();
+        let nearest = refused.nearest.as_ref().unwrap_or_else(|| panic!("{refused}"));
+        assert!(runtime.explain(device, &build(Some(nearest))).unwrap().chosen().is_some(), "{nearest}");
+    }
+    let refused = explain(&runtime, "f64", 0);
+    assert_eq!(refused.nearest.unwrap().limits, [("cols".to_owned(), 8)]);
+    assert_eq!(refused.candidates[0].factory, "never", "what only a condition refuses comes first");
 }
 
 #[test]

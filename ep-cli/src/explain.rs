@@ -2,8 +2,10 @@
 
 use crate::failure::{Exit, Failure, named};
 use crate::host::Host;
-use crate::output::Out;
+use crate::meaning;
+use crate::output::{Out, quoted};
 use clap::Args;
+use ep_registry::select::{Candidate, Explanation, KeyField, Mismatch, Terms, Verdict};
 use ep_registry::{Request, Runtime};
 use serde::Serialize;
 use std::path::Path;
@@ -41,7 +43,9 @@ pub struct Explain {
     /// The device, `cpu:0`, or `cpu` for the first of its kind [default: all]
     #[arg(long)]
     device: Option<String>,
-    /// Prints JSON: [{device, request, chosen, description, error, candidates: [{provider, factory, verdict}], nearest}]
+    /// Prints JSON: [{device, request, chosen, description, error, candidates: [{provider, factory, verdict, kind,
+    /// mismatches: [{kind, fields, found, allowed}], false_clauses: [{clause, actual}]}], reason: {code, meaning},
+    /// nearest, nearest_flags}]
     #[arg(long)]
     json: bool,
 }
@@ -76,7 +80,17 @@ struct Row {
     /// Why it cannot be created.
     error: Option<String>,
     candidates: Vec<CandidateRow>,
+    /// Why the contract gives the combination no meaning.
+    reason: Option<Reason>,
     nearest: Option<String>,
+    /// The flags that ask for it.
+    nearest_flags: Option<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct Reason {
+    code: &'static str,
+    meaning: &'static str,
 }
 
 #[derive(Serialize)]
@@ -84,6 +98,91 @@ struct CandidateRow {
     provider: String,
     factory: String,
     verdict: String,
+    kind: &'static str,
+    mismatches: Vec<MismatchRow>,
+    false_clauses: Vec<Clause>,
+}
+
+#[derive(Serialize)]
+struct MismatchRow {
+    kind: &'static str,
+    fields: Vec<String>,
+    found: Vec<String>,
+    allowed: Vec<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct Clause {
+    clause: String,
+    actual: String,
+}
+
+impl From<&Mismatch> for MismatchRow {
+    fn from(m: &Mismatch) -> MismatchRow {
+        let kind = match m.kind {
+            KeyField::Selector => "selector",
+            KeyField::DType => "dtype",
+        };
+        MismatchRow { kind, fields: m.fields.clone(), found: m.found.clone(), allowed: m.allowed.clone() }
+    }
+}
+
+impl From<&Candidate> for CandidateRow {
+    fn from(c: &Candidate) -> CandidateRow {
+        let (mut mismatches, mut false_clauses) = (Vec::new(), Vec::new());
+        let kind = match &c.verdict {
+            Verdict::Chosen => "chosen",
+            Verdict::Outranked(_) => "outranked",
+            Verdict::Tied => "tied",
+            Verdict::NotCovered(found) => {
+                mismatches.extend(found.iter().map(MismatchRow::from));
+                "not_covered"
+            }
+            Verdict::Refused(refusals) => {
+                let clause =
+                    |r: &ep_core::hob::Refusal| Clause { clause: r.clause.clone(), actual: r.actual.clone() };
+                false_clauses.extend(refusals.iter().map(clause));
+                "refused"
+            }
+            Verdict::Custom(..) => "custom",
+            Verdict::UnknownField(_) => "unknown_field",
+            Verdict::OtherDevice(_) => "other_device",
+            Verdict::Broken(_) => "broken",
+        };
+        CandidateRow {
+            provider: c.instance.clone(),
+            factory: c.factory.clone(),
+            verdict: c.verdict.to_string(),
+            kind,
+            mismatches,
+            false_clauses,
+        }
+    }
+}
+
+/// The flags of `ep explain` that ask for this.
+fn flags(terms: &Terms) -> Vec<String> {
+    let mut flags = vec!["--op".to_owned(), terms.op.clone()];
+    let mut add =
+        |flag: &str, name: &str, value: String| flags.extend([flag.to_owned(), format!("{name}={value}")]);
+    terms.selectors.iter().for_each(|(name, value)| add("--selector", name, value.clone()));
+    terms.dtypes.iter().for_each(|(role, dtype)| add("--dtype", role, dtype.clone()));
+    terms.limits.iter().for_each(|(name, n)| add("--limit", name, n.to_string()));
+    terms.attrs.iter().for_each(|(name, x)| add("--attr", name, format!("{x:?}")));
+    flags
+}
+
+/// Flags as one would type them.
+fn typed(flags: &[String]) -> String {
+    flags.iter().map(|f| quoted(f)).collect::<Vec<_>>().join(" ")
+}
+
+/// What the contract says of a request that nothing matches, beside what the providers say.
+fn meaning_of(story: &Explanation) -> Option<(&'static str, &'static str)> {
+    let second = |pairs: &[(String, String)]| pairs.iter().map(|(_, v)| v.clone()).collect::<Vec<_>>();
+    let asked = &story.request;
+    meaning::explained(&asked.op, &second(&asked.selectors), &second(&asked.dtypes))
+        .filter(|_| story.chosen().is_none())
 }
 
 impl Explain {
@@ -105,6 +204,12 @@ impl Explain {
             };
             if !self.json {
                 out.text(story.to_string())?;
+                if let Some(nearest) = &story.nearest {
+                    out.line(format!("    as flags: {}", typed(&flags(nearest))))?;
+                }
+                if let Some((code, meaning)) = meaning_of(&story) {
+                    out.line(format!("  the op has no meaning for this: {code}, {meaning}"))?;
+                }
                 if let Some(description) = description {
                     out.text(format!("  it computes by: {description}\n"))?;
                 }
@@ -117,18 +222,12 @@ impl Explain {
                 chosen: story.chosen().map(|c| format!("{}/{}", c.instance, c.factory)),
                 description,
                 error,
-                candidates: story
-                    .candidates
-                    .iter()
-                    .map(|c| CandidateRow {
-                        provider: c.instance.clone(),
-                        factory: c.factory.clone(),
-                        verdict: c.verdict.to_string(),
-                    })
-                    .collect(),
+                candidates: story.candidates.iter().map(CandidateRow::from).collect(),
+                reason: meaning_of(&story).map(|(code, meaning)| Reason { code, meaning }),
+                nearest: story.nearest.as_ref().map(Terms::to_string),
+                nearest_flags: story.nearest.as_ref().map(flags),
+                request: story.request.to_string(),
                 device: story.device,
-                request: story.request,
-                nearest: story.nearest,
             });
         }
         if self.json {
@@ -184,6 +283,37 @@ fn once<T>(flag: &str, pairs: &[Pair<T>]) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flags_ask_for_everything_that_was_told() {
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        let terms = Terms {
+            op: "acme.conv".into(),
+            selectors: vec![pair("mode", "a b")],
+            dtypes: vec![pair("src", "f32"), pair("dst", "acme.fp8")],
+            limits: vec![("cols".into(), 1024), ("alignment".into(), 16)],
+            attrs: vec![("kernel".into(), -1e300)],
+        };
+        assert_eq!(
+            typed(&flags(&terms)),
+            "--op acme.conv --selector 'mode=a b' --dtype src=f32 --dtype dst=acme.fp8 --limit cols=1024 \
+             --limit alignment=16 --attr kernel=-1e300"
+        );
+    }
+
+    #[test]
+    fn a_refusal_has_its_clauses_and_a_mismatch_its_fields() {
+        let row = |verdict: Verdict| {
+            let c = Candidate { instance: "a".into(), factory: "b".into(), verdict };
+            serde_json::to_value(CandidateRow::from(&c)).unwrap()
+        };
+        let refusal = |clause: &str| ep_core::hob::Refusal { clause: clause.into(), actual: "y is 2".into() };
+        let found = row(Verdict::Refused(vec![refusal("y < 1"), refusal("y < 2")]));
+        assert_eq!((&found["kind"], &found["mismatches"]), (&"refused".into(), &serde_json::json!([])));
+        assert_eq!(found["verdict"], "needs y < 1, but y is 2; needs y < 2, but y is 2");
+        assert_eq!(found["false_clauses"][1], serde_json::json!({"clause": "y < 2", "actual": "y is 2"}));
+        assert_eq!(row(Verdict::Tied)["kind"], "tied");
+    }
 
     #[test]
     fn pairs_parse() {

@@ -9,6 +9,7 @@ mod failure;
 mod host;
 mod init;
 mod list;
+mod meaning;
 mod new_provider;
 mod output;
 mod query;

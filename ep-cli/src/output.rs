@@ -147,6 +147,15 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
+/// A word of a command line, quoted where a shell would not leave it as it is.
+pub fn quoted(word: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "_-./=:,+".contains(c);
+    if !word.is_empty() && word.chars().all(safe) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// A number with a comma at each thousand.
 pub fn thousands(n: u64) -> String {
     let digits = n.to_string();
@@ -230,6 +239,13 @@ mod tests {
         assert!(out.line("x").is_ok() && out.closed && out.line("y").is_ok() && out.flush().is_ok());
         let failed = on(Broken(io::ErrorKind::StorageFull), false).line("x").unwrap_err();
         assert!(failed.message.contains("standard output"), "{}", failed.message);
+    }
+
+    #[test]
+    fn words_survive_a_shell() {
+        let cases =
+            [("src=f32", "src=f32"), ("", "''"), ("a b", "'a b'"), ("it's", r"'it'\''s'"), ("$x", "'$x'")];
+        assert!(cases.iter().all(|(word, text)| quoted(word) == *text));
     }
 
     #[test]

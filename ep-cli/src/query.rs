@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, named, no_device};
 use crate::host::Host;
-use crate::output::{Cell, Out, Style};
+use crate::output::{Cell, Out, Style, quoted};
 use clap::Args;
 use ep_core::DType;
 use ep_registry::query::{Filter, Row};
@@ -85,7 +85,7 @@ impl Query {
             return out.json(&rows.iter().map(JsonRow::from).collect::<Vec<_>>());
         }
         if rows.is_empty() {
-            return out.line("no loaded provider can do that");
+            return out.text(self.nothing(&host, config)?);
         }
         let mut devices: Vec<&str> = rows.iter().map(|r| r.device.as_str()).collect();
         devices.dedup();
@@ -96,10 +96,38 @@ impl Query {
             let rows: Vec<&Row> = rows.iter().filter(|r| r.device == device).collect();
             match &self.op {
                 Some(op) => details(op, device, &rows, out)?,
-                None => matrix(device, &rows, out)?,
+                None => matrix(device, &rows, self.dtype.as_deref(), out)?,
             }
         }
         Ok(())
+    }
+
+    /// What to do where no row is left.
+    fn nothing(&self, host: &Host, config: Option<&Path>) -> Result<String, Failure> {
+        let on = self.device.as_ref().map_or_else(|| "any device".to_owned(), |d| format!("device `{d}`"));
+        let with = self.dtype.as_ref().map_or_else(String::new, |d| format!(" with dtype {d} in any role"));
+        let Some(op) = &self.op else {
+            let next = match &self.dtype {
+                Some(_) => "without --dtype this command shows which dtypes there are",
+                None => "`ep list` shows what each provider is for",
+            };
+            return Ok(format!("no provider has an op{with} on {on}; {next}\n"));
+        };
+        let schema = host.runtime.schema(op).map_err(|e| named(&e))?;
+        if let Some(dtype) = self.dtype.as_ref().filter(|_| schema.dtypes().next().is_none()) {
+            return Ok(format!("op `{op}` takes bytes of every dtype: ask without --dtype {dtype}\n"));
+        }
+        let mut command = vec!["ep".to_owned()];
+        command.extend(config.iter().flat_map(|c| ["--config".to_owned(), c.display().to_string()]));
+        command.extend(["explain", "--op", op].map(str::to_owned));
+        let dtype = self.dtype.as_deref().unwrap_or("f32");
+        command.extend(schema.dtypes().flat_map(|f| ["--dtype".to_owned(), format!("{}={dtype}", f.name)]));
+        command.extend(self.device.iter().flat_map(|d| ["--device", d]).map(str::to_owned));
+        let command: Vec<String> = command.iter().map(|w| quoted(w)).collect();
+        Ok(format!(
+            "no provider has op `{op}`{with} on {on}; why, and what comes nearest:\n  {}\n",
+            command.join(" ")
+        ))
     }
 }
 
@@ -115,15 +143,28 @@ fn short(dtype: &str) -> &str {
 /// Selector values of one row, in the schema's order.
 type Selectors<'a> = &'a [(String, String)];
 
-/// How many selector values each op has with each dtype of its first role.
-fn matrix(device: &str, rows: &[&Row], out: &mut Out) -> Result<(), Failure> {
-    let mut cells: BTreeMap<&str, BTreeMap<&str, BTreeSet<Selectors<'_>>>> = BTreeMap::new();
-    let mut seen: BTreeSet<&str> = BTreeSet::new();
+/// By op and dtype, the selector values with which the dtype is that of some role. Which role it is differs from op to
+/// op: no rule picks the data's from a schema, but an empty cell means that there is nothing.
+type Cells<'a> = BTreeMap<&'a str, BTreeMap<&'a str, BTreeSet<Selectors<'a>>>>;
+
+fn cells<'a>(rows: &[&'a Row], only: Option<&str>) -> Cells<'a> {
+    let mut cells = Cells::new();
     for row in rows {
-        let dtype = row.dtypes.first().map_or("bytes", |(_, d)| d.as_str());
-        seen.insert(dtype);
-        cells.entry(&row.op).or_default().entry(dtype).or_default().insert(&row.selectors);
+        let of_op = cells.entry(row.op.as_str()).or_default();
+        let dtypes = row.dtypes.iter().map(|(_, d)| d.as_str());
+        for dtype in dtypes.chain(row.dtypes.is_empty().then_some("bytes")) {
+            if only.is_none_or(|only| only == dtype) {
+                of_op.entry(dtype).or_default().insert(row.selectors.as_slice());
+            }
+        }
     }
+    cells
+}
+
+/// How many selector values each op has with each dtype, or with one of them only.
+fn matrix(device: &str, rows: &[&Row], only: Option<&str>, out: &mut Out) -> Result<(), Failure> {
+    let cells = cells(rows, only);
+    let mut seen: BTreeSet<&str> = cells.values().flat_map(|by_dtype| by_dtype.keys().copied()).collect();
     let core: Vec<String> = DType::ALL.iter().map(ToString::to_string).collect();
     let mut columns: Vec<&str> = core.iter().map(String::as_str).filter(|d| seen.remove(d)).collect();
     columns.extend(seen);
@@ -144,8 +185,9 @@ fn matrix(device: &str, rows: &[&Row], out: &mut Out) -> Result<(), Failure> {
     out.table(0, &table)?;
     out.line(out.paint(
         Style::Dim,
-        "Each number counts the selector values (functions, transposes) for the dtype of the op's first role; \
-         --op OP has details. c64 and c128 are complex64 and complex128.",
+        "Each number counts the selector values (functions, transposes) with which the dtype is that of some role: \
+         of data, of a condition, of indices or of a result. A dot: of no role. --op OP tells which. c64 and c128 are \
+         complex64 and complex128.",
     ))
 }
 
@@ -259,6 +301,23 @@ mod tests {
             predicate: String::new(),
             priority: 0,
         }
+    }
+
+    #[test]
+    fn a_dtype_counts_in_whatever_role_it_is() {
+        let mut rows = [row("wrap", "i32", "f32"), row("wrap", "i64", "f32"), row("zero", "i32", "f16")];
+        let count = |rows: &[Row], only: Option<&str>, dtype: &str| {
+            let rows: Vec<&Row> = rows.iter().collect();
+            cells(&rows, only)["x"].get(dtype).map(BTreeSet::len)
+        };
+        let of = |dtype| count(&rows, None, dtype);
+        assert_eq!(
+            [of("i32"), of("i64"), of("f32"), of("f16"), of("f64")],
+            [Some(2), Some(1), Some(1), Some(1), None]
+        );
+        assert_eq!((count(&rows, Some("f32"), "f32"), count(&rows, Some("f32"), "i32")), (Some(1), None));
+        rows.iter_mut().for_each(|row| row.dtypes.clear());
+        assert_eq!(count(&rows, None, "bytes"), Some(2));
     }
 
     #[test]

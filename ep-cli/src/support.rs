@@ -1,15 +1,13 @@
 //! `ep support`.
 
-mod meaning;
-
 use crate::failure::{Exit, Failure, no_device};
 use crate::host::Host;
+use crate::meaning::{self, REASONS};
 use crate::output::Out;
 use clap::Args;
 use ep_core::DType;
 use ep_core::schema::{DescKind, Schema};
 use ep_registry::query::Filter;
-use meaning::REASONS;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -157,7 +155,7 @@ fn check(path: &Path, table: &str, doubts: &[Doubt], out: &mut Out) -> Result<()
 }
 
 /// Every combination of selector values, one empty combination where there are none.
-fn selector_tuples(schema: &Schema) -> Vec<Vec<String>> {
+pub fn selector_tuples(schema: &Schema) -> Vec<Vec<String>> {
     let mut tuples = vec![Vec::new()];
     for field in &schema.desc {
         if let DescKind::Selector(choices) = &field.kind {

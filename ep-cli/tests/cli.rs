@@ -1,7 +1,7 @@
 //! The `ep` command as its users run it.
 
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -277,12 +277,112 @@ fn query_has_its_keys_and_filters() {
     folder.ep(&["query"]).works().shows(&["cpu:0", "elementwise_unary", "bf16", "c128"]);
     folder.ep(&["query", "--op", "elementwise_unary"]).works().shows(&["relu", "src = dst: ", "cpu/"]);
     folder.ep(&["query", "--op", "sofmax"]).fails(2, &["sofmax", "softmax"]);
-    folder.ep(&["query", "--dtype", "float"]).fails(2, &["float", "f32", "complex64"]);
+    folder.ep(&["query", "--dtype", "float"]).fails(2, &["`float`: did you mean `f32`?", "complex64"]);
+    folder.ep(&["query", "--op", "relu"]).fails(2, &["--op elementwise_unary --selector op=relu"]);
     folder.ep(&["query", "--device", "cpu:7"]).fails(3, &["cpu:7", "cpu:0"]);
     // So does the table of what is supported.
     let support = ["support", "--device", "cpu", "--op"];
     folder.ep(&[support.as_slice(), &["nope"]].concat()).fails(2, &["`nope`", "`ep query` lists"]);
     folder.ep(&[support.as_slice(), &["arange"]].concat()).works().shows(&["arange,data=f32,yes"]);
+}
+
+/// The numbers of one op in the table of `ep query`, by dtype.
+fn counts(table: &str, op: &str) -> BTreeMap<String, String> {
+    let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let mut lines = table.lines().map(cells);
+    let head = lines.next().unwrap();
+    let row = lines.find(|row| row.first().is_some_and(|first| first == op)).unwrap();
+    head.into_iter().zip(row).skip(1).collect()
+}
+
+#[test]
+fn the_table_of_a_query_counts_every_role() {
+    let folder = Folder::new("query-roles");
+    folder.config();
+    let run = folder.ep(&["query", "--device", "cpu"]).works().shows(&["the dtype is that of some role"]);
+    for op in ["gather", "batch_gather", "scatter_add", "one_hot", "where"] {
+        let counts = counts(&run.stdout, op);
+        for dtype in ["f16", "bf16", "f32", "f64", "i32", "i64"] {
+            assert!(counts[dtype].parse::<u32>().is_ok_and(|n| n > 0), "{op} {dtype}: {counts:?}");
+        }
+    }
+    assert_eq!(counts(&run.stdout, "scatter_add")["bool"], ".");
+    assert_eq!(counts(&run.stdout, "softmax")["i32"], ".");
+    // Of one dtype there is one column.
+    let run = folder.ep(&["query", "--device", "cpu", "--dtype", "f32"]).works();
+    let gather = counts(&run.stdout, "gather");
+    assert_eq!(gather.into_iter().collect::<Vec<_>>(), [("f32".to_owned(), "3".to_owned())]);
+    assert!(!run.stdout.contains("memcpy"), "{}", run.stdout);
+}
+
+#[test]
+fn an_empty_query_names_the_command_that_says_why() {
+    let folder = Folder::new("query-empty");
+    let config = folder.config();
+    let null = plugin().with_file_name("libep_null.so");
+    folder.config_for(&plugin(), &format!("[[provider]]\nname = \"null\"\npath = {null:?}\n"));
+    // What is printed is run as it is.
+    let follow = |run: &Run| {
+        let line = run.stdout.lines().find_map(|l| l.trim().strip_prefix("ep ")).expect("a command");
+        folder.ep(&line.split(' ').collect::<Vec<_>>())
+    };
+    let run = folder.ep(&["query", "--op", "softmax", "--dtype", "i32"]).works();
+    assert!(
+        run.stdout.contains("\n  ep explain --op softmax --dtype src=i32 --dtype dst=i32\n"),
+        "{}",
+        run.stdout
+    );
+    follow(&run).fails(5, &[]).shows(&["needs src in [f16, bf16, f32, f64]", "nearest", "float_only"]);
+    let config = config.to_str().unwrap();
+    let run = folder.ep(&["query", "--op", "gather", "--device", "null", "--config", config]).works();
+    let command = format!(
+        "ep --config {config} explain --op gather --dtype indices=f32 --dtype data=f32 --device null"
+    );
+    assert!(run.stdout.contains(&command), "{}", run.stdout);
+    follow(&run).fails(5, &[]).shows(&["no provider on this device registers the op"]);
+    let run = folder.ep(&["query", "--op", "memcpy", "--dtype", "f32"]).works();
+    assert!(run.stdout.contains("takes bytes of every dtype: ask without --dtype f32"), "{}", run.stdout);
+    folder.ep(&["query", "--dtype", "f8e4m3"]).works().shows(&["f8e4m3", "without --dtype"]);
+    folder.ep(&["query", "--device", "null"]).works().shows(&["device `null`", "`ep list`"]);
+    assert_eq!(folder.ep(&["query", "--dtype", "f8e4m3", "--json"]).works().json(), [] as [Value; 0]);
+}
+
+#[test]
+fn explain_says_what_does_not_fit_and_what_would() {
+    let folder = Folder::new("explain-misfit");
+    folder.config();
+    let softmax = ["explain", "--op", "softmax", "--dtype", "src=f32", "--dtype", "dst=i32"];
+    folder.ep(&softmax).fails(5, &[]).shows(&[
+        "cpu/softmax: needs dst in [f16, bf16, f32, f64], but dst is i32\n",
+        "nearest that is covered: softmax(src f32, dst f32)\n    as flags: --op softmax --dtype src=f32 --dtype dst=f32\n",
+        "no meaning for this: float_only, the function is defined on floats\n",
+    ]);
+    let rows = folder.ep(&[softmax.as_slice(), &["--json"]].concat()).fails(5, &[]).json();
+    let row = &rows[0];
+    assert_keys(&row["reason"], &["code", "meaning"]);
+    assert_eq!(row["reason"]["code"], "float_only");
+    let flags = ["--op", "softmax", "--dtype", "src=f32", "--dtype", "dst=f32"];
+    assert_eq!(row["nearest_flags"], serde_json::json!(flags));
+    let mismatch = &row["candidates"][0]["mismatches"][0];
+    assert_keys(mismatch, &["kind", "fields", "found", "allowed"]);
+    assert_eq!(
+        *mismatch,
+        serde_json::json!({
+            "kind": "dtype", "fields": ["dst"], "found": ["i32"], "allowed": [["f16"], ["bf16"], ["f32"], ["f64"]],
+        })
+    );
+    // Each factory has a reason of its own, and the nearest one comes first.
+    let relu = ["explain", "--op", "elementwise_unary", "--selector", "op=relu", "--dtype", "src=i8"];
+    let rows = folder.ep(&[relu.as_slice(), &["--dtype", "dst=f32", "--json"]].concat()).fails(5, &[]).json();
+    let candidates = rows[0]["candidates"].as_array().unwrap();
+    assert!(candidates.len() > 3);
+    assert_eq!(candidates[0]["verdict"], "needs src in [f32] or dst in [i8], but src is i8 and dst is f32");
+    for candidate in candidates {
+        assert_eq!(candidate["kind"], "not_covered");
+        assert!(candidate["verdict"].as_str().unwrap().starts_with("needs "), "{candidate}");
+        assert!(!candidate["mismatches"].as_array().unwrap().is_empty(), "{candidate}");
+    }
+    assert!(candidates[1..].iter().all(|c| c["mismatches"][0]["kind"] == "selector"));
 }
 
 #[test]
@@ -293,8 +393,11 @@ fn explain_tells_the_chosen_and_the_nearest() {
     let args = [relu.as_slice(), &["--dtype", "dst=f32"]].concat();
     folder.ep(&args).works().shows(&["op=relu", "on cpu:0: cpu/", "chosen", "it computes by: "]);
     let rows = folder.ep(&[args.as_slice(), &["--json", "--device", "cpu"]].concat()).works().json();
-    assert_keys(&rows[0], &["device", "request", "chosen", "description", "error", "candidates", "nearest"]);
-    assert_keys(&rows[0]["candidates"][0], &["provider", "factory", "verdict"]);
+    let keys = ["device", "request", "chosen", "description", "error", "candidates", "reason", "nearest"];
+    assert_keys(&rows[0], &[&keys[..], &["nearest_flags"]].concat());
+    let keys = ["provider", "factory", "verdict", "kind", "mismatches", "false_clauses"];
+    assert_keys(&rows[0]["candidates"][0], &keys);
+    assert_eq!((&rows[0]["candidates"][0]["kind"], &rows[0]["reason"]), (&"chosen".into(), &Value::Null));
     assert!(rows[0]["chosen"].as_str().is_some_and(|c| c.starts_with("cpu/")));
     assert!(rows[0]["description"].as_str().is_some_and(|d| !d.is_empty()));
     assert_eq!((&rows[0]["error"], &rows[0]["nearest"]), (&Value::Null, &Value::Null));
@@ -309,6 +412,8 @@ fn explain_tells_the_chosen_and_the_nearest() {
     let args = [relu.as_slice(), &["--dtype", "src=f16"]].concat();
     folder.ep(&args).fails(2, &["--dtype src=... is given twice"]);
     folder.ep(&["explain", "--op", "sofmax"]).fails(2, &["softmax"]);
+    folder.ep(&["explain", "--op", "transpose"]).fails(2, &["here it is `permute`: ask for `--op permute`"]);
+    folder.ep(&["explain", "--op", "conv"]).fails(2, &["no name is similar", "`ep query` lists all ops"]);
     folder.ep(&["explain", "--op", "cast", "--dtype", "from=f32"]).fails(2, &["from", "src"]);
     folder.ep(&["explain", "--op", "cast", "--dtype", "src=float"]).fails(2, &["float"]);
     folder.ep(&["explain", "--op", "elementwise_unary", "--selector", "op=relo"]).fails(2, &["relo", "relu"]);

@@ -313,9 +313,47 @@ pub mod vendor {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownDType(pub String);
 
+/// What other programs call dtypes: first the core's name, then theirs, in lower case and without `_`.
+const ALIASES: &[(&str, &[&str])] = &[
+    ("bool", &["boolean", "b8", "i1"]),
+    ("i8", &["int8", "s8"]),
+    ("u8", &["uint8", "byte"]),
+    ("i16", &["int16", "s16", "short"]),
+    ("u16", &["uint16", "ushort"]),
+    ("i32", &["int32", "s32", "int"]),
+    ("u32", &["uint32", "uint"]),
+    ("i64", &["int64", "s64", "long"]),
+    ("u64", &["uint64", "ulong"]),
+    ("f16", &["float16", "fp16", "half"]),
+    ("bf16", &["bfloat16", "bfloat"]),
+    ("f32", &["float32", "fp32", "float", "single"]),
+    ("f64", &["float64", "fp64", "double"]),
+    ("complex64", &["c64", "cfloat", "complex"]),
+    ("complex128", &["c128", "cdouble"]),
+    ("f8e4m3", &["float8e4m3", "fp8e4m3"]),
+    ("f8e5m2", &["float8e5m2", "fp8e5m2"]),
+    ("i4", &["int4", "s4"]),
+    ("u4", &["uint4"]),
+];
+
+impl UnknownDType {
+    /// The core's name for what was probably meant: `f16` for `fp16`, `half` or `F16`.
+    pub fn meant(&self) -> Option<&'static str> {
+        let name = self.0.to_lowercase().replace(['_', '-'], "");
+        let prefixes = ["torch.", "numpy.", "np.", "jnp.", "tf."];
+        let name = prefixes.iter().find_map(|p| name.strip_prefix(p)).unwrap_or(&name);
+        ALIASES.iter().find(|(core, others)| *core == name || others.contains(&name)).map(|(core, _)| *core)
+    }
+}
+
 impl fmt::Display for UnknownDType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown dtype `{}`; the core dtypes are ", self.0)?;
+        match self.meant() {
+            Some(meant) => {
+                write!(f, "unknown dtype `{}`: did you mean `{meant}`? The core dtypes are ", self.0)?
+            }
+            None => write!(f, "unknown dtype `{}`; the core dtypes are ", self.0)?,
+        }
         for (i, r) in TABLE.iter().enumerate() {
             write!(f, "{}{}", if i == 0 { "" } else { ", " }, r.name)?;
         }
@@ -400,6 +438,37 @@ mod tests {
             "{error}"
         );
         assert_eq!((id.to_string().as_str(), id.bytes_for_bounds(), id.alignment()), ("acme.test8", 1, 1));
+    }
+
+    #[test]
+    fn names_of_other_programs_are_understood_and_not_accepted() {
+        let meant = |name: &str| DType::parse(name).unwrap_err().meant();
+        for (name, core) in [
+            ("fp16", "f16"),
+            ("half", "f16"),
+            ("float32", "f32"),
+            ("float", "f32"),
+            ("Double", "f64"),
+            ("torch.bfloat16", "bf16"),
+            ("INT8", "i8"),
+            ("F32", "f32"),
+            ("c64", "complex64"),
+            ("float8_e4m3", "f8e4m3"),
+        ] {
+            assert_eq!(meant(name), Some(core), "{name}");
+            let error = DType::by_name(name).unwrap_err();
+            let hint = format!("unknown dtype `{name}`: did you mean `{core}`? The core dtypes are bool, ");
+            assert!(error.message().starts_with(&hint), "{error}");
+        }
+        for name in ["", "f33", "acme.fp16", "tensor"] {
+            assert_eq!(meant(name), None, "{name}");
+            assert!(!DType::by_name(name).unwrap_err().message().contains("did you mean"));
+        }
+        let mut known = std::collections::HashSet::new();
+        for (core, others) in ALIASES {
+            assert!(DType::parse(core).is_ok(), "{core}");
+            assert!(others.iter().all(|o| DType::parse(o).is_err() && known.insert(*o)), "{others:?}");
+        }
     }
 
     #[test]

@@ -81,16 +81,8 @@ impl Request {
         let (at, kind) = self.field(name, "selector", |k| matches!(k, DescKind::Selector(_)))?;
         let DescKind::Selector(choices) = kind else { unreachable!("just filtered") };
         let Some(v) = choices.iter().position(|c| c == value) else {
-            let mut near: Vec<_> = choices.iter().collect();
-            near.sort_by(|a, b| {
-                crate::registry::strsim(value, b).total_cmp(&crate::registry::strsim(value, a))
-            });
-            let near: Vec<_> = near.iter().take(3).map(|s| s.as_str()).collect();
-            return Err(Error::not_found(format!(
-                "selector `{name}` of op `{}` has no value `{value}`; the most similar ones are {}",
-                self.schema.name,
-                near.join(", ")
-            )));
+            let message = crate::names::unknown_value(&self.schema.name, name, value, &choices);
+            return Err(Error::not_found(message));
         };
         self.put(at, &(v as u32).to_ne_bytes());
         Ok(self)

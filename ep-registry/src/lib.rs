@@ -30,8 +30,11 @@ mod loading;
 pub mod manifest;
 mod mapped;
 mod memory;
+mod mismatch;
 #[cfg(doctest)]
 mod misuse;
+mod names;
+mod nearest;
 mod orphans;
 mod owned;
 mod platform;
@@ -45,6 +48,7 @@ pub mod select;
 mod services;
 mod shared;
 mod stream;
+mod terms;
 mod transfer;
 pub mod trust;
 

@@ -46,16 +46,11 @@ impl Registry {
     /// The op of this name.
     ///
     /// # Errors
-    /// `NotFound` with the most similar names.
+    /// `NotFound` with what was probably meant.
     pub fn op(&self, name: &str) -> Result<&OpEntry> {
         self.ops.get(name).ok_or_else(|| {
-            let mut names: Vec<_> = self.ops.keys().map(|k| (strsim(name, k), k.as_str())).collect();
-            names.sort_by(|a, b| b.0.total_cmp(&a.0));
-            let near: Vec<_> = names.iter().take(3).map(|(_, n)| *n).collect();
-            Error::not_found(format!(
-                "no op is called `{name}`; the most similar ones are {}; `ep query` lists all",
-                near.join(", ")
-            ))
+            let schemas: Vec<&Schema> = self.ops.values().map(|o| &*o.schema).collect();
+            Error::not_found(crate::names::unknown_op(name, &schemas))
         })
     }
 
@@ -102,16 +97,6 @@ impl Registry {
             op.factories.retain(|f| f.instance != instance);
         }
     }
-}
-
-/// Similarity of two names: shared pairs of letters (Dice's coefficient).
-pub(crate) fn strsim(a: &str, b: &str) -> f64 {
-    let pairs = |s: &str| s.to_lowercase().as_bytes().windows(2).map(<[u8]>::to_vec).collect::<Vec<_>>();
-    let (x, mut y) = (pairs(a), pairs(b));
-    let total = (x.len() + y.len()).max(1);
-    let shared =
-        x.iter().filter(|p| y.iter().position(|q| q == *p).map(|i| y.swap_remove(i)).is_some()).count();
-    2.0 * shared as f64 / total as f64
 }
 
 /// The value of a device attribute in a predicate.

@@ -4,11 +4,16 @@
 //! priority, then the factory's, then its hint, then the order of registration. Everything that was not
 //! chosen has a reason.
 
+pub use crate::mismatch::{KeyField, Mismatch};
+pub use crate::terms::Terms;
+
 use crate::device::{Device, Member};
+use crate::mismatch::{distance, mismatches, sentence};
+use crate::nearest::{Offer, nearest};
 use crate::registry::{FactoryEntry, OpEntry, attribute_value};
 use ep_core::hob::{Expr, Refusal, Value};
-use ep_core::schema::{DescFacts, Key, Schema};
-use ep_core::{DType, Error, Result};
+use ep_core::schema::{DescFacts, Key};
+use ep_core::{Error, Result};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,10 +31,11 @@ pub enum Verdict {
     Outranked(String),
     /// It matches and ties with the chosen one, which was registered first.
     Tied,
-    /// It is for other selector values or dtypes.
-    NotCovered,
-    /// Its predicate is false.
-    Refused(Refusal),
+    /// It is for other selector values or dtypes; which ones differ, and what would fit. Empty where it has no row
+    /// that this host can ask for.
+    NotCovered(Vec<Mismatch>),
+    /// Its predicate is false; every clause that is.
+    Refused(Vec<Refusal>),
     /// Its custom predicate refuses; name and reason.
     Custom(String, String),
     /// The request sets a field that its provider, built for an older schema, does not know.
@@ -46,8 +52,11 @@ impl fmt::Display for Verdict {
             Verdict::Chosen => f.write_str("chosen"),
             Verdict::Outranked(why) => write!(f, "matches, but {why}"),
             Verdict::Tied => f.write_str("matches; ties with the chosen one, which was registered first"),
-            Verdict::NotCovered => f.write_str("is not for these selectors and dtypes"),
-            Verdict::Refused(refusal) => refusal.fmt(f),
+            Verdict::NotCovered(mismatches) => sentence(mismatches, f),
+            Verdict::Refused(refusals) => {
+                let texts: Vec<_> = refusals.iter().map(ToString::to_string).collect();
+                f.write_str(&texts.join("; "))
+            }
             Verdict::Custom(name, reason) => write!(f, "{name} refuses: {reason}"),
             Verdict::UnknownField(field) => {
                 write!(
@@ -75,14 +84,16 @@ pub struct Candidate {
 /// The whole story of a request.
 #[derive(Debug, Clone)]
 pub struct Explanation {
-    /// The request in words.
-    pub request: String,
+    /// The request.
+    pub request: Terms,
     /// The device's name.
     pub device: String,
-    /// Every factory of the op, those that matched first.
+    /// Every factory of the op, those that matched first, and those last that are for quite other requests.
     pub candidates: Vec<Candidate>,
-    /// The closest (selectors, dtypes) that something on this device covers, when nothing was chosen.
-    pub nearest: Option<String>,
+    /// When nothing was chosen, the request with the fewest differences that something on this device matches, limits
+    /// and attributes included. `None` also where predicates that are more than comparisons (but for `!=`) of single
+    /// limits and attributes hide it.
+    pub nearest: Option<Terms>,
 }
 
 impl Explanation {
@@ -125,17 +136,6 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The request in words: `softmax(src f16, dst f32, max_cols 1024)`.
-pub(crate) fn describe(schema: &Schema, key: &Key) -> String {
-    let selectors = schema
-        .selectors()
-        .zip(&key.selectors)
-        .map(|((f, names), v)| format!("{}={}", f.name, names.get(*v as usize).map_or("?", String::as_str)));
-    let dtypes = schema.dtypes().zip(&key.dtypes).map(|(f, d)| format!("{} {d}", f.name));
-    let parts: Vec<_> = selectors.chain(dtypes).collect();
-    if parts.is_empty() { schema.name.clone() } else { format!("{}({})", schema.name, parts.join(", ")) }
-}
-
 /// A factory with the member of the device that it belongs to.
 type Matched<'a> = (&'a Arc<FactoryEntry>, usize);
 
@@ -150,14 +150,14 @@ fn judge(entry: &FactoryEntry, member: &Member, request: Request<'_>, key: &Key)
         return Some(Verdict::UnknownField(field.to_owned()));
     }
     if !factory.covers(key) {
-        return Some(Verdict::NotCovered);
+        return Some(Verdict::NotCovered(mismatches(&request.op.schema, factory, key)));
     }
     // Its expressions are about the op as its provider knows it; fields beyond the host's descriptor are 0.
     let facts = DescFacts { schema: &entry.view, desc: request.bytes(), device: member.attributes() };
     if let Some(predicate) = &factory.predicate {
-        match predicate.refusal(&facts) {
-            Ok(None) => {}
-            Ok(Some(refusal)) => return Some(Verdict::Refused(refusal)),
+        match predicate.refusals(&facts) {
+            Ok(refusals) if refusals.is_empty() => {}
+            Ok(refusals) => return Some(Verdict::Refused(refusals)),
             Err(e) => return Some(Verdict::Broken(e)),
         }
     }
@@ -252,14 +252,25 @@ pub(crate) fn explain(request: Request<'_>, device: &Device, rules: &Rules) -> R
             verdict,
         });
     }
-    candidates.sort_by_key(|c| match c.verdict {
+    candidates.sort_by_key(|c| match &c.verdict {
         Verdict::Chosen => 0,
         Verdict::Tied | Verdict::Outranked(_) => 1,
-        Verdict::NotCovered | Verdict::OtherDevice(_) => 3,
+        Verdict::NotCovered(mismatches) => 3 + distance(mismatches),
+        Verdict::OtherDevice(_) => usize::MAX,
         _ => 2,
     });
-    let nearest = if chosen.is_none() { nearest(schema, &key, &all) } else { None };
-    Ok(Explanation { request: describe(schema, &key), device: device.name().to_owned(), candidates, nearest })
+    let offers = all.iter().map(|((entry, member), _)| Offer { entry, member: &device.members()[*member] });
+    let matches = |offer: &Offer<'_>, desc: &[u64], key: &Key| {
+        judge(offer.entry, offer.member, Request { op: request.op, desc }, key).is_none()
+    };
+    let nearest =
+        if chosen.is_none() { nearest(schema, request.bytes(), &key, offers, matches) } else { None };
+    Ok(Explanation {
+        request: Terms::of(schema, request.bytes()),
+        device: device.name().to_owned(),
+        candidates,
+        nearest,
+    })
 }
 
 fn outranked(best: &Rank, this: &Rank, chosen: &FactoryEntry) -> Verdict {
@@ -275,25 +286,6 @@ fn outranked(best: &Rank, this: &Rank, chosen: &FactoryEntry) -> Verdict {
     } else {
         Verdict::Tied
     }
-}
-
-/// The covered key with the fewest differences; of equal ones the first by order of registration.
-fn nearest(schema: &Schema, key: &Key, all: &[(Matched<'_>, Option<Verdict>)]) -> Option<String> {
-    let differing = |a: &[u32], b: &[u32]| a.iter().zip(b).filter(|(x, y)| x != y).count();
-    let as_ids = |d: &[DType]| d.iter().map(|d| d.0).collect::<Vec<_>>();
-    let mut best: Option<(usize, Key)> = None;
-    for ((entry, _), _) in all {
-        let selectors = entry.handle.selectors.iter().min_by_key(|r| differing(r, &key.selectors))?;
-        let dtypes =
-            entry.handle.dtypes.iter().min_by_key(|r| differing(&as_ids(r), &as_ids(&key.dtypes)))?;
-        // Another function is further away than other dtypes.
-        let cost =
-            4 * differing(selectors, &key.selectors) + differing(&as_ids(dtypes), &as_ids(&key.dtypes));
-        if best.as_ref().is_none_or(|(c, _)| cost < *c) {
-            best = Some((cost, Key { selectors: selectors.clone(), dtypes: dtypes.clone() }));
-        }
-    }
-    best.filter(|(cost, _)| *cost > 0).map(|(_, k)| describe(schema, &k))
 }
 
 /// The attributes of a device as predicate values.

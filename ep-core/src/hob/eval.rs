@@ -165,19 +165,32 @@ impl Expr {
         value.as_u64().ok_or_else(|| Error::invalid(format!("`{self}` is {value}, not a size")))
     }
 
-    /// The clause that makes a predicate false; `None` if it is true.
+    /// Every clause that makes a predicate false, in order; none if it is true. The clauses are those of a
+    /// conjunction, or of a disjunction that is negated.
     ///
     /// # Errors
     /// As [`Expr::holds`].
-    pub fn refusal(&self, facts: &dyn Facts) -> Result<Option<Refusal>> {
-        if self.holds(facts)? {
-            return Ok(None);
+    pub fn refusals(&self, facts: &dyn Facts) -> Result<Vec<Refusal>> {
+        let mut refusals = Vec::new();
+        self.refuse(false, facts, &mut refusals)?;
+        Ok(refusals)
+    }
+
+    fn refuse(&self, negated: bool, facts: &dyn Facts, found: &mut Vec<Refusal>) -> Result<()> {
+        match self {
+            Expr::Not(e) => return e.refuse(!negated, facts, found),
+            Expr::Binary(op, a, b) if *op == if negated { BinaryOp::Or } else { BinaryOp::And } => {
+                a.refuse(negated, facts, found)?;
+                return b.refuse(negated, facts, found);
+            }
+            _ => {}
         }
-        if let Expr::Binary(BinaryOp::And, a, b) = self {
-            return match a.refusal(facts)? {
-                None => b.refusal(facts),
-                some => Ok(some),
-            };
+        match self.holds(facts) {
+            Ok(holds) if holds != negated => return Ok(()),
+            Ok(_) => {}
+            // What stands before a clause may be there to guard it: behind a false one it need not have a value.
+            Err(_) if !found.is_empty() => return Ok(()),
+            Err(e) => return Err(e),
         }
         let mut actual: Vec<String> = Vec::new();
         self.facts(&mut |kind, name| {
@@ -188,7 +201,9 @@ impl Expr {
                 }
             }
         });
-        Ok(Some(Refusal { clause: self.to_string(), actual: actual.join(" and ") }))
+        let clause = if negated { Expr::Not(Box::new(self.clone())).to_string() } else { self.to_string() };
+        found.push(Refusal { clause, actual: actual.join(" and ") });
+        Ok(())
     }
 }
 
@@ -328,10 +343,35 @@ mod tests {
     }
 
     #[test]
-    fn the_false_clause_is_named_with_the_value() {
-        let p = dtype("src").eq(DType::F32) & (limit("cols").le(1024) & limit("cols").ge(1));
-        let r = p.refusal(&Some3).unwrap().unwrap();
-        assert_eq!(r.to_string(), r#"needs limit("cols") <= 1024, but limit("cols") is 2048"#);
-        assert_eq!(dtype("src").eq(DType::F32).refusal(&Some3), Ok(None));
+    fn every_false_clause_is_named_with_the_value() {
+        let texts = |p: &Expr| -> Vec<String> {
+            p.refusals(&Some3).unwrap().iter().map(ToString::to_string).collect()
+        };
+        let wide = limit("cols").le(1024);
+        let p = dtype("src").eq(DType::F32) & (wide.clone() & limit("rows").le(7) & limit("cols").ge(1));
+        let both = [
+            r#"needs limit("cols") <= 1024, but limit("cols") is 2048"#,
+            r#"needs limit("rows") <= 7, but limit("rows") is unbounded"#,
+        ];
+        assert_eq!(texts(&p), both);
+        assert_eq!(texts(&dtype("src").eq(DType::F32)), [""; 0]);
+        // A disjunction is one clause, and a negated one is a conjunction.
+        let either = || wide.clone() | limit("cols").lt(9);
+        let clause = r#"limit("cols") <= 1024 | limit("cols") < 9"#;
+        assert_eq!(texts(&either()), [format!("needs {clause}, but limit(\"cols\") is 2048")]);
+        let p = !(limit("cols").ge(9) | dtype("src").eq(DType::F32));
+        let clauses: Vec<String> =
+            p.refusals(&Some3).unwrap().into_iter().map(|refusal| refusal.clause).collect();
+        assert_eq!(clauses, [r#"!(limit("cols") >= 9)"#, r#"!(dtype("src") == f32)"#]);
+        assert_eq!(texts(&!either()), [""; 0]);
+        assert_eq!(texts(&!!wide.clone()), both[..1]);
+    }
+
+    #[test]
+    fn a_clause_without_value_is_skipped_behind_a_false_one() {
+        let odd = limit("gone").le(1);
+        let refusals = (limit("cols").le(1024) & odd.clone()).refusals(&Some3).unwrap();
+        assert_eq!(refusals.len(), 1, "{refusals:?}");
+        assert!((odd & limit("cols").le(1024)).refusals(&Some3).is_err());
     }
 }

@@ -5,7 +5,7 @@
 
 use ep_core::DType;
 
-/// The closed list of reasons, with their text.
+/// The closed list of reasons, with their text; `docs/cli.md` has it too.
 pub const REASONS: [(&str, &str); 10] = [
     ("result_dtype", "the op gives another dtype for these"),
     ("float_only", "the function is defined on floats"),
@@ -112,6 +112,15 @@ fn first(checks: &[(bool, &'static str)]) -> Option<&'static str> {
     checks.iter().find(|(holds, _)| !holds).map(|(_, reason)| *reason)
 }
 
+/// The reason of [`reason`] for dtypes by their names, with its text. `None` also where nothing is known: for what is
+/// not the core's, and for dtypes that no op is defined on.
+pub fn explained(op: &str, selectors: &[String], dtypes: &[String]) -> Option<(&'static str, &'static str)> {
+    let dtypes: Vec<DType> = dtypes.iter().map(|d| DType::parse(d).ok()).collect::<Option<_>>()?;
+    let known = ep_core::schema::core_schema(op).is_some() && dtypes.iter().all(|d| DType::ALL.contains(d));
+    let code = known.then(|| reason(op, selectors, &dtypes))??;
+    REASONS.iter().find(|(reason, _)| *reason == code).copied()
+}
+
 /// Why a combination has no meaning; `None` if it has one.
 pub fn reason(op: &str, selectors: &[String], dtypes: &[DType]) -> Option<&'static str> {
     let selector = selectors.first().map_or("", String::as_str);
@@ -204,7 +213,7 @@ mod tests {
         let mut used = std::collections::BTreeSet::new();
         let all = || DType::REAL.iter().chain(DType::COMPLEX).copied();
         for schema in ep_core::schema::core_schemas() {
-            for selectors in super::super::selector_tuples(&schema) {
+            for selectors in crate::support::selector_tuples(&schema) {
                 for src in all() {
                     for dst in all() {
                         let dtypes = &[src, dst][..schema.dtypes().count()];
@@ -214,6 +223,33 @@ mod tests {
             }
         }
         assert_eq!(used, REASONS.iter().map(|(r, _)| *r).collect());
+    }
+
+    #[test]
+    fn the_documentation_has_every_reason() {
+        let text = include_str!("../../docs/cli.md");
+        let (_, section) = text.split_once("\n## Reasons\n").expect("docs/cli.md has the section");
+        let section = section.split("\n## ").next().unwrap_or_default();
+        let row = |line: &str| {
+            let (code, meaning) = line.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | ")?;
+            Some((code.to_owned(), meaning.to_owned()))
+        };
+        let rows: Vec<_> = section.lines().filter_map(row).collect();
+        assert_eq!(rows, REASONS.map(|(code, meaning)| (code.to_owned(), meaning.to_owned())));
+    }
+
+    #[test]
+    fn reasons_are_given_for_what_is_known() {
+        let of = |op: &str, dtypes: [&str; 2]| explained(op, &[], &dtypes.map(str::to_owned));
+        assert_eq!(of("softmax", ["f32", "i32"]), Some(("float_only", "the function is defined on floats")));
+        for (op, dtypes) in [
+            ("softmax", ["f32", "f32"]),
+            ("softmax", ["f32", "f8e4m3"]),
+            ("softmax", ["f32", "acme.fp8"]),
+            ("acme.softmax", ["f32", "i32"]),
+        ] {
+            assert_eq!(of(op, dtypes), None, "{op} {dtypes:?}");
+        }
     }
 
     #[test]
