@@ -214,23 +214,28 @@ fn open_devices(provider: &Arc<ProviderHandle>, settings: &ProviderConfig) -> Re
             "the provider reports {count} devices; at most {MAX_DEVICES} are believed"
         )));
     }
-    let mut devices = Vec::new();
+    let (mut devices, mut names) = (Vec::new(), Vec::new());
     let mut kinds = std::collections::HashMap::new();
     for index in 0..count {
         let device = provider.open(index).map_err(|e| e.context(format!("device {index}")))?;
         let place: &mut usize = kinds.entry(device.info().kind.clone()).or_default();
+        names.push(format!("{}:{place}", device.info().kind));
         if settings.selects_device(&device.info().kind, *place) {
             devices.push(device.clone());
         }
         *place += 1;
     }
     if devices.is_empty() {
-        let why = if count == 0 {
-            "it has no devices"
-        } else {
-            "`devices` in the config selects none of its devices"
-        };
-        return Err(Error::unavailable(why));
+        if names.is_empty() {
+            return Err(Error::unavailable("it has no devices"));
+        }
+        let patterns: Vec<_> = settings.devices.iter().map(|p| format!("`{p}`")).collect();
+        return Err(Error::unavailable(format!(
+            "`devices` in the config selects none of its devices: no {} among {}; correct the patterns, or remove \
+             `devices` to use them all",
+            patterns.join(", "),
+            names.join(", ")
+        )));
     }
     Ok(devices)
 }
