@@ -206,7 +206,7 @@ fn what_does_not_load_is_one_failure_and_every_report_says_so() {
     let run = folder.run_on("README.md", &["--junit", "r.xml", "--html", "r.html"]).exits(6);
     let cases: Vec<_> = run.cases().collect();
     let [("load/load", "failed", why)] = cases[..] else { panic!("{}", run.text) };
-    assert!(why.contains("README.md") && why.ends_with("so nothing else was tried"), "{why}");
+    assert!(why.contains("README.md") && why.ends_with("; nothing else was tried"), "{why}");
     assert_eq!((run.count("failed"), run.text.matches("README.md: ").count()), (1, 1), "{}", run.text);
     assert_eq!(folder.read("r.xml").matches("<testcase ").count(), 1);
     assert!(folder.read("r.html").ends_with("</html>\n"));

@@ -210,7 +210,7 @@ pub unsafe fn list<'a, T>(ptr: *const T, count: u64, what: &str) -> Result<&'a [
 fn bad_list<T>(ptr: *const T, count: u64, what: &str) -> Error {
     Error::invalid(if count > MAX_LIST {
         format!(
-            "{what}: a count of {count} is more than the {MAX_LIST} that are believed; set it to the number of entries"
+            "{what}: {count} entries are more than the {MAX_LIST} that are believed; set the count to their number"
         )
     } else if ptr.is_null() {
         format!("{what}: {count} entries at a null address; give the array's address, or a count of 0")
@@ -325,7 +325,7 @@ mod tests {
                 "dims: 1 entries at 0xc, which is not aligned to 8 bytes; align the array"
             );
             let many = list::<u8>(std::ptr::without_provenance(8), 1 << 25, "names").unwrap_err();
-            assert!(many.message().starts_with("names: a count of 33554432 is more than"), "{many}");
+            assert!(many.message().starts_with("names: 33554432 entries are more than"), "{many}");
             assert_eq!(str_of(EpStr::ZERO), Ok(""));
             let bad = b"\xff\xfe";
             assert!(str_of(EpStr { ptr: bad.as_ptr().cast(), len: 2 }).is_err());

@@ -262,7 +262,7 @@ pub fn run(launcher: &Launcher, setup: &Setup, progress: &dyn Progress) -> Resul
     };
     let loaded = match (&listing.failed, &listing.absent) {
         (Some(why), _) if listing.units.is_empty() => {
-            Some(of_load(End::Failed, &format!("{why}; it does not load, so nothing else was tried")))
+            Some(of_load(End::Failed, &format!("{why}; nothing else was tried")))
         }
         (Some(why), _) => Some(of_load(End::Failed, why)),
         (None, Some(why)) => Some(of_load(End::Unsupported, why)),
