@@ -25,6 +25,24 @@ on_each_provider!(
     one_stream_on_many_threads,
 );
 
+/// The snippets of docs/hosting.md.
+#[path = "../ep-registry/examples/matmul_gather.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod matmul_gather;
+
+mod of_the_guide {
+    use super::the_example_of_the_guide_computes;
+    ep_tests::on_provider!(cpu_plugin, CpuPlugin, the_example_of_the_guide_computes);
+}
+
+fn the_example_of_the_guide_computes(on: Under) {
+    on.run(|runtime, device| {
+        let (product, rows) = matmul_gather::results(runtime, device).unwrap();
+        assert_eq!(product, [4.0, 5.0, 10.0, 11.0]);
+        assert_eq!(rows, [5.0, 6.0, 1.0, 2.0]);
+    });
+}
+
 mod two_devices {
     use super::{buffers_of_another_device_are_refused, streams_of_another_device_are_refused};
     super::on_each_async_provider!(

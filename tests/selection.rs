@@ -305,11 +305,16 @@ fn the_providers_share_the_runtime_s_threads() {
 #[test]
 fn rules_that_name_nobody_are_refused() {
     let builder = || ranked(Runtime::builder(), "one", 0, "3");
-    let error = builder().select("softmax", ["nobody"]).build().unwrap_err();
+    let error = builder().select("softmax", ["onne"]).build().unwrap_err();
     assert_eq!(error.code(), Code::NotFound);
-    assert!(error.message().contains("[select] softmax") && error.message().contains("`nobody`"), "{error}");
+    assert!(error.message().contains("[select] softmax") && error.message().contains("`onne`"), "{error}");
+    assert!(error.message().contains("did you mean `one`?"), "{error}");
     // An op may be one of a vendor whose provider is not here.
-    assert!(builder().select("acme.conv", ["one"]).build().is_ok());
+    let runtime = builder().select("acme.conv", ["one"]).build().unwrap();
+    let report = runtime.report();
+    assert_eq!(report.warnings.len(), 1);
+    assert!(report.warnings[0].contains("`acme.conv`"), "{report}");
+    assert!(report.to_string().contains("\nwarning  [select] acme.conv: "), "{report}");
 }
 
 #[test]

@@ -134,6 +134,7 @@ impl Conformance {
         }
         let listings: Vec<Listing> = all.iter().map(|o| o.listing.clone()).collect();
         self.check_device(&listings)?;
+        check_names(&listings)?;
         let whole = self.filter() == Filter::default() && !self.quick;
         let mut summary = Summary::new(all, &expectations, whole, |case| self.repeat(case));
         if let Some(required) = required {
@@ -265,6 +266,13 @@ impl Conformance {
             )),
         }
     }
+}
+
+/// An op or a dtype that no provider knows is one as well.
+fn check_names(listings: &[Listing]) -> Result<(), Failure> {
+    let mut loaded = listings.iter().filter(|l| l.failed.is_none()).peekable();
+    let Some(why) = loaded.peek().and_then(|l| l.unknown.clone()) else { return Ok(()) };
+    if loaded.all(|l| l.unknown.is_some()) { Err(Failure::new(Exit::Usage, why)) } else { Ok(()) }
 }
 
 /// What devices have to claim, and do not.

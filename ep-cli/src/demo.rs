@@ -83,6 +83,8 @@ impl Demo {
             out.line(format!("config {}\n", host.config.display()))?;
             print_providers(&host.runtime, out)?;
             out.flush()?;
+        } else {
+            host.warn();
         }
         let mut rows = Vec::new();
         let (mut wrong, mut left_out, mut classified) = (Vec::new(), Vec::new(), 0);

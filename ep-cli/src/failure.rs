@@ -17,7 +17,8 @@ pub enum Exit {
     WrongResult = 4,
     /// `ep explain`: nothing matches the request on any device that was asked about.
     NoMatch = 5,
-    /// `ep conformance`: a case failed, something required is missing, or an expectation is stale.
+    /// `ep conformance`: the provider does not load, a case failed, something required is missing, or an expectation is
+    /// stale.
     NotConforming = 6,
     /// `ep conformance`: no primitive was launched.
     NothingRan = 7,

@@ -53,14 +53,16 @@ impl Host {
     /// Loads what the config names, working or not.
     pub fn load(explicit: Option<&Path>, required: Required) -> Result<Host, Failure> {
         let path = find_config(explicit)?;
-        let mut config = Config::from_file(&path)?;
-        if required == Required::Ignored {
-            config.providers.iter_mut().for_each(|p| p.required = false);
+        let config = Config::from_file(&path)?;
+        // Nothing but the config or this machine is at fault here: a provider that fails is a line of the report.
+        let runtime =
+            Runtime::builder().config(config).load().map_err(|e| Failure::from(e).with_config(&path))?;
+        if required == Required::Obeyed {
+            runtime
+                .report()
+                .check_required()
+                .map_err(|e| Failure::new(Exit::NoProvider, e.message()).with_config(&path))?;
         }
-        let runtime = Runtime::builder()
-            .config(config)
-            .build()
-            .map_err(|e| Failure::new(Exit::NoProvider, e.message()).with_config(&path))?;
         Ok(Host { runtime, config: path })
     }
 
@@ -87,7 +89,13 @@ impl Host {
                 Status::Failed => tracing::warn!("{}: {}: {}", e.instance, e.status, e.reason),
             }
         }
+        host.warn();
         Ok(host)
+    }
+
+    /// Logs what is probably wrong in the config.
+    pub fn warn(&self) {
+        self.runtime.report().warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     }
 
     /// The failure of a config from which nothing could be loaded; with the reasons, unless they are shown.
@@ -95,15 +103,16 @@ impl Host {
         let mut message = "no provider is loaded".to_owned();
         let entries = &self.runtime.report().entries;
         if entries.is_empty() {
-            message.push_str(": the config names none");
+            message.push_str(
+                ": the config names none; add a [[provider]] with its `path`, or have `ep init --output OTHER.toml` \
+                 write a config for the providers beside this program",
+            );
+        } else if reasons == Reasons::Shown {
+            message.push_str("; standard output has the reason of each, and what mends it");
         }
         for entry in entries.iter().filter(|_| reasons == Reasons::Told) {
             message.push_str(&format!("\n  {}: {}: {}", entry.instance, entry.status, entry.reason));
         }
-        message.push_str(&format!(
-            "\ncorrect the config, or write it anew with `ep init --force --output {}`",
-            self.config.display()
-        ));
         Failure::new(Exit::NoProvider, message).with_config(&self.config)
     }
 

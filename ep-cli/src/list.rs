@@ -52,6 +52,7 @@ impl List {
         if self.json {
             let rows: Vec<_> = entries.iter().map(|e| ProviderRow::new(&host.runtime, e)).collect();
             out.json(&rows)?;
+            host.warn();
         } else {
             print_providers(&host.runtime, out)?;
         }
@@ -146,6 +147,9 @@ pub fn print_providers(runtime: &Runtime, out: &mut Out) -> Result<(), Failure> 
             _ => format!("\n{}: {}", entry.instance, entry.reason),
         };
         out.line(line)?;
+    }
+    for warning in &runtime.report().warnings {
+        out.line(format!("\nwarning: {warning}"))?;
     }
     let mut rows =
         vec![["DEVICE", "PROVIDER", "NAME", "MEMORY"].map(|h| Cell::styled(Style::Bold, h)).to_vec()];

@@ -77,16 +77,16 @@ Colour:
 
 Exit codes:
   0  it worked
-  1  it failed: a malformed config, a file that cannot be read or written, an
-     error of a provider
+  1  it failed: a malformed config, [select] with an instance that is not there,
+     a file that cannot be read or written, an error of a provider
   2  the command line is wrong: an unknown flag, op, dtype, selector, attribute
      or limit
   3  no config, no provider that loads, or no such device
   4  demo: a device classified too few digits, or a probability is off by 1e-5
      or more
   5  explain: nothing matches the request
-  6  conformance: a case failed, something required is missing, or an expected
-     failure does not fail
+  6  conformance: the provider does not load, a case failed, something required
+     is missing, or an expected failure does not fail
   7  conformance: no primitive was launched, and --allow-empty is not given";
 
 /// Loads execution providers, shows what they can do, and proves that they do it.
@@ -163,7 +163,7 @@ fn start_log(globals: &Globals) {
     };
     let mut targets = Targets::new().with_default(level);
     if level < LevelFilter::DEBUG {
-        // What it warns of, providers that did not load, each command tells in its own way.
+        // What it warns of, providers that did not load and mistakes in the config, each command tells in its own way.
         targets = targets.with_target("ep_registry::runtime", level.min(LevelFilter::ERROR));
     }
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false).without_time();

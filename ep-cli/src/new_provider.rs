@@ -140,7 +140,8 @@ undocumented_unsafe_blocks = "deny"
         let Name { id, library, .. } = self;
         let (prefix, suffix) = (std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
         format!(
-            "# For trying the provider out in this folder: `cargo build`, then `ep list`.\n\
+            "# For trying the provider out in this folder: `cargo build`, then `ep list`. If CARGO_TARGET_DIR is set, write\n\
+             # that folder in place of `target`.\n\
              [[provider]]\n\
              name = \"{id}\"\n\
              path = \"target/debug/{prefix}{library}{suffix}\"\n\

@@ -182,9 +182,9 @@ fn a_missing_config_says_what_mends_it() {
     {
         folder.ep(command).fails(3, &["no config", "`ep init`"]);
     }
-    folder.ep(&["list", "--config", "no/such.toml"]).fails(3, &["no/such.toml", "`ep init`"]);
+    folder.ep(&["list", "--config", "no/such.toml"]).fails(3, &["no/such.toml", "`ep init --output /"]);
     let by_variable = folder.command(EP, &["list"]).env("EP_CONFIG", "/no/such.toml").output().unwrap();
-    Run::of(by_variable).fails(3, &["/no/such.toml", "EP_CONFIG", "`ep init`"]);
+    Run::of(by_variable).fails(3, &["/no/such.toml", "EP_CONFIG", "`ep init --output /no/such.toml`"]);
 }
 
 #[test]
@@ -200,17 +200,43 @@ fn a_malformed_config_is_shown_with_its_line() {
 fn where_nothing_loads_the_message_says_why_and_what_mends_it() {
     let folder = Folder::new("nothing-loads");
     folder.write("ep.toml", "# nothing\n");
-    folder.ep(&["query"]).fails(3, &["names none", "ep init --force", "ep.toml"]);
+    folder.ep(&["query"]).fails(3, &["names none", "ep init --output OTHER.toml", "ep.toml"]);
     folder.write("text.so", "this is no library");
     folder.config_for(&folder.path("text.so"), "");
-    let parts = ["no provider is loaded", "ep init --force"];
-    folder.ep(&["demo"]).fails(3, &parts).fails(3, &["text.so"]);
+    let parts = ["no provider is loaded"];
+    let run = folder.ep(&["demo"]).fails(3, &parts).fails(3, &["text.so"]);
+    // The config is somebody's work: nothing that is said here replaces it.
+    assert!(!run.stderr.contains("init"), "{}", run.stderr);
     folder.ep(&["list"]).fails(3, &parts).shows(&["cpu", "failed", "text.so"]);
     let rows = folder.ep(&["list", "--json"]).fails(3, &parts).json();
     assert_eq!(rows[0]["status"], "failed");
     folder.config_for(&folder.path("text.so"), "required = true\n");
     folder.ep(&["query"]).fails(3, &["required", "text.so"]);
     folder.ep(&["list"]).fails(3, &parts).shows(&["failed"]);
+    folder.config_for(Path::new("target/debug/libacme.so"), "");
+    let parts = ["libacme.so", "does not exist; build it first (`cargo build`)", "CARGO_TARGET_DIR"];
+    folder.ep(&["query"]).fails(3, &parts);
+}
+
+#[test]
+fn mistakes_in_select_and_devices_are_told() {
+    let folder = Folder::new("select");
+    folder.config_for(&plugin(), "[select]\nsoftmaks = [\"cpu\"]\n");
+    let parts = ["ep.toml:5:1: [select] softmaks: ", "`softmaks`"];
+    let run = folder.ep(&["list"]).works().shows(&parts).shows(&["warning: "]);
+    assert_eq!(run.stderr, "");
+    for command in
+        [["list", "--json"].as_slice(), &["query", "--op", "cast"], &["support", "--device", "cpu"]]
+    {
+        folder.ep(command).works().fails(0, &parts);
+    }
+    folder.config_for(&plugin(), "[select]\nsoftmax = [\"cpuu\"]\n");
+    for command in ["list", "query"] {
+        let parts = ["ep.toml:5:12: [select] softmax", "`cpuu`; did you mean `cpu`?", "softmax = [\"cpuu\"]"];
+        folder.ep(&[command]).fails(1, &parts);
+    }
+    folder.config_for(&plugin(), "devices = [\"gpu:*\", \"7\"]\n");
+    folder.ep(&["query"]).fails(3, &["no `gpu:*`, `7` among cpu:0; correct the patterns"]);
 }
 
 #[test]
@@ -513,7 +539,7 @@ fn without_the_library_the_demo_fails_and_names_it() {
     folder.config_for(Path::new("libep_cpu.so"), "");
     folder.ep(&["demo", "--json"]).works();
     std::fs::rename(&library, folder.path("libep_cpu.so.away")).unwrap();
-    folder.ep(&["demo"]).fails(3, &[library.to_str().unwrap(), "ep init"]);
+    folder.ep(&["demo"]).fails(3, &[library.to_str().unwrap(), "build or install the file"]);
 }
 
 #[test]

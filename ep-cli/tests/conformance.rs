@@ -45,8 +45,13 @@ impl Folder {
 
     /// Runs the kit in this folder; a report as JSON is always written.
     fn run(&self, args: &[&str]) -> Run {
+        self.run_on("ep.toml", args)
+    }
+
+    /// The same for another file than the config.
+    fn run_on(&self, target: &str, args: &[&str]) -> Run {
         let output = Command::new(EP)
-            .args(["conformance", "ep.toml", "--json", "report.json"])
+            .args(["conformance", target, "--json", "report.json"])
             .args(args)
             .current_dir(&self.0)
             .env("HOME", &self.0)
@@ -192,6 +197,41 @@ fn a_crash_at_loading_leaves_the_kit_alive() {
     let load = cases.iter().find(|c| c["name"] == "load/load").unwrap();
     assert!(load["message"].as_str().unwrap().contains("SIGABRT"), "{load}");
     assert!(cases.iter().any(|c| c["name"] == "abi/query-twice" && c["outcome"] == "failed"));
+}
+
+#[test]
+fn what_does_not_load_is_one_failure_and_every_report_says_so() {
+    let folder = hostile("unloadable", "");
+    folder.write("README.md", "# This is no library\n");
+    let run = folder.run_on("README.md", &["--junit", "r.xml", "--html", "r.html"]).exits(6);
+    let cases: Vec<_> = run.cases().collect();
+    let [("load/load", "failed", why)] = cases[..] else { panic!("{}", run.text) };
+    assert!(why.contains("README.md") && why.ends_with("; nothing else was tried"), "{why}");
+    assert_eq!((run.count("failed"), run.text.matches("README.md: ").count()), (1, 1), "{}", run.text);
+    assert_eq!(folder.read("r.xml").matches("<testcase ").count(), 1);
+    assert!(folder.read("r.html").ends_with("</html>\n"));
+    // Filters change nothing about that.
+    for args in [["--op", "softmax"], ["--op", "softmaks"], ["--dtype", "f32"], ["--case", "abi/strings"]] {
+        assert_eq!(folder.run_on("README.md", &args).exits(6).failed_with(""), ["load/load"], "{args:?}");
+    }
+    // Without an instance the tables can be checked, and nothing says again why there is none.
+    let run = hostile("no-instance", "create.error").run(&[]).exits(6);
+    assert_eq!(run.failed_with(""), ["load/load"], "{}", run.text);
+    assert_eq!(run.count("passed"), 7, "{}", run.text);
+}
+
+#[test]
+fn filters_that_nothing_can_pass_are_wrong_command_lines() {
+    let folder = hostile("filters", "");
+    for (args, parts) in
+        [(["--op", "softmaks"], ["`softmaks`", "softmax"]), (["--dtype", "fp16"], ["`fp16`", "f16"])]
+    {
+        let run = folder.run(&args).exits(2);
+        assert!(parts.iter().all(|part| run.text.contains(part)), "{}", run.text);
+    }
+    // It is an op, and this provider has none of it.
+    folder.run(&["--op", "softmax"]).exits(7);
+    folder.run(&["--dtype", "f16"]).exits(7);
 }
 
 #[test]

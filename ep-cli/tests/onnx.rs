@@ -124,7 +124,7 @@ fn wrong_results_fail_with_the_case_and_a_command() {
     let (text, report) = folder.run(6, &[]);
     let failed = cases(&report, "failed");
     assert_eq!(failed.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["test_not_2d", "test_relu"]);
-    assert!(failed[0].1.contains("[2] is Bool("), "{text}");
+    assert!(failed[0].1.contains("[2] is false, expected true;"), "{text}");
     assert!(failed[1].1.contains("is f32 [3, 4, 5], expected f32 [3, 20]"), "{text}");
     let again = "repeat: ep conformance ep.toml --onnx suite --case onnx/sim:0/test_not_2d";
     assert!(text.contains(again), "{text}");

@@ -30,6 +30,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ep_core::{Error, Result};
 use glob::Pattern;
@@ -54,6 +55,51 @@ pub struct Config {
     pub threads: Option<NonZeroUsize>,
     /// Whether a provider whose types `abi_stable` finds different is refused, though its fingerprints fit.
     pub strict_layout: bool,
+    pub(crate) source: Source,
+}
+
+/// What a config was read from, for messages about what only a runtime can judge. No part of what it says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Source(Option<Arc<Text>>);
+
+#[derive(Debug)]
+struct Text {
+    label: String,
+    text: String,
+}
+
+impl PartialEq for Source {
+    fn eq(&self, _: &Source) -> bool {
+        true
+    }
+}
+
+impl Source {
+    /// A message about a rule of `[select]`, with its place where it is of a text.
+    pub(crate) fn at_op(&self, op: &str, message: String) -> String {
+        self.in_select(op, |document, rule| document.remark(rule.key.span.start, &message)).unwrap_or(message)
+    }
+
+    /// The same about an instance in such a rule, with the line's text.
+    pub(crate) fn at_instance(&self, op: &str, instance: &str, message: String) -> String {
+        let place = |document: &Document<'_>, rule: &document::Entry<Vec<At<String>>>| {
+            let name = rule.value.iter().find(|name| name.value == instance)?;
+            Some(document.error(name.span.clone(), &message).message().to_owned())
+        };
+        self.in_select(op, place).flatten().unwrap_or(message)
+    }
+
+    /// Reads the text once more, which is for the rare message only.
+    fn in_select<R>(
+        &self,
+        op: &str,
+        f: impl FnOnce(&Document<'_>, &document::Entry<Vec<At<String>>>) -> R,
+    ) -> Option<R> {
+        let source = self.0.as_ref()?;
+        let document = Document { label: source.label.clone(), text: &source.text };
+        let rules = document.parse(TOP, |top| top.lists("select")).ok()?;
+        rules.iter().find(|rule| rule.key.value == op).map(|rule| f(&document, rule))
+    }
 }
 
 /// One `[[provider]]`.
@@ -224,7 +270,7 @@ impl Config {
         let path = make_absolute(path)?;
         if !path.try_exists().unwrap_or(true) {
             return Err(Error::not_found(format!(
-                "{}: there is no such config; write one with `ep init`, or name another with `EP_CONFIG`",
+                "{0}: there is no such config; correct the path, or write one with `ep init --output {0}`",
                 path.display()
             )));
         }
@@ -279,6 +325,10 @@ impl Config {
                 search: search.unwrap_or_default(),
                 threads: threads.and_then(NonZeroUsize::new),
                 strict_layout,
+                source: Source(Some(Arc::new(Text {
+                    label: document.label.clone(),
+                    text: document.text.to_owned(),
+                }))),
             })
         })
     }
@@ -308,7 +358,8 @@ impl Config {
                 Ok(Some(path))
             } else {
                 Err(Error::not_found(format!(
-                    "the config {} {why}, but does not exist; correct the path, or write the file with `ep init`",
+                    "the config {0} {why}, but does not exist; correct the path, or write the file with `ep init \
+                     --output {0}`",
                     path.display()
                 )))
             };

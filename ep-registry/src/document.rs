@@ -55,13 +55,24 @@ impl<'a> Document<'a> {
         read(&Table::new(self, root.get_ref(), root.span(), "the top level", known)?)
     }
 
+    /// A message about a byte of the text: its file, line and column go before it.
+    pub(crate) fn remark(&self, at: usize, message: &str) -> String {
+        let (_, _, number, column) = self.place(at);
+        format!("{}:{number}:{}: {message}", self.label, column + 1)
+    }
+
+    /// A byte and that which its line begins with, both at the start of a character; the line from 1, the column from 0.
+    fn place(&self, at: usize) -> (usize, usize, usize, usize) {
+        let start = self.text.floor_char_boundary(at);
+        let line_start = self.text[..start].rfind('\n').map_or(0, |i| i + 1);
+        let number = self.text[..line_start].matches('\n').count() + 1;
+        (start, line_start, number, self.text[line_start..start].chars().count())
+    }
+
     /// An error about a range of bytes of the text.
     pub(crate) fn error(&self, at: Range<usize>, message: &str) -> Error {
-        let start = self.text.floor_char_boundary(at.start);
-        let line_start = self.text[..start].rfind('\n').map_or(0, |i| i + 1);
+        let (start, line_start, number, column) = self.place(at.start);
         let line = self.text[line_start..].lines().next().unwrap_or("");
-        let number = self.text[..line_start].matches('\n').count() + 1;
-        let column = self.text[line_start..start].chars().count();
         let end = self
             .text
             .floor_char_boundary(at.end)
@@ -80,9 +91,8 @@ impl<'a> Document<'a> {
         let carets = "^".repeat(marked.clamp(1, MAX_SHOWN - indent));
         let margin = " ".repeat(number.to_string().len());
         Error::invalid(format!(
-            "{}:{number}:{}: {message}\n{margin} |\n{number} | {shown}\n{margin} | {}{carets}",
-            self.label,
-            column + 1,
+            "{}\n{margin} |\n{number} | {shown}\n{margin} | {}{carets}",
+            self.remark(start, message),
             " ".repeat(indent),
         ))
     }
@@ -300,7 +310,7 @@ fn kind(value: &DeValue<'_>) -> &'static str {
 }
 
 /// The known word that takes the fewest edits, unless it takes more than half of its length.
-fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+pub(crate) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let best = known.iter().map(|k| (edits(word, k), *k)).min()?;
     (best.0 * 2 <= best.1.chars().count()).then_some(best.1)
 }

@@ -234,7 +234,8 @@ fn open_devices(
     // A device that does not open does not say what it is. It counts as one of the kind of the device before it, or of
     // the first one that opens. No kind is empty.
     let (mut first, mut kind) = (String::new(), String::new());
-    let (mut devices, mut failed, mut places) = (Vec::new(), Vec::new(), HashMap::<String, usize>::new());
+    let (mut devices, mut names, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut places = HashMap::<String, usize>::new();
     for index in 0..count {
         let device = provider.open(index).map_err(|e| e.context(format!("device {index}")));
         if let Ok(device) = &device {
@@ -245,6 +246,9 @@ fn open_devices(
             }
         }
         let place = places.entry(kind.clone()).or_default();
+        if device.is_ok() {
+            names.push(format!("{kind}:{place}"));
+        }
         match device {
             Ok(device) if settings.selects_device(&kind, *place) => devices.push(device),
             Ok(_) => {}
@@ -269,11 +273,16 @@ fn open_devices(
         let code = failed.iter().map(|(.., e)| e.code()).find(|code| *code != Code::Unavailable);
         return Err(Error::new(code.unwrap_or(Code::Unavailable), said));
     }
-    Err(Error::unavailable(if count == 0 {
-        "it has no devices"
-    } else {
-        "`devices` in the config selects none of its devices"
-    }))
+    if count == 0 {
+        return Err(Error::unavailable("it has no devices"));
+    }
+    let patterns: Vec<_> = settings.devices.iter().map(|p| format!("`{p}`")).collect();
+    Err(Error::unavailable(format!(
+        "`devices` in the config selects none of its devices: no {} among {}; correct the patterns, or remove `devices` to \
+         use them all",
+        patterns.join(", "),
+        names.join(", ")
+    )))
 }
 
 /// Names groups `kind:0`, `kind:1`, ... in order and notes the names in the report.

@@ -1,5 +1,6 @@
 //! Ops and the factories that providers have registered for them.
 
+use crate::document::nearest;
 use ep_core::handle::{DeviceHandle, FactoryHandle, ProviderHandle, Sink};
 use ep_core::hob::{Expr, FactKind, Value};
 use ep_core::provider::Attribute;
@@ -159,37 +160,83 @@ impl Sink for Collector<'_> {
 impl Collector<'_> {
     /// A name that neither the op nor a device has is an error here, not a kernel that never matches.
     fn check_names(&self, e: &Expr, schema: &Schema, device_kind: &str) -> Result<()> {
+        let names = Names::new(self.devices, schema, device_kind);
         let mut unknown = None;
         e.facts(&mut |kind, name| {
-            let field = schema.desc_field(name).map(|f| &f.kind);
-            let ok = match kind {
-                FactKind::DType => matches!(field, Some(DescKind::DType)),
-                FactKind::Attr => matches!(field, Some(DescKind::Attr(_))),
-                FactKind::Selector => matches!(field, Some(DescKind::Selector(_))),
-                FactKind::Limit => matches!(field, Some(DescKind::Limit(_))) || name == "alignment",
-                FactKind::Device => {
-                    let of_kind = |d: &&Arc<DeviceHandle>| d.info().kind == device_kind;
-                    self.devices
-                        .iter()
-                        .filter(of_kind)
-                        .all(|d| d.info().attributes.iter().any(|(n, _)| n == name))
-                }
-                FactKind::Arg | FactKind::Prod => false,
-            };
-            if !ok && unknown.is_none() {
-                unknown = Some(format!("{}({name:?})", kind.word()));
+            if unknown.is_none() && !names.has(kind, name) {
+                unknown = Some((kind, name.to_owned()));
             }
         });
-        match unknown {
-            None => Ok(()),
-            Some(fact) => {
-                let names: Vec<_> = schema.desc.iter().map(|f| f.name.as_str()).collect();
-                Err(Error::invalid(format!(
-                    "`{e}` names {fact}, which does not exist; op `{}` has {}, and devices declare their own",
-                    schema.name,
-                    names.join(", ")
-                )))
-            }
+        let Some((kind, name)) = unknown else { return Ok(()) };
+        let guess = names.guess(kind, &name).map_or(String::new(), |g| format!("did you mean {g}? "));
+        Err(Error::invalid(format!(
+            "`{e}` names {}({name:?}), which does not exist; {guess}Op `{}` has {names}",
+            kind.word(),
+            schema.name
+        )))
+    }
+}
+
+/// What a condition of a factory may name.
+struct Names<'a> {
+    of_op: [(FactKind, Vec<&'a str>); 4],
+    device_kind: &'a str,
+    /// Attributes that every device of the kind declares; `None` where there is no such device here.
+    of_device: Option<Vec<&'a str>>,
+}
+
+impl<'a> Names<'a> {
+    fn new(devices: &'a [Arc<DeviceHandle>], schema: &'a Schema, device_kind: &'a str) -> Names<'a> {
+        let fields = |wanted: fn(&DescKind) -> bool| {
+            schema.desc.iter().filter(|f| wanted(&f.kind)).map(|f| f.name.as_str()).collect::<Vec<_>>()
+        };
+        let mut limits = fields(|k| matches!(k, DescKind::Limit(_)));
+        limits.push("alignment");
+        let of_op = [
+            (FactKind::Selector, fields(|k| matches!(k, DescKind::Selector(_)))),
+            (FactKind::DType, fields(|k| matches!(k, DescKind::DType))),
+            (FactKind::Attr, fields(|k| matches!(k, DescKind::Attr(_)))),
+            (FactKind::Limit, limits),
+        ];
+        let attributes = |d: &'a Arc<DeviceHandle>| d.info().attributes.iter().map(|(name, _)| name.as_str());
+        let mut of_kind = devices.iter().filter(|d| d.info().kind == device_kind);
+        let of_device = of_kind.next().map(|first| {
+            let rest: Vec<_> = of_kind.collect();
+            attributes(first).filter(|name| rest.iter().all(|d| attributes(d).any(|n| n == *name))).collect()
+        });
+        Names { of_op, device_kind, of_device }
+    }
+
+    fn of(&self, kind: FactKind) -> &[&'a str] {
+        match kind {
+            FactKind::Device => self.of_device.as_deref().unwrap_or_default(),
+            _ => self.of_op.iter().find(|(k, _)| *k == kind).map_or(&[], |(_, names)| names),
+        }
+    }
+
+    fn has(&self, kind: FactKind, name: &str) -> bool {
+        (kind == FactKind::Device && self.of_device.is_none()) || self.of(kind).contains(&name)
+    }
+
+    /// What was probably meant: the nearest name of this kind, else the same name of another.
+    fn guess(&self, kind: FactKind, name: &str) -> Option<String> {
+        let near = nearest(name, self.of(kind)).map(|near| (kind, near));
+        let kinds = self.of_op.iter().map(|(k, _)| *k).chain([FactKind::Device]);
+        let elsewhere = || kinds.map(|k| (k, name)).find(|(k, name)| self.of(*k).contains(name));
+        near.or_else(elsewhere).map(|(kind, name)| format!("{}({name:?})", kind.word()))
+    }
+}
+
+impl std::fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let titles = ["selectors", "dtypes", "attributes", "limits"];
+        for (title, (_, names)) in titles.iter().zip(&self.of_op).filter(|(_, (_, names))| !names.is_empty())
+        {
+            write!(f, "{title} {}; ", names.join(", "))?;
+        }
+        match self.of_device.as_deref().unwrap_or_default() {
+            [] => write!(f, "devices of kind `{}` declare no attributes", self.device_kind),
+            names => write!(f, "devices of kind `{}` declare {}", self.device_kind, names.join(", ")),
         }
     }
 }

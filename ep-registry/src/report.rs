@@ -1,6 +1,6 @@
 //! What happened to each provider: the load report.
 
-use ep_core::Code;
+use ep_core::{Code, Error, Result};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -74,6 +74,9 @@ impl fmt::Display for Entry {
 pub struct LoadReport {
     /// The lines.
     pub entries: Vec<Entry>,
+    /// What is probably wrong in the config and keeps nothing from loading, such as a rule for an op that nothing
+    /// knows: one line each, with its place where it is of a text.
+    pub warnings: Vec<String>,
 }
 
 impl LoadReport {
@@ -81,12 +84,29 @@ impl LoadReport {
     pub fn with_status(&self, status: Status) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |e| e.status == status)
     }
+
+    /// Whether everything that the config requires is there.
+    ///
+    /// # Errors
+    /// The first `required` provider that did not load, with its line and the code of its error.
+    pub fn check_required(&self) -> Result<()> {
+        match self.entries.iter().find(|e| e.required && e.status != Status::Loaded) {
+            None => Ok(()),
+            Some(bad) => Err(Error::new(
+                bad.code.unwrap_or(Code::Unavailable),
+                format!("provider `{}` is required: {bad}", bad.instance),
+            )),
+        }
+    }
 }
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for entry in &self.entries {
             writeln!(f, "{entry}")?;
+        }
+        for warning in &self.warnings {
+            writeln!(f, "{:8} {warning}", "warning")?;
         }
         Ok(())
     }

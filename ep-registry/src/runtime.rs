@@ -11,6 +11,7 @@ use crate::pool::ThreadPool;
 use crate::primitive::{Core, Primitive};
 use crate::registry::Registry;
 use crate::report::{Entry, LoadReport, Status};
+use crate::rules;
 use crate::select::{self, Explanation, Rules};
 use crate::trust::Policy;
 use ep_core::abi::{ABI_MAJOR, ABI_MINOR};
@@ -19,7 +20,7 @@ use ep_core::op::Op;
 use ep_core::parallel::Parallel;
 use ep_core::provider::{Provider, QueryFn};
 use ep_core::schema::Schema;
-use ep_core::{Code, Error, Result};
+use ep_core::{Error, Result};
 use parking_lot::RwLock;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -64,6 +65,7 @@ impl Builder {
         self.config.search = config.search;
         self.config.threads = config.threads.or(self.config.threads);
         self.config.strict_layout |= config.strict_layout;
+        self.config.source = config.source;
         self
     }
 
@@ -132,8 +134,20 @@ impl Builder {
     /// Loads everything. One bad provider does not stop the others; [`Runtime::report`] tells what happened.
     ///
     /// # Errors
-    /// When a provider that is `required` did not load, or threads cannot be started.
+    /// When a provider that is `required` did not load; else as [`Builder::load`].
     pub fn build(self) -> Result<Runtime> {
+        let runtime = self.load()?;
+        runtime.report.check_required()?;
+        Ok(runtime)
+    }
+
+    /// [`Builder::build`] also where a provider that is `required` does not load, for programs that show what is wrong
+    /// with it; [`LoadReport::check_required`] says whether it did.
+    ///
+    /// # Errors
+    /// `NotFound` when `[select]` names an instance that is not there; when threads cannot be started, or
+    /// `strict_layout` is set in a host that cannot obey it.
+    pub fn load(self) -> Result<Runtime> {
         if self.config.strict_layout && !cfg!(feature = "abi_stable") {
             return Err(Error::unsupported(
                 "strict_layout is set, but this host was built without the `abi_stable` feature; build it with \
@@ -186,11 +200,8 @@ impl Builder {
                 _ => tracing::warn!("{entry}"),
             }
         }
-        if let Some(bad) = report.entries.iter().find(|e| e.required && e.status != Status::Loaded) {
-            let code = bad.code.unwrap_or(Code::Unavailable);
-            return Err(Error::new(code, format!("provider `{}` is required: {bad}", bad.instance)));
-        }
-        check_rules(&self.config.select, &report, &registry)?;
+        report.warnings = rules::check(&self.config, &report, &registry)?;
+        report.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         let cache = Cache::default();
         Ok(Runtime {
             pool,
@@ -202,24 +213,6 @@ impl Builder {
             cache,
         })
     }
-}
-
-/// Names in `[select]` that nothing has. An instance must be one of the config's. An op may be one of a vendor
-/// whose provider is not here, so that is only a warning.
-fn check_rules(rules: &Rules, report: &LoadReport, registry: &Registry) -> Result<()> {
-    let instances: Vec<_> = report.entries.iter().map(|e| e.instance.as_str()).collect();
-    for (op, order) in rules {
-        if let Some(unknown) = order.iter().find(|i| !instances.contains(&i.as_str())) {
-            return Err(Error::not_found(format!(
-                "[select] {op}: no provider instance is called `{unknown}`; there are {}",
-                instances.join(", ")
-            )));
-        }
-        if let Some(e) = registry.op(op).err().filter(|_| op != "*") {
-            tracing::warn!("[select]: {e}");
-        }
-    }
-    Ok(())
 }
 
 impl Runtime {

@@ -259,7 +259,14 @@ impl Policy {
 
     fn lost(&self, asked: &Path, at: &Path, error: &std::io::Error) -> Error {
         let found = format!("{}: {} ", asked.display(), at.display());
+        // A build of Cargo that is not there, or is elsewhere.
+        let built = asked.components().any(|c| c.as_os_str() == "target");
         match error.kind() {
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory if built => Error::not_found(
+                found
+                    + "does not exist; build it first (`cargo build`); if CARGO_TARGET_DIR is set, the path in \
+                           the config must name that folder in place of `target`",
+            ),
             std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
                 Error::not_found(found + "does not exist; check the path, or build or install the file")
             }
@@ -340,6 +347,16 @@ mod tests {
     use proptest::prelude::*;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn what_cargo_has_not_built_is_built_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let says = |path: &str| Policy::default().resolve(&folder.path().join(path)).unwrap_err().to_string();
+        let built = says("target/debug/libx.so");
+        assert!(built.contains("`cargo build`") && built.contains("CARGO_TARGET_DIR"), "{built}");
+        let other = says("lib/targets.so");
+        assert!(other.contains("check the path") && !other.contains("cargo"), "{other}");
+    }
 
     fn chmod(path: &Path, mode: u32) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();

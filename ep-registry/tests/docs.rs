@@ -34,6 +34,18 @@ fn the_readme_shows_the_example() {
 }
 
 #[test]
+fn the_guide_for_hosts_shows_the_example() {
+    let guide = read(&root().join("docs/hosting.md"));
+    let example = read(&root().join("ep-registry/examples/matmul_gather.rs"));
+    let (_, program) = example.split_once("\n\n").unwrap();
+    let (shown, _) = program.split_once("\n/// What both give").unwrap();
+    assert!(
+        guide.contains(&format!("```rust\n{shown}```")),
+        "hosting.md and examples/matmul_gather.rs differ"
+    );
+}
+
+#[test]
 fn links_between_documents_lead_somewhere() {
     let mut documents = Vec::new();
     for folder in ["docs", "data"] {

@@ -204,16 +204,35 @@ pub unsafe fn list<'a, T>(ptr: *const T, count: u64, what: &str) -> Result<&'a [
         return Ok(&[]);
     }
     if ptr.is_null() || !ptr.is_aligned() || count > MAX_LIST {
-        return Err(Error::invalid(format!("{what}: {count} entries at {ptr:p} cannot be right")));
+        return Err(bad_list(ptr, count, what));
     }
     // SAFETY: checked above, and the rest is the caller's promise.
     Ok(unsafe { std::slice::from_raw_parts(ptr, count as usize) })
 }
 
+#[cold]
+fn bad_list<T>(ptr: *const T, count: u64, what: &str) -> Error {
+    Error::invalid(if count > MAX_LIST {
+        format!(
+            "{what}: {count} entries are more than the {MAX_LIST} that are believed; set the count to their number"
+        )
+    } else if ptr.is_null() {
+        format!("{what}: {count} entries at a null address; give the array's address, or a count of 0")
+    } else {
+        format!(
+            "{what}: {count} entries at {ptr:p}, which is not aligned to {} bytes; align the array",
+            align_of::<T>()
+        )
+    })
+}
+
 /// The error for a required function that a table lacks.
 #[cold]
 pub fn missing_entry(name: &str) -> Error {
-    Error::abi(format!("the other side does not provide {name}, which this version requires"))
+    Error::abi(format!(
+        "the function {name} is missing: its entry in the other side's table is null, or behind the table's \
+         struct_size; this version requires it, so put the function there"
+    ))
 }
 
 #[cfg(test)]
@@ -301,7 +320,18 @@ mod tests {
         unsafe {
             assert!(read_table::<EpCopy>(std::ptr::null()).is_err());
             assert!(read_table::<EpCopy>(std::ptr::without_provenance(12)).is_err());
-            assert!(str_of(EpStr { ptr: std::ptr::null(), len: 3 }).is_err());
+            let null = str_of(EpStr { ptr: std::ptr::null(), len: 3 }).unwrap_err();
+            assert_eq!(
+                null.message(),
+                "text: 3 entries at a null address; give the array's address, or a count of 0"
+            );
+            let odd = list::<u64>(std::ptr::without_provenance(12), 1, "dims").unwrap_err();
+            assert_eq!(
+                odd.message(),
+                "dims: 1 entries at 0xc, which is not aligned to 8 bytes; align the array"
+            );
+            let many = list::<u8>(std::ptr::without_provenance(8), 1 << 25, "names").unwrap_err();
+            assert!(many.message().starts_with("names: 33554432 entries are more than"), "{many}");
             assert_eq!(str_of(EpStr::ZERO), Ok(""));
             let bad = b"\xff\xfe";
             assert!(str_of(EpStr { ptr: bad.as_ptr().cast(), len: 2 }).is_err());

@@ -481,6 +481,22 @@ impl std::fmt::Debug for AllocatorHandle {
     }
 }
 
+/// What is wrong with an address that a provider gave for memory at a multiple of `due`.
+#[cold]
+fn bad_address(address: u64, bytes: u64, due: u64) -> Error {
+    let what = if address == 0 {
+        "which is null; memory of 0 bytes has an address too, and where there is none the answer is OutOfMemory"
+            .to_owned()
+    } else if !address.is_multiple_of(due) {
+        format!("which is misaligned by {} bytes", address % due)
+    } else {
+        "which wraps around: they would end behind the last address".to_owned()
+    };
+    Error::internal(format!(
+        "asked for {bytes} bytes at a multiple of {due}, the provider allocated them at {address:#x}, {what}"
+    ))
+}
+
 impl AllocatorHandle {
     fn table(&self) -> &AllocatorTable {
         &self.device.provider.plugin().allocator
@@ -495,13 +511,11 @@ impl AllocatorHandle {
         let mut address = 0;
         // SAFETY: a live allocator, a live request, a valid out-pointer.
         unsafe { take((self.table().alloc)(self.raw, &request, &mut address)) }?;
-        if address == 0 || !address.is_multiple_of(alignment.max(64)) || address.checked_add(bytes).is_none()
-        {
-            return Err(Error::internal(format!(
-                "the provider allocated {bytes} bytes at {address:#x}, which is null, misaligned or wraps around"
-            )));
+        let due = alignment.max(64);
+        if address != 0 && address.is_multiple_of(due) && address.checked_add(bytes).is_some() {
+            return Ok(address);
         }
-        Ok(address)
+        Err(bad_address(address, bytes, due))
     }
 
     /// Frees.

@@ -303,8 +303,8 @@ mod tests {
         assert!(err(|s| s.desc_size = 20).contains("schema of op `softmax`"));
         assert!(err(|s| s.args_size = 40).contains("outside"));
         assert!(err(|s| s.name = text("No Spaces")).contains("lower-case"));
-        assert!(err(|s| s.desc_fields = std::ptr::null()).contains("cannot be right"));
-        assert!(err(|s| s.num_operands = u64::MAX).contains("cannot be right"));
+        assert!(err(|s| s.desc_fields = std::ptr::null()).contains("at a null address"));
+        assert!(err(|s| s.num_operands = u64::MAX).contains("more than the 16777216 that are believed"));
         assert!(err(|s| s.flags = 8).contains("flags"));
         assert!(err(|s| s.summary = EpStr { ptr: std::ptr::null(), len: 9 }).contains("text"));
         assert!(err(|s| s.num_arg_fields -= 1).contains("operand `dst`"));

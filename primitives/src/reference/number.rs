@@ -3,6 +3,7 @@
 use super::math::{Format, Wide};
 use ep_core::{DType, Scalar};
 use half::{bf16, f16};
+use std::fmt;
 
 /// The value of an element of any of [`DType::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,6 +16,20 @@ pub enum Number {
     Real(f64),
     /// A complex number: real part, imaginary part.
     Complex(f64, f64),
+}
+
+/// As people write it: `1.5`, `-0.0`, `NaN`, `1.0-2.0i`.
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Number::Bool(b) => write!(f, "{b}"),
+            Number::Int(i) => write!(f, "{i}"),
+            Number::Real(x) => write!(f, "{x:?}"),
+            // A NaN is printed without a sign.
+            Number::Complex(re, im) if im.is_nan() => write!(f, "{re:?}+NaNi"),
+            Number::Complex(re, im) => write!(f, "{re:?}{im:+?}i"),
+        }
+    }
 }
 
 impl Number {

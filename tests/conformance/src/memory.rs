@@ -24,14 +24,28 @@ pub enum Edge {
 const SLACK: usize = 512;
 const PATTERN: u8 = 0xa7;
 
+/// Where the pattern before and behind an operand of `bytes` bytes is first broken, from the operand's start on: negative
+/// before it, at least `bytes` behind it. `None` where it is whole.
+fn changed(before: &[u8], bytes: usize, behind: &[u8]) -> Option<isize> {
+    let broken = |part: &[u8]| part.iter().position(|b| *b != PATTERN).map(usize::cast_signed);
+    let first = broken(before).map(|at| at - before.len().cast_signed());
+    first.or_else(|| broken(behind).map(|at| at + bytes.cast_signed()))
+}
+
 /// Where operands lie.
 pub(crate) trait Memory {
     /// Writes the content of operand `index`, `shift` bytes behind an aligned address where the memory leaves the
     /// choice, and a pattern around it. Returns its address.
     fn put(&mut self, index: usize, content: &[u8], shift: usize, element: usize) -> Result<u64>;
 
-    /// The content of operand `index`, and whether the pattern around it is whole.
-    fn get(&mut self, index: usize, bytes: usize, shift: usize, element: usize) -> Result<(Vec<u8>, bool)>;
+    /// The content of operand `index`, and as [`changed`] what is left of the pattern around it.
+    fn get(
+        &mut self,
+        index: usize,
+        bytes: usize,
+        shift: usize,
+        element: usize,
+    ) -> Result<(Vec<u8>, Option<isize>)>;
 }
 
 /// An arena with all operands at one edge.
@@ -57,10 +71,16 @@ impl Memory for Edged<'_> {
         Ok(self.arena.put(index, content, edge))
     }
 
-    fn get(&mut self, index: usize, bytes: usize, shift: usize, element: usize) -> Result<(Vec<u8>, bool)> {
+    fn get(
+        &mut self,
+        index: usize,
+        bytes: usize,
+        shift: usize,
+        element: usize,
+    ) -> Result<(Vec<u8>, Option<isize>)> {
         let edge = self.edge(shift, element);
-        let (content, whole) = self.arena.get(index, bytes, edge);
-        Ok((content.to_vec(), whole))
+        let (content, changed) = self.arena.get(index, bytes, edge);
+        Ok((content.to_vec(), changed))
     }
 }
 
@@ -98,12 +118,18 @@ impl Memory for DeviceMemory {
         Ok(buffer.address() + at as u64)
     }
 
-    fn get(&mut self, index: usize, bytes: usize, shift: usize, _: usize) -> Result<(Vec<u8>, bool)> {
+    fn get(
+        &mut self,
+        index: usize,
+        bytes: usize,
+        shift: usize,
+        _: usize,
+    ) -> Result<(Vec<u8>, Option<isize>)> {
         let at = SLACK + shift;
         let buffer = &self.buffers[&(index, DeviceMemory::class(bytes, shift))];
         let image = buffer.download::<u8>()?;
-        let whole = image[..at].iter().chain(&image[at + bytes..]).all(|b| *b == PATTERN);
-        Ok((image[at..at + bytes].to_vec(), whole))
+        let changed = changed(&image[..at], bytes, &image[at + bytes..]);
+        Ok((image[at..at + bytes].to_vec(), changed))
     }
 }
 
@@ -184,15 +210,16 @@ impl Arena {
         own.as_mut_ptr().expose_provenance() as u64
     }
 
-    /// The content of an operand, and whether the pattern around it is whole.
-    pub fn get(&mut self, index: usize, bytes: usize, edge: Edge) -> (&[u8], bool) {
+    /// The content of an operand; and where the pattern around it is first broken, from the operand's start on, `None`
+    /// where it is whole.
+    pub fn get(&mut self, index: usize, bytes: usize, edge: Edge) -> (&[u8], Option<isize>) {
         let at = self.place(index, bytes, edge);
         let region = self.accessible(index);
         let (before, rest) = region.split_at(at);
         let (own, behind) = rest.split_at(bytes);
         let before = &before[before.len().saturating_sub(SLACK)..];
         let behind = &behind[..behind.len().min(SLACK)];
-        (own, before.iter().chain(behind).all(|b| *b == PATTERN))
+        (own, changed(before, bytes, behind))
     }
 }
 
@@ -215,15 +242,15 @@ mod tests {
         assert!(arena.capacity() >= 5000);
         for edge in [Edge::End, Edge::Start, Edge::After(24)] {
             let address = arena.put(1, &[1, 2, 3], edge);
-            assert_eq!(arena.get(1, 3, edge), (&[1, 2, 3][..], true));
+            assert_eq!(arena.get(1, 3, edge), (&[1, 2, 3][..], None));
             let byte = std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
-            match edge {
-                // SAFETY: accessible memory of the arena.
-                Edge::Start => unsafe { byte.add(3).write(0) },
-                // SAFETY: as above.
-                _ => unsafe { byte.sub(1).write(0) },
-            }
-            assert_eq!(arena.get(1, 3, edge), (&[1, 2, 3][..], false));
+            let at = match edge {
+                Edge::Start => 3,
+                _ => -2,
+            };
+            // SAFETY: accessible memory of the arena.
+            unsafe { byte.offset(at).write(0) };
+            assert_eq!(arena.get(1, 3, edge), (&[1, 2, 3][..], Some(at)));
         }
         let page = arena.page;
         let end = arena.put(0, &[0; 16], Edge::End) as usize + 16;

@@ -95,6 +95,8 @@ pub struct Listing {
     pub failed: Option<String>,
     /// Why it has nothing to drive here.
     pub absent: Option<String>,
+    /// Why the filter lets nothing through, where it names an op or a dtype that nobody knows.
+    pub unknown: Option<String>,
     /// The units that pass the filter.
     pub units: Vec<Unit>,
     /// Every combination that the provider claims, whatever the filter.

@@ -261,6 +261,9 @@ pub fn run(launcher: &Launcher, setup: &Setup, progress: &dyn Progress) -> Resul
         speed: None,
     };
     let loaded = match (&listing.failed, &listing.absent) {
+        (Some(why), _) if listing.units.is_empty() => {
+            Some(of_load(End::Failed, &format!("{why}; nothing else was tried")))
+        }
         (Some(why), _) => Some(of_load(End::Failed, why)),
         (None, Some(why)) => Some(of_load(End::Unsupported, why)),
         (None, None) => None,

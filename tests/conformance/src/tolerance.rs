@@ -8,6 +8,7 @@
 use crate::case::{Case, Content};
 use ep_core::DType;
 use primitives::reference::Number;
+use std::fmt;
 
 /// A bound for one element: the sum of both parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,6 +17,17 @@ pub struct Tolerance {
     pub ulp: f64,
     /// Absolute.
     pub absolute: f64,
+}
+
+impl fmt::Display for Tolerance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.ulp, self.absolute) {
+            (0.0, 0.0) => f.write_str("exactly"),
+            (ulp, 0.0) => write!(f, "within {ulp} ulp"),
+            (0.0, absolute) => write!(f, "within {absolute:?}"),
+            (ulp, absolute) => write!(f, "within {ulp} ulp + {absolute:?}"),
+        }
+    }
 }
 
 /// Functions with a wider limit.
@@ -177,6 +189,15 @@ pub struct Bound {
     pub absolute: f64,
     /// As a part of the expected value's size.
     pub relative: f64,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.relative, self.absolute) {
+            (0.0, 0.0) => f.write_str("exactly"),
+            (relative, absolute) => write!(f, "within {relative:?} relative + {absolute:?} absolute"),
+        }
+    }
 }
 
 impl Bound {

@@ -9,7 +9,7 @@ use ep_core::op::OperandUse;
 use ep_core::{Code, DType, Error, Result};
 use ep_registry::{DynArgs, DynPrimitive, Stream};
 use primitives::reference::Data;
-use std::fmt::Debug;
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// What stands where a launch had its lists, once it has returned: no address, and no size, position or stride.
@@ -116,15 +116,18 @@ impl Trial<'_> {
         for i in (0..self.expected.uses.len()).filter(|i| !self.absent(*i)) {
             let (place, u) = (self.place(i), &self.expected.uses[i]);
             let before = &self.expected.before[i];
-            let (now, whole) = memory.get(
+            let (now, changed) = memory.get(
                 place,
                 before.bytes.len(),
                 self.shift(place),
                 element(&self.expected.uses[place]),
             )?;
             let name = self.operand(i);
-            if !whole {
-                return Ok(Outcome::Fail(format!("wrote outside of `{name}`")));
+            if let Some(at) = changed {
+                let bytes = before.bytes.len();
+                return Ok(Outcome::Fail(format!(
+                    "wrote outside of `{name}`, which has {bytes} bytes: the first byte that changed is at offset {at}"
+                )));
             }
             let wanted = match outputs {
                 Some(outputs) if u.writes => {
@@ -151,7 +154,7 @@ impl Trial<'_> {
             let data = &self.expected.before[i];
             let alike = DType::ALL.contains(&data.dtype) && data.view().len() == count;
             if alike && u.dtype.is_some() && at < count {
-                text.push_str(&format!("; `{}`[{at}] was {:?}", self.operand(i), data.get(at)));
+                text.push_str(&format!("; `{}`[{at}] was {}", self.operand(i), data.get(at)));
             }
         }
         text
@@ -274,14 +277,14 @@ fn difference(
         }
         let (w, f) = (wanted.get(i), found.get(i));
         if !written {
-            return Some((i, format!("`{operand}`[{i}], which is only read, was {w:?} and is {f:?}")));
+            return Some((i, format!("`{operand}`[{i}], which is only read, was {w} and is {f}")));
         }
-        let (accepted, bound): (_, &dyn Debug) = match &expected.bound {
+        let (accepted, bound): (_, &dyn Display) = match &expected.bound {
             Some(bound) => (bound.accepts(w, f), bound),
             None => (general.accepts(wanted.dtype, w, f), &general),
         };
         if !accepted {
-            return Some((i, format!("`{operand}`[{i}] is {f:?}, expected {w:?} within {bound:?}")));
+            return Some((i, format!("`{operand}`[{i}] is {f}, expected {w} {bound}")));
         }
     }
     None

@@ -7,11 +7,11 @@ use crate::objects;
 use crate::onnx;
 use crate::onnx::machine::Machine;
 use crate::onnx::suite::Suite;
-use crate::plan::{Group, Setup, Unit};
+use crate::plan::{Filter, Group, Setup, Unit};
 use crate::protocol::{Command, DeviceLine, End, Listing, Reply, receive, send};
 use crate::refusals;
 use crate::rig::Rig;
-use ep_core::{Error, Result};
+use ep_core::{DType, Error, Result};
 use ep_registry::config::{Config, ProviderConfig};
 use ep_registry::{Device, Runtime, Status};
 use std::collections::{BTreeSet, HashMap};
@@ -97,14 +97,14 @@ pub fn work(mut input: impl BufRead, mut output: impl Write) -> Result<()> {
         match command {
             Command::Setup(_) => return Err(Error::invalid("a worker is set up once")),
             Command::List => {
-                let listing = load().map_or_else(
-                    |e| Listing {
-                        failed: Some(e.to_string()),
-                        units: abi::units(&setup),
-                        ..Listing::default()
-                    },
+                let mut listing = load().map_or_else(
+                    |e| Listing { failed: Some(e.to_string()), ..Listing::default() },
                     |runtime| listing(&setup, suite.as_ref(), runtime),
                 );
+                if listing.failed.is_some() {
+                    let subject = subject.get_or_init(|| Subject::open(&settings));
+                    listing.units = abi::possible(&setup, subject);
+                }
                 send(&mut output, &Reply::Listing(listing))?;
             }
             Command::Run { unit, skip } => {
@@ -154,6 +154,7 @@ fn listing(setup: &Setup, suite: Option<&Suite>, runtime: &Runtime) -> Listing {
         let (name, version) = entry.provider.clone().unwrap_or_default();
         listing.provider = format!("{name} {version}").trim().to_owned();
     }
+    listing.unknown = unknown(setup, suite, runtime);
     for device in runtime.devices() {
         let (info, name) = (device.info(), device.name());
         let space = info.memory_space.clone();
@@ -182,6 +183,20 @@ fn listing(setup: &Setup, suite: Option<&Suite>, runtime: &Runtime) -> Listing {
         listing.units.extend(units);
     }
     listing
+}
+
+/// What is wrong with the op and the dtype of the filter, if they are none that this provider can have.
+fn unknown(setup: &Setup, suite: Option<&Suite>, runtime: &Runtime) -> Option<String> {
+    let Filter { op, dtype, .. } = &setup.filter;
+    let of_op = |op: &String| match suite {
+        None => runtime.schema(op).err().map(|e| e.message().to_owned()),
+        Some(suite) if suite.cases.iter().any(|case| case.op == *op) => None,
+        Some(_) => Some(format!(
+            "the suite has no operator `{op}`; ONNX spells them as in `Softmax`, as its suite.json does"
+        )),
+    };
+    let of_dtype = |dtype: &String| DType::by_name(dtype).err().map(|e| e.message().to_owned());
+    op.as_ref().and_then(of_op).or_else(|| dtype.as_ref().and_then(of_dtype))
 }
 
 /// Says what happens to each case of a unit.

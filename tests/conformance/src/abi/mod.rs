@@ -17,6 +17,9 @@ use ep_core::{Code, Error, Result};
 
 type Check = fn(&Subject) -> Result<Verdict>;
 
+/// How many of the checks, the first ones, need no instance.
+const OF_TABLES: usize = 7;
+
 /// The checks and their names, by the files that they are in.
 const CHECKS: [(&str, Check); 27] = [
     ("query-twice", entry::query_twice),
@@ -57,6 +60,19 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 pub fn units(setup: &Setup) -> Vec<Unit> {
     let all = names().map(|name| Unit::check(setup, Group::Abi, name));
     all.filter(|u| setup.onnx.is_none() && setup.filter.lets(u)).collect()
+}
+
+/// Those of [`units`] that can tell more of a provider that does not load: none without its tables, and without an
+/// instance only those that need none. The others would say once more why it does not load.
+pub fn possible(setup: &Setup, subject: &Subject) -> Vec<Unit> {
+    let possible = match (subject.tables(), subject.instance()) {
+        (Err(_), _) => 0,
+        (Ok(_), Err(_)) => OF_TABLES,
+        (Ok(_), Ok(_)) => CHECKS.len(),
+    };
+    let names: Vec<_> =
+        names().take(possible).map(|name| Unit::check(setup, Group::Abi, name).name).collect();
+    units(setup).into_iter().filter(|unit| names.contains(&unit.name)).collect()
 }
 
 /// Runs a check.

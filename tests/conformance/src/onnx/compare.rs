@@ -29,7 +29,7 @@ pub fn difference(case: &Case, name: &str, wanted: (&[i64], &Data), found: &Valu
             Number::Real(_) => format!(" within {relative} relative + {} absolute", case.atol),
             _ => String::new(),
         };
-        format!("`{name}`[{i}] is {f:?}, expected {w:?}{bounds}; {count} of {all} elements are wrong")
+        format!("`{name}`[{i}] is {f}, expected {w}{bounds}; {count} of {all} elements are wrong")
     }))
 }
 
