@@ -111,7 +111,7 @@ fn a_refusal_lists_every_candidate_with_clause_and_value() {
     ] {
         assert!(e.message().contains(line), "`{line}` is not in\n{e}");
     }
-    assert_eq!(e.message().matches("\n  ").count(), 14, "one line for each factory\n{e}");
+    assert_eq!(e.message().matches("\n  ").count(), 15, "one line for each factory, and the nearest\n{e}");
     // With the limit kept, the device's attribute decides.
     assert_eq!(chosen(&runtime, DType::F64, 8), "a/never");
     runtime.deregister("a").unwrap();

@@ -36,6 +36,10 @@ const LISTED: usize = 12;
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let equal = |row: &Vec<String>| row.iter().all(|v| *v == row[0]);
+        if self.allowed.iter().all(equal) {
+            write!(f, "{} in ", self.fields.join(" = "))?;
+            return list(self.allowed.iter().map(|r| r[0].clone()).collect(), f);
+        }
         let column = |i: usize| self.allowed.iter().map(|r| r[i].as_str()).collect::<BTreeSet<_>>();
         let columns: Vec<_> = (0..self.fields.len()).map(column).collect();
         if self.fields.len() > 1 && columns.iter().map(BTreeSet::len).product::<usize>() == self.allowed.len()
@@ -48,10 +52,6 @@ impl fmt::Display for Mismatch {
                 list(values.map(str::to_owned).collect(), f)?;
             }
             return Ok(());
-        }
-        if self.allowed.iter().all(equal) {
-            write!(f, "{} in ", self.fields.join(" = "))?;
-            return list(self.allowed.iter().map(|r| r[0].clone()).collect(), f);
         }
         write!(f, "({}) in ", self.fields.join(", "))?;
         list(self.allowed.iter().map(|r| format!("({})", r.join(", "))).collect(), f)
