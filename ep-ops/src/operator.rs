@@ -19,8 +19,25 @@ pub trait Operator: Debug + Sync {
     ///
     /// # Errors
     /// `Unsupported` where the device has no primitive for it; then [`Ops`] tries the next device.
-    fn run(&self, ops: &Ops, inputs: &[&Tensor]) -> Result<Vec<Tensor>>;
+    fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>>;
 
-    /// The ways in which inputs and outputs may be split, replicated or partial sums, for inputs like these.
+    /// The ways in which inputs and outputs may be split, replicated or partial sums, for inputs like these; none for
+    /// inputs that [`Operator::infer`] refuses.
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature>;
+
+    /// What device `index` of `devices` runs in place of the operator when it runs by a signature on inputs that are
+    /// like these when whole; `None` where that is the operator itself, as it mostly is.
+    ///
+    /// An operator needs this where a part must know which part it is, as those of a `gather` along the dimension that
+    /// is split: see [`sbp::part`](crate::sbp::part).
+    fn for_shard(
+        &self,
+        inputs: &[Spec],
+        signature: &Signature,
+        index: usize,
+        devices: usize,
+    ) -> Option<Box<dyn Operator>> {
+        let _ = (inputs, signature, index, devices);
+        None
+    }
 }

@@ -1,0 +1,180 @@
+//! `reduce`.
+
+use super::{cast, launch, shape};
+use crate::sbp::Sbp::{PartialSum, Split};
+use crate::{MemoryFormat, Operator, Ops, Signature, Spec, Tensor};
+use ep_core::primitive as p;
+use ep_core::primitive::ReduceOp;
+use ep_core::{DType, Error, Result};
+
+/// Combines elements along any set of dimensions: sum, mean, max, min, prod, any or all.
+///
+/// Input: x of any shape. Output: the dimensions that are left, or with `keep_dims` all of them with those that were
+/// combined of size 1. What comes of no elements is said at the primitive ([`Reduce`](ep_core::primitive::Reduce)).
+///
+/// | op | dtypes of x | of the output, unless `dtype` says else | `dtype` may be |
+/// |---|---|---|---|
+/// | sum, prod | all | that of x; of bool i64 | i64 for bool and integers up to 32 bits; f32 for f16 and bf16 |
+/// | mean | floats and complex | that of x | f32 for f16 and bf16 |
+/// | max, min | all but complex | that of x | |
+/// | any, all | all | bool | |
+///
+/// Dimensions that are neighbours count as one; for others x is copied with them put last.
+#[derive(Clone, Debug)]
+pub struct Reduce {
+    /// How elements combine.
+    pub op: ReduceOp,
+    /// Along which dimensions; negative ones count from the end, and none means all.
+    pub dims: Vec<i64>,
+    /// Whether they stay, with size 1.
+    pub keep_dims: bool,
+    /// The dtype of the output, where there is a choice.
+    pub dtype: Option<DType>,
+}
+
+impl Reduce {
+    /// For each dimension whether it is combined.
+    fn combined(&self, x: &Spec) -> Result<Vec<bool>> {
+        let mut combined = vec![self.dims.is_empty(); x.rank()];
+        for dim in &self.dims {
+            let own = x.dim(*dim)?;
+            // A single element is taken to have a dimension.
+            let Some(flag) = combined.get_mut(own) else { continue };
+            if std::mem::replace(flag, true) {
+                let name = self.name();
+                return Err(Error::invalid(format!("{name} of {x} along {:?}: dimension {own} comes twice", self.dims)));
+            }
+        }
+        Ok(combined)
+    }
+
+    /// The dtype of the output.
+    fn output(&self, x: &Spec) -> Result<DType> {
+        let (src, name) = (x.dtype, self.name());
+        let small = src == DType::BOOL || src.is_int() && src.bits() <= Some(32);
+        let half = [DType::F16, DType::BF16].contains(&src);
+        let (natural, other) = match self.op {
+            ReduceOp::ANY | ReduceOp::ALL => (DType::BOOL, None),
+            ReduceOp::MEAN if !src.is_float() && !src.is_complex() => {
+                return Err(Error::invalid(format!("{name} of {x}: a mean is a float or complex; cast x first")));
+            }
+            ReduceOp::MAX | ReduceOp::MIN if src.is_complex() => {
+                return Err(Error::invalid(format!("{name} of {x}: complex numbers have no order; take a part or abs")));
+            }
+            ReduceOp::SUM | ReduceOp::PROD if src == DType::BOOL => (DType::I64, None),
+            ReduceOp::SUM | ReduceOp::PROD if small => (src, Some(DType::I64)),
+            ReduceOp::SUM | ReduceOp::PROD | ReduceOp::MEAN if half => (src, Some(DType::F32)),
+            _ => (src, None),
+        };
+        match self.dtype {
+            Some(dtype) if dtype != natural && Some(dtype) != other => {
+                let other = other.map_or_else(String::new, |other| format!(" or {other}"));
+                Err(Error::invalid(format!("{name} of {x} to {dtype}: it gives {natural}{other}; cast x or the result")))
+            }
+            dtype => Ok(dtype.unwrap_or(natural)),
+        }
+    }
+
+    /// A view of x whose combined dimensions are neighbours, dense, and the elements before, in and behind them.
+    fn arranged(&self, ops: &Ops<'_>, x: &Tensor) -> Result<(Tensor, shape::Around)> {
+        let combined = self.combined(x.spec())?;
+        let dims = |which: bool| (0..x.rank()).filter(move |d| x.shape()[*d] != 1 || !which).collect::<Vec<_>>();
+        let (mut kept, mut gone) = (dims(false), dims(true));
+        kept.retain(|d| !combined[*d] || x.shape()[*d] == 1);
+        gone.retain(|d| combined[*d]);
+        let size = |dims: &[usize]| dims.iter().map(|d| x.shape()[*d]).product::<i64>();
+        let (outer_size, reduced) = (size(&kept), size(&gone));
+        let before = |first: &usize| kept.iter().copied().filter(|d| d < first).collect::<Vec<_>>();
+        // Dimensions of one element stand between no others.
+        let neighbours = gone.windows(2).all(|w| kept.iter().all(|d| !(w[0]..w[1]).contains(d) || x.shape()[*d] == 1));
+        let in_place = || {
+            let outer = gone.first().map_or(outer_size, |first| size(&before(first)));
+            let behind: Vec<usize> = gone.last().map_or_else(Vec::new, |last| {
+                kept.iter().copied().filter(|d| d > last).collect()
+            });
+            shape::Around { outer, size: reduced, inner: size(&behind) }
+        };
+        let view = |order: Vec<usize>| {
+            let order: Vec<i64> = order.into_iter().map(|d| d as i64).collect();
+            x.permute(&order)
+        };
+        let last = shape::Around { outer: outer_size, size: reduced, inner: 1 };
+        let first = shape::Around { outer: 1, size: reduced, inner: outer_size };
+        let (at_end, at_start) = (view([&kept[..], &gone].concat())?, view([&gone[..], &kept].concat())?);
+        let dense = |x: &Tensor| x.is_contiguous(MemoryFormat::Contiguous);
+        Ok(if neighbours && dense(x) {
+            (x.alias(), in_place())
+        } else if dense(&at_end) {
+            (at_end, last)
+        } else if dense(&at_start) {
+            (at_start, first)
+        } else if neighbours {
+            (launch::dense(ops, x)?, in_place())
+        } else {
+            (launch::dense(ops, &at_end)?, last)
+        })
+    }
+}
+
+impl Operator for Reduce {
+    fn name(&self) -> &'static str {
+        self.op.name().unwrap_or("reduce")
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
+        let [x] = shape::named(self.name(), inputs, ["x"])?;
+        let dims = x.shape.iter().zip(self.combined(x)?);
+        let shape: Vec<i64> = if self.keep_dims {
+            dims.map(|(size, combined)| if combined { 1 } else { *size }).collect()
+        } else {
+            dims.filter(|(_, combined)| !combined).map(|(size, _)| *size).collect()
+        };
+        Ok(vec![shape::output(self.output(x)?, shape)?])
+    }
+
+    fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let to = launch::inferred(self, inputs)?.remove(0);
+        let (x, around) = self.arranged(ops, inputs[0])?;
+        let primitive = ops.primitive::<p::Reduce>(p::ReduceDesc::new(self.op, x.dtype(), to.dtype))?;
+        let dst = launch::output(ops, &to, |dst| {
+            let src = x.read()?;
+            let shape::Around { outer, size: reduced, inner } = around;
+            primitive.launch(ops.stream(), p::ReduceCall { outer, reduced, inner, src: src.view()?, dst })
+        })?;
+        Ok(vec![dst])
+    }
+
+    fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {
+        let Ok(outputs) = self.infer(inputs) else { return Vec::new() };
+        let (x, to) = (&inputs[0], outputs[0].dtype);
+        let Ok(combined) = self.combined(x) else { return Vec::new() };
+        // Over bool the sum is `or`, which is any.
+        let adds = self.op == ReduceOp::SUM || self.op == ReduceOp::ANY;
+        let mut all = vec![Signature::broadcast(1, 1)];
+        all.extend((0..x.rank()).filter_map(|d| {
+            let before = combined[..d].iter().filter(|combined| **combined && !self.keep_dims).count();
+            let out = if combined[d] { adds.then_some(PartialSum) } else { Some(Split(d - before)) };
+            Some(Signature::new([Split(d)], [out?]))
+        }));
+        let additive = match self.op {
+            ReduceOp::SUM | ReduceOp::MEAN => x.dtype != DType::BOOL && cast::adds_up(x.dtype, to),
+            ReduceOp::ANY => x.dtype == DType::BOOL,
+            _ => false,
+        };
+        if additive {
+            all.push(Signature::new([PartialSum], [PartialSum]));
+        }
+        all
+    }
+}
+
+impl Ops<'_> {
+    /// Combines elements along dimensions, all where `dims` is empty. See [`Reduce`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` for dimensions that x does not have or that come twice, the mean of integers, and max and min of
+    /// complex numbers.
+    pub fn reduce(&self, op: ReduceOp, x: &Tensor, dims: &[i64], keep_dims: bool) -> Result<Tensor> {
+        launch::one(self.apply(&Reduce { op, dims: dims.into(), keep_dims, dtype: None }, &[x])?)
+    }
+}
