@@ -19,7 +19,7 @@ pub trait Operator: Debug + Sync {
     ///
     /// # Errors
     /// `Unsupported` where the device has no primitive for it; then [`Ops`] tries the next device.
-    fn run(&self, ops: &Ops, inputs: &[&Tensor]) -> Result<Vec<Tensor>>;
+    fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>>;
 
     /// The ways in which inputs and outputs may be split, replicated or partial sums, for inputs like these.
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature>;
