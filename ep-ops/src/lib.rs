@@ -14,15 +14,21 @@
 //!
 //! Names and meanings follow PyTorch (views, `contiguous`, `copy_`) and OneFlow (SBP).
 
+#![forbid(unsafe_code)]
+
+mod copies;
+mod create;
+mod layout;
 mod operator;
 pub mod operators;
 mod ops;
 pub mod sbp;
 mod spec;
 mod tensor;
+mod views;
 
 pub use operator::Operator;
 pub use ops::{Fallback, Ops};
 pub use sbp::{Sbp, Signature};
 pub use spec::{MemoryFormat, Spec};
-pub use tensor::Tensor;
+pub use tensor::{Tensor, TensorRead, TensorWrite};

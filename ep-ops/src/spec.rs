@@ -52,7 +52,10 @@ pub(crate) fn wrap(dim: i64, rank: usize) -> Result<usize> {
     if (-n..n).contains(&dim) {
         return Ok(if dim < 0 { dim + n } else { dim } as usize);
     }
-    Err(Error::invalid(format!("dimension {dim} of {rank}: -{rank} to {} are possible", rank.saturating_sub(1))))
+    Err(Error::invalid(format!(
+        "dimension {dim} of {rank}: -{rank} to {} are possible",
+        rank.saturating_sub(1)
+    )))
 }
 
 /// Elements of a shape.
@@ -61,7 +64,8 @@ pub(crate) fn count(shape: &[i64]) -> Result<i64> {
         return Err(Error::invalid(format!("shape {shape:?} has the negative size {bad}")));
     }
     let all = shape.iter().filter(|n| **n != 0).try_fold(1i64, |all, n| all.checked_mul(*n));
-    let all = all.ok_or_else(|| Error::invalid(format!("shape {shape:?} has more elements than an i64 counts")))?;
+    let all =
+        all.ok_or_else(|| Error::invalid(format!("shape {shape:?} has more elements than an i64 counts")))?;
     Ok(if shape.contains(&0) { 0 } else { all })
 }
 
