@@ -20,16 +20,16 @@ impl Operator for AddN {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
         let Some(first) = inputs.first() else {
-            return Err(Error::invalid("add_n of nothing has no shape; give it one tensor at least"));
+            return Err(Error::invalid("nothing has no shape; give it one tensor at least"));
         };
         if inputs.len() > 256 {
-            return Err(Error::invalid(format!("add_n of {} tensors: 256 are possible; add in parts", inputs.len())));
+            return Err(Error::invalid(format!("{} tensors: 256 are possible; add in parts", inputs.len())));
         }
         for other in &inputs[1..] {
-            shape::same_dtype(self.name(), first, other)?;
+            shape::same_dtype(first, other)?;
             if first.shape != other.shape {
                 return Err(Error::invalid(format!(
-                    "add_n of {first} and {other}: the shapes differ, and nothing broadcasts; expand one of them"
+                    "{first} and {other}: the shapes differ, and nothing broadcasts; expand one of them"
                 )));
             }
         }

@@ -29,17 +29,17 @@ impl Operator for ArgReduce {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [x] = shape::named(self.name(), inputs, ["x"])?;
+        let [x] = shape::named(inputs, ["x"])?;
         if x.dtype.is_complex() {
-            let name = self.name();
-            return Err(Error::invalid(format!("{name} of {x}: complex numbers have no order; take a part or abs")));
+            return Err(Error::invalid(format!("{x}: complex numbers have no order; take a part or abs")));
         }
-        shape::index_dtype(self.name(), &Spec::new(self.dtype, []))?;
+        shape::index_dtype(&Spec::new(self.dtype, []))?;
         let dim = x.dim(self.dim)?;
         let around = shape::Around::new(&x.shape, dim);
         if around.size == 0 && around.outer * around.inner != 0 {
-            let name = self.name();
-            return Err(Error::invalid(format!("{name} of {x} along dimension {dim}, which has no elements to point at")));
+            return Err(Error::invalid(format!(
+                "{x} along dimension {dim}, which has no elements to point at"
+            )));
         }
         let kept: &[i64] = if self.keep_dims && x.rank() != 0 { &[1] } else { &[] };
         Ok(vec![shape::output(self.dtype, shape::replaced(&x.shape, dim, kept))?])

@@ -28,16 +28,15 @@ impl BatchGather {
     /// The axis of these params.
     fn axis(&self, params: &Spec, indices: &Spec) -> Result<usize> {
         let (axis, batch) = (params.dim(self.axis)?, self.batch_dims);
-        let name = self.name();
         if batch > axis || batch > params.rank() || batch > indices.rank() {
             return Err(Error::invalid(format!(
-                "{name} of {params} by {indices} with {batch} batch dimensions along dimension {axis}: both have the \
+                "{params} by {indices} with {batch} batch dimensions along dimension {axis}: both have the \
                  batch dimensions, and the axis comes behind them"
             )));
         }
         if params.shape[..batch] != indices.shape[..batch] {
             return Err(Error::invalid(format!(
-                "{name} of {params} by {indices}: the first {batch} dimensions, which are batches, differ"
+                "{params} by {indices}: the first {batch} dimensions, which are batches, differ"
             )));
         }
         Ok(axis)
@@ -50,8 +49,8 @@ impl Operator for BatchGather {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [params, indices] = shape::named(self.name(), inputs, ["params", "indices"])?;
-        shape::index_dtype(self.name(), indices)?;
+        let [params, indices] = shape::named(inputs, ["params", "indices"])?;
+        shape::index_dtype(indices)?;
         let axis = self.axis(params, indices)?;
         let shape = shape::replaced(&params.shape, axis, &indices.shape[self.batch_dims..]);
         Ok(vec![shape::output(params.dtype, shape)?])
@@ -74,7 +73,18 @@ impl Operator for BatchGather {
             let shape::Around { outer, size: processed, inner } = around;
             primitive.launch(
                 ops.stream(),
-                p::BatchGatherCall { batch, outer, processed, inner, num_indices, offset, size, indices, src, dst },
+                p::BatchGatherCall {
+                    batch,
+                    outer,
+                    processed,
+                    inner,
+                    num_indices,
+                    offset,
+                    size,
+                    indices,
+                    src,
+                    dst,
+                },
             )
         })?;
         Ok(vec![dst])

@@ -1,8 +1,8 @@
 //! `broadcast_elementwise_binary` of two tensors.
 
 use super::{launch, shape};
-use crate::sbp::Sbp::{Broadcast, PartialSum};
 use crate::sbp;
+use crate::sbp::Sbp::{Broadcast, PartialSum};
 use crate::{Operator, Ops, Signature, Spec, Tensor};
 use ep_core::primitive as p;
 use ep_core::primitive::BinaryOp;
@@ -73,9 +73,9 @@ impl Operator for Binary {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [a, b] = shape::named(self.name(), inputs, ["a", "b"])?;
-        shape::same_dtype(self.name(), a, b)?;
-        let shape = shape::broadcast(self.name(), &[&a.shape, &b.shape])?;
+        let [a, b] = shape::named(inputs, ["a", "b"])?;
+        shape::same_dtype(a, b)?;
+        let shape = shape::broadcast(&[&a.shape, &b.shape])?;
         Ok(vec![shape::output(output(self.op, a.dtype), shape)?])
     }
 
@@ -85,7 +85,8 @@ impl Operator for Binary {
         let (a, b) = (&sources[0], &sources[1]);
         let [attr0, attr1] = self.attrs;
         let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, a.dtype(), to.dtype);
-        let primitive = ops.primitive::<p::BroadcastElementwiseBinary>(desc.with_attr0(attr0).with_attr1(attr1))?;
+        let primitive =
+            ops.primitive::<p::BroadcastElementwiseBinary>(desc.with_attr0(attr0).with_attr1(attr1))?;
         let dst = launch::output(ops, &to, |dst| {
             let (src0, src1) = (a.read()?, b.read()?);
             let call = p::BroadcastElementwiseBinaryCall {

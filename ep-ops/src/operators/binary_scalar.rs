@@ -40,7 +40,7 @@ impl Operator for BinaryScalar {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [x] = shape::named(self.name(), inputs, ["x"])?;
+        let [x] = shape::named(inputs, ["x"])?;
         if !number::holds(x.dtype, self.scalar) {
             return Err(Error::invalid(format!(
                 "{} of {x} and the number {}: {} cannot hold it, and none is converted; cast x to a dtype that can",
@@ -57,7 +57,8 @@ impl Operator for BinaryScalar {
         let to = launch::inferred(self, inputs)?.remove(0);
         let [attr0, attr1] = self.attrs;
         let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, x.dtype(), to.dtype);
-        let primitive = ops.primitive::<p::BroadcastElementwiseBinary>(desc.with_attr0(attr0).with_attr1(attr1))?;
+        let primitive =
+            ops.primitive::<p::BroadcastElementwiseBinary>(desc.with_attr0(attr0).with_attr1(attr1))?;
         let dst = launch::output(ops, &to, |dst| {
             let src = x.read()?;
             let call = match self.side {

@@ -22,7 +22,7 @@ impl Operator for Cast {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [x] = shape::named(self.name(), inputs, ["x"])?;
+        let [x] = shape::named(inputs, ["x"])?;
         Ok(vec![shape::output(self.dtype, x.shape.clone())?])
     }
 

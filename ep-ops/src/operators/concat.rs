@@ -22,23 +22,24 @@ impl Operator for Concat {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
         let Some(first) = inputs.first() else {
-            return Err(Error::invalid("concat of nothing has no shape; give it one tensor at least"));
+            return Err(Error::invalid("nothing has no shape; give it one tensor at least"));
         };
         if first.rank() == 0 {
-            return Err(Error::invalid(format!("concat of {first}, which has no dimension; reshape it to [1] first")));
+            return Err(Error::invalid(format!("{first}, which has no dimension; reshape it to [1] first")));
         }
         let dim = first.dim(self.dim)?;
         let mut shape = first.shape.clone();
         for other in &inputs[1..] {
-            shape::same_dtype(self.name(), first, other)?;
+            shape::same_dtype(first, other)?;
             let sizes = || first.shape.iter().zip(&other.shape).enumerate();
             if first.rank() != other.rank() || sizes().any(|(d, (a, b))| d != dim && a != b) {
                 return Err(Error::invalid(format!(
-                    "concat of {first} and {other} along dimension {dim}: all other sizes are equal, and none broadcasts"
+                    "{first} and {other} along dimension {dim}: all other sizes are equal, and none broadcasts"
                 )));
             }
             let size = shape[dim].checked_add(other.shape[dim]);
-            shape[dim] = size.ok_or_else(|| Error::invalid("concat: the sizes add up to more than an i64 counts"))?;
+            shape[dim] =
+                size.ok_or_else(|| Error::invalid("concat: the sizes add up to more than an i64 counts"))?;
         }
         Ok(vec![shape::output(first.dtype, shape)?])
     }

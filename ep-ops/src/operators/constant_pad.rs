@@ -25,9 +25,9 @@ impl Operator for ConstantPad {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [x] = shape::named(self.name(), inputs, ["x"])?;
+        let [x] = shape::named(inputs, ["x"])?;
         let (before, after) = (&self.before, &self.after);
-        let told = || format!("constant_pad of {x} by {before:?} before and {after:?} behind");
+        let told = || format!("{x} by {before:?} before and {after:?} behind");
         if before.len() != x.rank() || after.len() != x.rank() {
             return Err(Error::invalid(format!("{}: give {} numbers each", told(), x.rank())));
         }
@@ -42,7 +42,8 @@ impl Operator for ConstantPad {
         let sizes = x.shape.iter().zip(before.iter().zip(after));
         let padded = sizes.map(|(size, (before, after))| size.checked_add(*before)?.checked_add(*after));
         let shape: Option<Vec<i64>> = padded.map(|size| size.filter(|size| *size >= 0)).collect();
-        let shape = shape.ok_or_else(|| Error::invalid(format!("{}: a size would not be in 0..2^63", told())))?;
+        let shape =
+            shape.ok_or_else(|| Error::invalid(format!("{}: a size would not be in 0..2^63", told())))?;
         Ok(vec![shape::output(x.dtype, shape)?])
     }
 

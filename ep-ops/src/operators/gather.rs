@@ -3,9 +3,9 @@
 use super::{Window, launch, shape};
 use crate::sbp::Sbp::{Broadcast, PartialSum, Split};
 use crate::{Operator, Ops, Signature, Spec, Tensor};
+use ep_core::Result;
 use ep_core::primitive as p;
 use ep_core::primitive::IndexMode;
-use ep_core::Result;
 
 /// Picks slices along an axis, as `numpy.take` and ONNX's Gather: `out[.., i, j, ..] = params[.., indices[i, j], ..]`.
 ///
@@ -28,8 +28,8 @@ impl Operator for Gather {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [params, indices] = shape::named(self.name(), inputs, ["params", "indices"])?;
-        shape::index_dtype(self.name(), indices)?;
+        let [params, indices] = shape::named(inputs, ["params", "indices"])?;
+        shape::index_dtype(indices)?;
         let shape = shape::replaced(&params.shape, params.dim(self.axis)?, &indices.shape);
         Ok(vec![shape::output(params.dtype, shape)?])
     }
@@ -46,7 +46,8 @@ impl Operator for Gather {
             let (src, indices) = (params.read()?, indices.read()?);
             let (src, indices) = (src.view()?, indices.view()?);
             let shape::Around { outer, size: processed, inner } = around;
-            let call = p::GatherCall { outer, processed, inner, num_indices, offset, size, indices, src, dst };
+            let call =
+                p::GatherCall { outer, processed, inner, num_indices, offset, size, indices, src, dst };
             primitive.launch(ops.stream(), call)
         })?;
         Ok(vec![dst])

@@ -20,6 +20,18 @@ pub(super) fn output(
     Tensor::from_buffer(buffer, &spec.shape)
 }
 
+/// New dense tensors that one launch writes.
+pub(super) fn outputs(
+    ops: &Ops<'_>,
+    specs: &[Spec],
+    launch: impl FnOnce(&mut [Buffer]) -> Result<()>,
+) -> Result<Vec<Tensor>> {
+    let alloc = |spec: &Spec| ops.device().alloc(spec.dtype, spec.count()? as usize);
+    let mut buffers = specs.iter().map(alloc).collect::<Result<Vec<_>>>()?;
+    launch(&mut buffers)?;
+    buffers.into_iter().zip(specs).map(|(buffer, spec)| Tensor::from_buffer(buffer, &spec.shape)).collect()
+}
+
 /// A dense copy of a tensor that a launch changes.
 pub(super) fn copied(
     ops: &Ops<'_>,

@@ -32,25 +32,20 @@ pub(super) fn stats_dtype(data: DType) -> DType {
 }
 
 /// Shapes of the rows and of one row; fails where x has too few dimensions or a parameter another shape than a row.
-pub(super) fn split<'x>(
-    operator: &str,
-    x: &'x Spec,
-    dims: usize,
-    parameters: &[Spec],
-) -> Result<(&'x [i64], &'x [i64])> {
-    shape::float_dtype(operator, x)?;
+pub(super) fn split<'x>(x: &'x Spec, dims: usize, parameters: &[Spec]) -> Result<(&'x [i64], &'x [i64])> {
+    shape::float_dtype(x)?;
     if dims == 0 || dims > x.rank() {
         return Err(Error::invalid(format!(
-            "{operator} of {x} over the last {dims} dimensions: it takes 1 to {} of them",
+            "{x} over the last {dims} dimensions: it takes 1 to {} of them",
             x.rank()
         )));
     }
     let (rows, row) = x.shape.split_at(x.rank() - dims);
     for parameter in parameters {
-        shape::same_dtype(operator, x, parameter)?;
+        shape::same_dtype(x, parameter)?;
         if parameter.shape != row {
             return Err(Error::invalid(format!(
-                "{operator} of {x} over the last {dims} dimensions by {parameter}: gamma, beta and weight have the shape \
+                "{x} over the last {dims} dimensions by {parameter}: gamma, beta and weight have the shape \
                  {row:?} then"
             )));
         }
@@ -64,15 +59,14 @@ impl Operator for LayerNorm {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let name = self.name();
         let parameters = match (self.scale, self.shift) {
-            (true, true) => &shape::named(name, inputs, ["x", "gamma", "beta"])?[1..],
-            (true, false) => &shape::named(name, inputs, ["x", "gamma"])?[1..],
-            (false, true) => &shape::named(name, inputs, ["x", "beta"])?[1..],
-            (false, false) => &shape::named(name, inputs, ["x"])?[1..],
+            (true, true) => &shape::named(inputs, ["x", "gamma", "beta"])?[1..],
+            (true, false) => &shape::named(inputs, ["x", "gamma"])?[1..],
+            (false, true) => &shape::named(inputs, ["x", "beta"])?[1..],
+            (false, false) => &shape::named(inputs, ["x"])?[1..],
         };
         let x = &inputs[0];
-        let (rows, _) = split(name, x, self.dims, parameters)?;
+        let (rows, _) = split(x, self.dims, parameters)?;
         let mut outputs = vec![shape::output(x.dtype, x.shape.clone())?];
         if self.stats {
             outputs.extend([Spec::new(stats_dtype(x.dtype), rows), Spec::new(stats_dtype(x.dtype), rows)]);
@@ -84,12 +78,13 @@ impl Operator for LayerNorm {
         let to = launch::inferred(self, inputs)?;
         let inputs = inputs.iter().map(|x| launch::dense(ops, x)).collect::<Result<Vec<_>>>()?;
         let x = &inputs[0];
-        let (rows, row) = split(self.name(), x.spec(), self.dims, &[])?;
+        let (rows, row) = split(x.spec(), self.dims, &[])?;
         let (rows, cols) = (rows.iter().product(), row.iter().product());
         let desc = p::LayerNormDesc::new(x.dtype(), stats_dtype(x.dtype())).with_epsilon(self.epsilon);
         let primitive = ops.primitive::<p::LayerNorm>(desc)?;
         let reads = inputs.iter().map(Tensor::read).collect::<Result<Vec<_>>>()?;
-        let mut views = reads.iter().map(|read| Ok(Read::View(read.view()?))).collect::<Result<Vec<_>>>()?.into_iter();
+        let mut views =
+            reads.iter().map(|read| Ok(Read::View(read.view()?))).collect::<Result<Vec<_>>>()?.into_iter();
         let mut next = |present: bool| if present { views.next().unwrap_or(Read::None) } else { Read::None };
         let (src, gamma, beta) = (next(true), next(self.scale), next(self.shift));
         launch::outputs(ops, &to, |buffers: &mut [Buffer]| match buffers {
@@ -97,7 +92,8 @@ impl Operator for LayerNorm {
                 .launch(ops.stream(), p::LayerNormCall { rows, cols, src, gamma, beta, dst, mean, rstd }),
             [dst, ..] => {
                 let (mean, rstd) = (ep_registry::NoMemory, ep_registry::NoMemory);
-                primitive.launch(ops.stream(), p::LayerNormCall { rows, cols, src, gamma, beta, dst, mean, rstd })
+                primitive
+                    .launch(ops.stream(), p::LayerNormCall { rows, cols, src, gamma, beta, dst, mean, rstd })
             }
             [] => Err(Error::internal("layer_norm without an output")),
         })

@@ -24,7 +24,7 @@ impl Operator for LogSoftmax {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        rows::infer(self.name(), shape::named(self.name(), inputs, ["x"])?, self.dim, self.dtype)
+        rows::infer(shape::named(inputs, ["x"])?, self.dim, self.dtype)
     }
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {

@@ -28,8 +28,8 @@ mod shape;
 mod softmax;
 mod softmax_backward;
 mod unary;
-mod window;
 mod r#where;
+mod window;
 
 pub use add_n::AddN;
 pub use arg_reduce::ArgReduce;

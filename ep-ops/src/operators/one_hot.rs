@@ -33,12 +33,12 @@ impl Operator for OneHot {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [indices] = shape::named(self.name(), inputs, ["indices"])?;
-        shape::index_dtype(self.name(), indices)?;
+        let [indices] = shape::named(inputs, ["indices"])?;
+        shape::index_dtype(indices)?;
         let values = [self.on, self.off].into_iter().filter(|value| *value != Scalar::None);
         if let Some(value) = values.into_iter().find(|value| !number::holds(self.dtype, *value)) {
             return Err(Error::invalid(format!(
-                "one_hot of {value}: {} cannot hold it, and none is converted; choose another dtype",
+                "{value}: {} cannot hold it, and none is converted; choose another dtype",
                 self.dtype
             )));
         }

@@ -41,8 +41,10 @@ impl Reduce {
             // A single element is taken to have a dimension.
             let Some(flag) = combined.get_mut(own) else { continue };
             if std::mem::replace(flag, true) {
-                let name = self.name();
-                return Err(Error::invalid(format!("{name} of {x} along {:?}: dimension {own} comes twice", self.dims)));
+                return Err(Error::invalid(format!(
+                    "{x} along {:?}: dimension {own} comes twice",
+                    self.dims
+                )));
             }
         }
         Ok(combined)
@@ -50,16 +52,18 @@ impl Reduce {
 
     /// The dtype of the output.
     fn output(&self, x: &Spec) -> Result<DType> {
-        let (src, name) = (x.dtype, self.name());
+        let src = x.dtype;
         let small = src == DType::BOOL || src.is_int() && src.bits() <= Some(32);
         let half = [DType::F16, DType::BF16].contains(&src);
         let (natural, other) = match self.op {
             ReduceOp::ANY | ReduceOp::ALL => (DType::BOOL, None),
             ReduceOp::MEAN if !src.is_float() && !src.is_complex() => {
-                return Err(Error::invalid(format!("{name} of {x}: a mean is a float or complex; cast x first")));
+                return Err(Error::invalid(format!("{x}: a mean is a float or complex; cast x first")));
             }
             ReduceOp::MAX | ReduceOp::MIN if src.is_complex() => {
-                return Err(Error::invalid(format!("{name} of {x}: complex numbers have no order; take a part or abs")));
+                return Err(Error::invalid(format!(
+                    "{x}: complex numbers have no order; take a part or abs"
+                )));
             }
             ReduceOp::SUM | ReduceOp::PROD if src == DType::BOOL => (DType::I64, None),
             ReduceOp::SUM | ReduceOp::PROD if small => (src, Some(DType::I64)),
@@ -69,7 +73,9 @@ impl Reduce {
         match self.dtype {
             Some(dtype) if dtype != natural && Some(dtype) != other => {
                 let other = other.map_or_else(String::new, |other| format!(" or {other}"));
-                Err(Error::invalid(format!("{name} of {x} to {dtype}: it gives {natural}{other}; cast x or the result")))
+                Err(Error::invalid(format!(
+                    "{x} to {dtype}: it gives {natural}{other}; cast x or the result"
+                )))
             }
             dtype => Ok(dtype.unwrap_or(natural)),
         }
@@ -78,7 +84,8 @@ impl Reduce {
     /// A view of x whose combined dimensions are neighbours, dense, and the elements before, in and behind them.
     fn arranged(&self, ops: &Ops<'_>, x: &Tensor) -> Result<(Tensor, shape::Around)> {
         let combined = self.combined(x.spec())?;
-        let dims = |which: bool| (0..x.rank()).filter(move |d| x.shape()[*d] != 1 || !which).collect::<Vec<_>>();
+        let dims =
+            |which: bool| (0..x.rank()).filter(move |d| x.shape()[*d] != 1 || !which).collect::<Vec<_>>();
         let (mut kept, mut gone) = (dims(false), dims(true));
         kept.retain(|d| !combined[*d] || x.shape()[*d] == 1);
         gone.retain(|d| combined[*d]);
@@ -86,12 +93,12 @@ impl Reduce {
         let (outer_size, reduced) = (size(&kept), size(&gone));
         let before = |first: &usize| kept.iter().copied().filter(|d| d < first).collect::<Vec<_>>();
         // Dimensions of one element stand between no others.
-        let neighbours = gone.windows(2).all(|w| kept.iter().all(|d| !(w[0]..w[1]).contains(d) || x.shape()[*d] == 1));
+        let neighbours =
+            gone.windows(2).all(|w| kept.iter().all(|d| !(w[0]..w[1]).contains(d) || x.shape()[*d] == 1));
         let in_place = || {
             let outer = gone.first().map_or(outer_size, |first| size(&before(first)));
-            let behind: Vec<usize> = gone.last().map_or_else(Vec::new, |last| {
-                kept.iter().copied().filter(|d| d > last).collect()
-            });
+            let behind: Vec<usize> =
+                gone.last().map_or_else(Vec::new, |last| kept.iter().copied().filter(|d| d > last).collect());
             shape::Around { outer, size: reduced, inner: size(&behind) }
         };
         let view = |order: Vec<usize>| {
@@ -122,7 +129,7 @@ impl Operator for Reduce {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [x] = shape::named(self.name(), inputs, ["x"])?;
+        let [x] = shape::named(inputs, ["x"])?;
         let dims = x.shape.iter().zip(self.combined(x)?);
         let shape: Vec<i64> = if self.keep_dims {
             dims.map(|(size, combined)| if combined { 1 } else { *size }).collect()

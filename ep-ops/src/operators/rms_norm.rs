@@ -32,12 +32,12 @@ impl Operator for RmsNorm {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
         let parameters = if self.scale {
-            &shape::named(self.name(), inputs, ["x", "weight"])?[1..]
+            &shape::named(inputs, ["x", "weight"])?[1..]
         } else {
-            &shape::named(self.name(), inputs, ["x"])?[1..]
+            &shape::named(inputs, ["x"])?[1..]
         };
         let x = &inputs[0];
-        let (rows, _) = split(self.name(), x, self.dims, parameters)?;
+        let (rows, _) = split(x, self.dims, parameters)?;
         let mut outputs = vec![shape::output(x.dtype, x.shape.clone())?];
         if self.stats {
             outputs.push(Spec::new(stats_dtype(x.dtype), rows));
@@ -49,7 +49,7 @@ impl Operator for RmsNorm {
         let to = launch::inferred(self, inputs)?;
         let inputs = inputs.iter().map(|x| launch::dense(ops, x)).collect::<Result<Vec<_>>>()?;
         let x = &inputs[0];
-        let (rows, row) = split(self.name(), x.spec(), self.dims, &[])?;
+        let (rows, row) = split(x.spec(), self.dims, &[])?;
         let (rows, cols) = (rows.iter().product(), row.iter().product());
         let desc = p::RmsNormDesc::new(x.dtype(), stats_dtype(x.dtype())).with_epsilon(self.epsilon);
         let primitive = ops.primitive::<p::RmsNorm>(desc)?;

@@ -5,20 +5,20 @@ use crate::{Sbp, Signature, Spec};
 use ep_core::{DType, Result};
 
 /// The output for inputs of one shape, with rows along `dim`.
-pub(super) fn infer(operator: &str, inputs: &[Spec], dim: i64, dtype: Option<DType>) -> Result<Vec<Spec>> {
+pub(super) fn infer(inputs: &[Spec], dim: i64, dtype: Option<DType>) -> Result<Vec<Spec>> {
     let first = &inputs[0];
-    float_dtype(operator, first)?;
+    float_dtype(first)?;
     for other in &inputs[1..] {
-        same_dtype(operator, first, other)?;
+        same_dtype(first, other)?;
         if first.shape != other.shape {
             return Err(ep_core::Error::invalid(format!(
-                "{operator} of {first} and {other}: the shapes differ; y and dy have one"
+                "{first} and {other}: the shapes differ; y and dy have one"
             )));
         }
     }
     first.dim(dim)?;
     let to = Spec::new(dtype.unwrap_or(first.dtype), first.shape.clone());
-    float_dtype(&format!("{operator} to a dtype"), &to)?;
+    float_dtype(&to)?;
     Ok(vec![output(to.dtype, to.shape)?])
 }
 

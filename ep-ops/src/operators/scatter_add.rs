@@ -30,16 +30,16 @@ impl Operator for ScatterAdd {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [base, indices, src] = shape::named(self.name(), inputs, ["base", "indices", "src"])?;
-        shape::index_dtype(self.name(), indices)?;
-        shape::same_dtype(self.name(), base, src)?;
+        let [base, indices, src] = shape::named(inputs, ["base", "indices", "src"])?;
+        shape::index_dtype(indices)?;
+        shape::same_dtype(base, src)?;
         if base.dtype == DType::BOOL {
-            return Err(Error::invalid(format!("scatter_add to {base}: bool is not added up; cast base and src")));
+            return Err(Error::invalid(format!("{base}: bool is not added up; cast base and src")));
         }
         let expected = shape::replaced(&base.shape, base.dim(self.axis)?, &indices.shape);
         if src.shape != expected {
             return Err(Error::invalid(format!(
-                "scatter_add of {src} to {base} along dimension {} by {indices}: src has the shape {expected:?} then",
+                "{src} to {base} along dimension {} by {indices}: src has the shape {expected:?} then",
                 self.axis
             )));
         }
@@ -58,7 +58,8 @@ impl Operator for ScatterAdd {
             let (src, indices) = (src.read()?, indices.read()?);
             let (src, indices) = (src.view()?, indices.view()?);
             let shape::Around { outer, size: processed, inner } = around;
-            let call = p::ScatterAddCall { outer, processed, inner, num_indices, offset, size, indices, src, dst };
+            let call =
+                p::ScatterAddCall { outer, processed, inner, num_indices, offset, size, indices, src, dst };
             primitive.launch(ops.stream(), call)
         })?;
         Ok(vec![dst])

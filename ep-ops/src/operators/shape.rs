@@ -4,39 +4,35 @@ use crate::Spec;
 use ep_core::{DType, Error, Result};
 
 /// Exactly the inputs of these names.
-pub(super) fn named<'a, const N: usize>(
-    operator: &str,
-    inputs: &'a [Spec],
-    names: [&str; N],
-) -> Result<&'a [Spec; N]> {
+pub(super) fn named<'a, const N: usize>(inputs: &'a [Spec], names: [&str; N]) -> Result<&'a [Spec; N]> {
     inputs.try_into().map_err(|_| {
         let names = names.join(", ");
-        Error::invalid(format!("{operator} takes {N} inputs ({names}), and {} were given", inputs.len()))
+        Error::invalid(format!("it takes {N} inputs ({names}), and {} were given", inputs.len()))
     })
 }
 
 /// Fails unless both have one dtype.
-pub(super) fn same_dtype(operator: &str, a: &Spec, b: &Spec) -> Result<()> {
+pub(super) fn same_dtype(a: &Spec, b: &Spec) -> Result<()> {
     if a.dtype == b.dtype {
         return Ok(());
     }
-    Err(Error::invalid(format!("{operator} of {a} and {b}: the dtypes differ, and none is promoted; cast one of them")))
+    Err(Error::invalid(format!("{a} and {b}: the dtypes differ, and none is promoted; cast one of them")))
 }
 
 /// Fails unless the indices are i32 or i64.
-pub(super) fn index_dtype(operator: &str, indices: &Spec) -> Result<()> {
+pub(super) fn index_dtype(indices: &Spec) -> Result<()> {
     if [DType::I32, DType::I64].contains(&indices.dtype) {
         return Ok(());
     }
-    Err(Error::invalid(format!("{operator} with the indices {indices}: indices are i32 or i64; cast them")))
+    Err(Error::invalid(format!("the indices {indices}: indices are i32 or i64; cast them")))
 }
 
 /// Fails unless a dtype is a float.
-pub(super) fn float_dtype(operator: &str, input: &Spec) -> Result<()> {
+pub(super) fn float_dtype(input: &Spec) -> Result<()> {
     if input.dtype.is_float() {
         return Ok(());
     }
-    Err(Error::invalid(format!("{operator} of {input}: it takes f16, bf16, f32 and f64; cast the input")))
+    Err(Error::invalid(format!("{input}: it takes f16, bf16, f32 and f64; cast the input")))
 }
 
 /// An output, which has no more elements than can be counted.
@@ -47,7 +43,7 @@ pub(super) fn output(dtype: DType, shape: impl Into<Vec<i64>>) -> Result<Spec> {
 }
 
 /// What these shapes broadcast to as NumPy has it: aligned at the last dimension, 1 repeats.
-pub(super) fn broadcast(operator: &str, shapes: &[&[i64]]) -> Result<Vec<i64>> {
+pub(super) fn broadcast(shapes: &[&[i64]]) -> Result<Vec<i64>> {
     let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
     let mut out = vec![1; rank];
     for shape in shapes {
@@ -57,7 +53,7 @@ pub(super) fn broadcast(operator: &str, shapes: &[&[i64]]) -> Result<Vec<i64>> {
                 *to = *size;
             } else if *size != 1 && size != to {
                 return Err(Error::invalid(format!(
-                    "{operator} of the shapes {shapes:?}: aligned at the last dimension, {size} meets {to}; sizes are \
+                    "the shapes {shapes:?}: aligned at the last dimension, {size} meets {to}; sizes are \
                      equal, or 1 repeats"
                 )));
             }
@@ -83,7 +79,9 @@ impl Around {
         let product = |dims: &[i64]| dims.iter().product();
         match shape {
             [] => Around { outer: 1, size: 1, inner: 1 },
-            _ => Around { outer: product(&shape[..dim]), size: shape[dim], inner: product(&shape[dim + 1..]) },
+            _ => {
+                Around { outer: product(&shape[..dim]), size: shape[dim], inner: product(&shape[dim + 1..]) }
+            }
         }
     }
 }
@@ -100,14 +98,14 @@ mod tests {
 
     #[test]
     fn shapes_broadcast_as_in_numpy() {
-        let ok = |shapes: &[&[i64]]| broadcast("add", shapes).unwrap();
+        let ok = |shapes: &[&[i64]]| broadcast(shapes).unwrap();
         assert_eq!(ok(&[&[2, 1, 4], &[3, 1], &[]]), [2, 3, 4]);
         assert_eq!(ok(&[&[1], &[0]]), [0]);
         assert_eq!(ok(&[&[], &[]]), [0i64; 0]);
-        let error = broadcast("add", &[&[2, 3], &[2, 4]]).unwrap_err();
-        assert!(error.message().contains("add of the shapes [[2, 3], [2, 4]]"), "{error}");
+        let error = broadcast(&[&[2, 3], &[2, 4]]).unwrap_err();
+        assert!(error.message().contains("the shapes [[2, 3], [2, 4]]"), "{error}");
         assert!(error.message().contains("4 meets 3"), "{error}");
-        assert!(broadcast("add", &[&[0], &[2]]).is_err());
+        assert!(broadcast(&[&[0], &[2]]).is_err());
     }
 
     #[test]

@@ -24,18 +24,20 @@ impl Operator for SoftmaxBackward {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        rows::infer(self.name(), shape::named(self.name(), inputs, ["y", "dy"])?, self.dim, self.dtype)
+        rows::infer(shape::named(inputs, ["y", "dy"])?, self.dim, self.dtype)
     }
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let (y, dy) = (launch::dense(ops, inputs[0])?, launch::dense(ops, inputs[1])?);
         let to = launch::inferred(self, inputs)?.remove(0);
         let shape::Around { outer, size, inner } = rows::around(y.spec(), self.dim)?;
-        let primitive = ops.primitive::<p::SoftmaxBackward>(p::SoftmaxBackwardDesc::new(y.dtype(), to.dtype))?;
+        let primitive =
+            ops.primitive::<p::SoftmaxBackward>(p::SoftmaxBackwardDesc::new(y.dtype(), to.dtype))?;
         let dx = launch::output(ops, &to, |dx| {
             let (y, dy) = (y.read()?, dy.read()?);
             let (y, dy) = (y.view()?, dy.view()?);
-            primitive.launch(ops.stream(), p::SoftmaxBackwardCall { rows: outer, cols: size, inner, y, dy, dx })
+            primitive
+                .launch(ops.stream(), p::SoftmaxBackwardCall { rows: outer, cols: size, inner, y, dy, dx })
         })?;
         Ok(vec![dx])
     }

@@ -37,8 +37,12 @@ impl Unary {
             return Ok(dtype);
         }
         let natural = match op {
-            UnaryOp::IS_INF | UnaryOp::IS_NAN | UnaryOp::IS_FINITE | UnaryOp::LOGICAL_NOT => Some(DType::BOOL),
-            UnaryOp::REAL | UnaryOp::IMAG => parts.iter().find(|(whole, _)| *whole == src).map(|(_, part)| *part),
+            UnaryOp::IS_INF | UnaryOp::IS_NAN | UnaryOp::IS_FINITE | UnaryOp::LOGICAL_NOT => {
+                Some(DType::BOOL)
+            }
+            UnaryOp::REAL | UnaryOp::IMAG => {
+                parts.iter().find(|(whole, _)| *whole == src).map(|(_, part)| *part)
+            }
             UnaryOp::REAL_GRAD | UnaryOp::IMAG_GRAD => {
                 parts.iter().find(|(_, part)| *part == src).map(|(whole, _)| *whole)
             }
@@ -86,7 +90,8 @@ impl Unary {
     fn strided(&self, ops: &Ops<'_>, x: &Tensor, to: &Spec) -> Result<Tensor> {
         let [attr0, attr1] = self.attrs;
         let desc = p::BroadcastElementwiseUnaryDesc::new(self.op, x.dtype(), to.dtype);
-        let primitive = ops.primitive::<p::BroadcastElementwiseUnary>(desc.with_attr0(attr0).with_attr1(attr1))?;
+        let primitive =
+            ops.primitive::<p::BroadcastElementwiseUnary>(desc.with_attr0(attr0).with_attr1(attr1))?;
         let mut dst_strides = vec![1; to.rank()];
         for dim in (1..to.rank()).rev() {
             dst_strides[dim - 1] = dst_strides[dim] * to.shape[dim];
@@ -112,7 +117,7 @@ impl Operator for Unary {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [x] = shape::named(self.name(), inputs, ["x"])?;
+        let [x] = shape::named(inputs, ["x"])?;
         Ok(vec![shape::output(self.output(x.dtype)?, x.shape.clone())?])
     }
 

@@ -19,12 +19,14 @@ impl Operator for Where {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [cond, x, y] = shape::named(self.name(), inputs, ["cond", "x", "y"])?;
+        let [cond, x, y] = shape::named(inputs, ["cond", "x", "y"])?;
         if cond.dtype != DType::BOOL && !cond.dtype.is_int() {
-            return Err(Error::invalid(format!("where of the condition {cond}: it is bool or an integer; compare first")));
+            return Err(Error::invalid(format!(
+                "the condition {cond}: it is bool or an integer; compare first"
+            )));
         }
-        shape::same_dtype(self.name(), x, y)?;
-        let shape = shape::broadcast(self.name(), &[&cond.shape, &x.shape, &y.shape])?;
+        shape::same_dtype(x, y)?;
+        let shape = shape::broadcast(&[&cond.shape, &x.shape, &y.shape])?;
         Ok(vec![shape::output(x.dtype, shape)?])
     }
 
