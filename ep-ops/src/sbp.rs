@@ -4,6 +4,11 @@
 //! devices, each on its own part, without any communication. [`check`] runs all of them and compares with the whole;
 //! [`check_signature`] does so with one, listed or not.
 
+/// The snippets of `docs/sbp.md`, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/sbp.md")]
+pub struct SbpGuide;
+
 mod check;
 
 pub use check::{Outcome, Report, check, check_signature};

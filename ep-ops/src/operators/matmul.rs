@@ -183,3 +183,35 @@ impl Ops<'_> {
         launch::one(self.apply(&Matmul, &[a, b])?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_registry::Runtime;
+
+    #[test]
+    fn what_is_taken_as_it_lies_and_what_is_copied() {
+        let runtime =
+            Runtime::builder().threads(1).linked::<ep_cpu::provider::CpuProvider>("cpu").build().unwrap();
+        let ops = Ops::new(&runtime, "cpu").unwrap();
+        let x = ops.zeros(DType::F32, &[2, 3, 4]).unwrap();
+        let of = |x: &Tensor| {
+            let (stored, transpose) = stored(&ops, x).unwrap();
+            assert!(stored.is_contiguous(MemoryFormat::Contiguous));
+            (stored.shape().to_vec(), transpose, stored.shares_storage(x))
+        };
+        let (none, transpose) = (Transpose::NONE, Transpose::TRANSPOSE);
+        assert_eq!(of(&x), (vec![2, 3, 4], none, true));
+        // As stored, which is the transpose of what it shows.
+        assert_eq!(of(&x.transpose(-1, -2).unwrap()), (vec![2, 3, 4], transpose, true));
+        // The batches are not in order, or the rows have gaps.
+        assert_eq!(of(&x.transpose(0, 1).unwrap()), (vec![3, 2, 4], none, false));
+        assert_eq!(of(&x.narrow(2, 0, 2).unwrap()), (vec![2, 3, 2], none, false));
+        // What repeats is there once.
+        let one = x.narrow(0, 1, 1).unwrap().expand(&[5, 3, 4]).unwrap();
+        assert_eq!(of(&one), (vec![1, 3, 4], none, true));
+        assert_eq!(of(&one.transpose(1, 2).unwrap()), (vec![1, 3, 4], transpose, true));
+        let complex = ops.zeros(DType::COMPLEX64, &[3, 4]).unwrap();
+        assert_eq!(of(&complex.t().unwrap()), (vec![4, 3], none, false));
+    }
+}

@@ -84,39 +84,31 @@ impl Reduce {
     /// A view of x whose combined dimensions are neighbours, dense, and the elements before, in and behind them.
     fn arranged(&self, ops: &Ops<'_>, x: &Tensor) -> Result<(Tensor, shape::Around)> {
         let combined = self.combined(x.spec())?;
-        let dims =
-            |which: bool| (0..x.rank()).filter(move |d| x.shape()[*d] != 1 || !which).collect::<Vec<_>>();
-        let (mut kept, mut gone) = (dims(false), dims(true));
-        kept.retain(|d| !combined[*d] || x.shape()[*d] == 1);
-        gone.retain(|d| combined[*d]);
+        // Along a dimension of one element nothing is combined.
+        let (gone, kept): (Vec<usize>, Vec<usize>) =
+            (0..x.rank()).partition(|d| combined[*d] && x.shape()[*d] != 1);
         let size = |dims: &[usize]| dims.iter().map(|d| x.shape()[*d]).product::<i64>();
-        let (outer_size, reduced) = (size(&kept), size(&gone));
-        let before = |first: &usize| kept.iter().copied().filter(|d| d < first).collect::<Vec<_>>();
-        // Dimensions of one element stand between no others.
-        let neighbours =
-            gone.windows(2).all(|w| kept.iter().all(|d| !(w[0]..w[1]).contains(d) || x.shape()[*d] == 1));
-        let in_place = || {
-            let outer = gone.first().map_or(outer_size, |first| size(&before(first)));
-            let behind: Vec<usize> =
-                gone.last().map_or_else(Vec::new, |last| kept.iter().copied().filter(|d| d > last).collect());
-            shape::Around { outer, size: reduced, inner: size(&behind) }
-        };
-        let view = |order: Vec<usize>| {
-            let order: Vec<i64> = order.into_iter().map(|d| d as i64).collect();
-            x.permute(&order)
-        };
-        let last = shape::Around { outer: outer_size, size: reduced, inner: 1 };
-        let first = shape::Around { outer: 1, size: reduced, inner: outer_size };
-        let (at_end, at_start) = (view([&kept[..], &gone].concat())?, view([&gone[..], &kept].concat())?);
+        let (all, reduced) = (size(&kept), size(&gone));
+        let first = gone.first().copied().unwrap_or(x.rank());
+        let last = gone.last().copied().unwrap_or(x.rank());
+        let between = |d: &usize| (first..last).contains(d) && x.shape()[*d] != 1;
+        let neighbours = !kept.iter().any(between);
+        let before = kept.partition_point(|d| *d < first);
+        let in_place =
+            shape::Around { outer: size(&kept[..before]), size: reduced, inner: size(&kept[before..]) };
+        let ordered =
+            |dims: [&[usize]; 2]| x.permute(&dims.concat().iter().map(|d| *d as i64).collect::<Vec<_>>());
+        let (at_end, at_start) = (ordered([&kept, &gone])?, ordered([&gone, &kept])?);
+        let last = shape::Around { outer: all, size: reduced, inner: 1 };
         let dense = |x: &Tensor| x.is_contiguous(MemoryFormat::Contiguous);
         Ok(if neighbours && dense(x) {
-            (x.alias(), in_place())
+            (x.alias(), in_place)
         } else if dense(&at_end) {
             (at_end, last)
         } else if dense(&at_start) {
-            (at_start, first)
+            (at_start, shape::Around { outer: 1, size: reduced, inner: all })
         } else if neighbours {
-            (launch::dense(ops, x)?, in_place())
+            (launch::dense(ops, x)?, in_place)
         } else {
             (launch::dense(ops, &at_end)?, last)
         })
@@ -183,5 +175,36 @@ impl Ops<'_> {
     /// complex numbers.
     pub fn reduce(&self, op: ReduceOp, x: &Tensor, dims: &[i64], keep_dims: bool) -> Result<Tensor> {
         launch::one(self.apply(&Reduce { op, dims: dims.into(), keep_dims, dtype: None }, &[x])?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_registry::Runtime;
+
+    #[test]
+    fn dimensions_are_merged_and_copied_only_where_they_are_no_neighbours() {
+        let runtime =
+            Runtime::builder().threads(1).linked::<ep_cpu::provider::CpuProvider>("cpu").build().unwrap();
+        let ops = Ops::new(&runtime, "cpu").unwrap();
+        let x = ops.zeros(DType::F32, &[2, 3, 1, 4, 5]).unwrap();
+        let of = |x: &Tensor, dims: &[i64]| {
+            let operator = Reduce { op: ReduceOp::SUM, dims: dims.into(), keep_dims: false, dtype: None };
+            let (arranged, around) = operator.arranged(&ops, x).unwrap();
+            ((around.outer, around.size, around.inner), arranged.shares_storage(x))
+        };
+        assert_eq!(of(&x, &[1]), ((2, 3, 20), true));
+        assert_eq!(of(&x, &[3, 1]), ((2, 12, 5), true));
+        assert_eq!(of(&x, &[]), ((1, 120, 1), true));
+        assert_eq!(of(&x, &[2]), ((120, 1, 1), true));
+        assert_eq!(of(&x, &[0, 3]), ((15, 8, 1), false));
+        // Views that are dense in no order that helps, and others.
+        let turned = x.permute(&[1, 0, 2, 4, 3]).unwrap();
+        assert_eq!(of(&turned, &[0]), ((1, 3, 40), false));
+        let turned = x.permute(&[4, 0, 1, 2, 3]).unwrap();
+        assert_eq!(of(&turned, &[0]), ((24, 5, 1), true));
+        let turned = x.permute(&[3, 4, 0, 1, 2]).unwrap();
+        assert_eq!(of(&turned, &[2, 3]), ((1, 6, 20), true));
     }
 }

@@ -111,11 +111,14 @@ fn compare(
             shard.push(tensor);
         }
     }
+    ops.sync()?;
     let mut outputs: Vec<Vec<Tensor>> = whole.iter().map(|_| Vec::new()).collect();
     for (index, shard) in shards.iter().enumerate() {
         let own = operator.for_shard(&inputs_specs, signature, index, parts);
         let tensors: Vec<&Tensor> = shard.iter().collect();
-        match ops.apply(own.as_deref().unwrap_or(operator), &tensors) {
+        // Of work that is done later the error comes with the synchronisation.
+        let made = ops.apply(own.as_deref().unwrap_or(operator), &tensors);
+        match made.and_then(|made| ops.sync().map(|()| made)) {
             Ok(made) => outputs.iter_mut().zip(made).for_each(|(all, one)| all.push(one)),
             Err(e) => return Ok(Some(format!("part {index} fails: {e}"))),
         }
@@ -182,7 +185,8 @@ fn addends(ops: &Ops<'_>, x: &Tensor, parts: usize, random: &mut Random) -> Resu
 fn shares(ops: &Ops<'_>, x: &Tensor, parts: usize, random: &mut Random) -> Result<Vec<Tensor>> {
     let owners: Vec<usize> = (0..x.numel()).map(|_| random.next() as usize % parts).collect();
     let share = |index: usize| {
-        let mask: Vec<bool> = owners.iter().map(|owner| *owner == index || random.next() % 2 == 0).collect();
+        let mask: Vec<bool> =
+            owners.iter().map(|owner| *owner == index || random.next().is_multiple_of(2)).collect();
         ops.binary(BinaryOp::LOGICAL_AND, x, &ops.tensor(&mask, x.shape())?)
     };
     (0..parts).map(share).collect()
