@@ -100,23 +100,34 @@ fn transposed_views_of_complex_numbers_are_not_conjugated() {
             let x = x.to(ops, DType::F32);
             ops.unary(UnaryOp::IMAG_GRAD, &x).unwrap()
         };
-        let (a, b) = (Host::new(&[1, 2], &[1.0, 2.0]), Host::new(&[1, 2], &[3.0, 5.0]));
+        // Of i and 2 i with 3 i, 5 i and 7 i, 11 i.
+        let (a, b) = (Host::new(&[1, 2], &[1.0, 2.0]), Host::new(&[2, 2], &[3.0, 5.0, 7.0, 11.0]));
         let product = ops.matmul(&imaginary(&a), &imaginary(&b).t().unwrap()).unwrap();
         let real = ops.unary(UnaryOp::REAL, &product).unwrap();
-        Host::new(&[1, 1], &[-13.0]).assert_equal(ops, &real);
+        Host::new(&[1, 2], &[-13.0, -29.0]).assert_equal(ops, &real);
         let doubled = ops.binary(BinaryOp::ADD, &real, &real).unwrap();
-        Host::new(&[1, 1], &[-26.0]).assert_equal(ops, &doubled);
+        Host::new(&[1, 2], &[-26.0, -58.0]).assert_equal(ops, &doubled);
     });
 }
 
 #[test]
-fn large_enough_for_other_engines() {
+fn every_layout_of_shared_and_own_operands() {
     on_each(|ops| {
         let mut random = Random(2);
-        let (a, b) = (Host::random(&[3, 17, 33], &mut random), Host::random(&[3, 33, 19], &mut random));
-        for layout in [Layout::Dense, Layout::Transposed, Layout::Narrowed] {
-            let tensors = (a.laid_out(ops, DType::F32, layout), b.laid_out(ops, DType::F32, layout));
-            model(&a, &b).assert_equal(ops, &ops.matmul(&tensors.0, &tensors.1).unwrap());
+        for (a, b) in
+            [(&[3, 17, 33][..], &[3, 33, 19][..]), (&[3, 17, 33], &[33, 19]), (&[17, 33], &[3, 33, 19])]
+        {
+            let (a, b) = (Host::random(a, &mut random), Host::random(b, &mut random));
+            for (a_layout, b_layout) in [
+                (Layout::Dense, Layout::Dense),
+                (Layout::Transposed, Layout::Dense),
+                (Layout::Dense, Layout::Transposed),
+                (Layout::Transposed, Layout::Transposed),
+                (Layout::Narrowed, Layout::Reversed),
+            ] {
+                let tensors = (a.laid_out(ops, DType::F32, a_layout), b.laid_out(ops, DType::F32, b_layout));
+                model(&a, &b).assert_equal(ops, &ops.matmul(&tensors.0, &tensors.1).unwrap());
+            }
         }
     });
 }
