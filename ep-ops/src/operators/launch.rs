@@ -61,7 +61,7 @@ pub(super) fn one(outputs: Vec<Tensor>) -> Result<Tensor> {
 /// Inputs for a primitive that broadcasts, dense: dimensions that repeat (stride 0) have size 1, so that nothing is copied
 /// for them, except where no other input would give the output's size.
 pub(super) fn broadcast(ops: &Ops<'_>, inputs: &[&Tensor], out: &[i64]) -> Result<Vec<Tensor>> {
-    let mut small = inputs.iter().map(|x| once(x)).collect::<Result<Vec<_>>>()?;
+    let mut small = inputs.iter().map(|x| once(x, x.rank())).collect::<Result<Vec<_>>>()?;
     for (dim, size) in out.iter().enumerate() {
         let has = |x: &Tensor| own(x, out, dim).is_some_and(|own| x.shape()[own] == *size);
         if small.iter().any(has) {
@@ -78,15 +78,10 @@ pub(super) fn broadcast(ops: &Ops<'_>, inputs: &[&Tensor], out: &[i64]) -> Resul
     small.iter().map(|x| dense(ops, x)).collect()
 }
 
-/// A view of what a tensor has once: dimensions that repeat have size 1.
-pub(super) fn once(x: &Tensor) -> Result<Tensor> {
-    let mut view = x.alias();
-    for dim in 0..x.rank() {
-        if x.strides()[dim] == 0 && x.shape()[dim] > 1 {
-            view = view.narrow(dim as i64, 0, 1)?;
-        }
-    }
-    Ok(view)
+/// A view of what a tensor has once: of the first so many dimensions those that repeat have size 1.
+pub(super) fn once(x: &Tensor, dims: usize) -> Result<Tensor> {
+    let mut repeats = (0..dims).filter(|dim| x.strides()[*dim] == 0 && x.shape()[*dim] > 1);
+    repeats.try_fold(x.alias(), |view, dim| view.narrow(dim as i64, 0, 1))
 }
 
 /// The dimension of a tensor that dimension `dim` of the shape that it broadcasts to is, if it has it.

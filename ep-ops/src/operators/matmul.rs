@@ -66,13 +66,7 @@ fn batch(shape: &[i64]) -> &[i64] {
 
 /// An operand of a primitive: dense, as stored, and how it is stored.
 fn stored(ops: &Ops<'_>, x: &Tensor) -> Result<(Tensor, Transpose)> {
-    // What repeats before the matrix is there once.
-    let mut once = x.alias();
-    for dim in 0..x.rank() - 2 {
-        if x.strides()[dim] == 0 && x.shape()[dim] > 1 {
-            once = once.narrow(dim as i64, 0, 1)?;
-        }
-    }
+    let once = launch::once(x, x.rank() - 2)?;
     let turned = once.transpose(-1, -2)?;
     let dense = |x: &Tensor| x.is_contiguous(MemoryFormat::Contiguous);
     if !dense(&once) && dense(&turned) && !x.dtype().is_complex() {

@@ -1,6 +1,6 @@
 //! Every signature of every operator, in parts; that wrong ones are found, and that none is missing.
 
-use crate::support::{Host, Layout, Random, cpu, on_each};
+use crate::support::{Host, Layout, Random, cpu, few, on_each, shapes};
 use Sbp::{Broadcast as B, PartialSum as P, Split as S};
 use ep_core::primitive::{ArgReduceOp, BinaryOp, IndexMode, ReduceOp, UnaryOp};
 use ep_core::{DType, Scalar};
@@ -11,6 +11,7 @@ use ep_ops::operators::{
 };
 use ep_ops::sbp::{check, check_signature};
 use ep_ops::{Operator, Ops, Sbp, Signature, Spec, Tensor};
+use proptest::prelude::*;
 
 /// An operator and the dtypes and shapes of inputs.
 struct Subject {
@@ -279,11 +280,61 @@ fn no_signature_is_missing() {
     }
 }
 
+proptest! {
+    #![proptest_config(few())]
+
+    #[test]
+    fn signatures_hold_for_any_shapes(
+        shape in shapes(1..4), picked in shapes(0..3), at in 0usize..4, batches in 0usize..3, ones in 0u8..16,
+        parts in 1usize..6,
+    ) {
+        let (rank, axis) = (shape.len(), at % shape.len());
+        let (batch, mode) = (batches.min(axis), IndexMode::ZERO);
+        let subject = |operator: Box<dyn Operator>, inputs| Subject { told: "", operator, inputs };
+        let repeated: Vec<i64> = shape.iter().enumerate().map(|(d, n)| if ones >> d & 1 == 1 { 1 } else { *n }).collect();
+        let src = [&shape[..axis], &picked, &shape[axis + 1..]].concat();
+        let dims: Vec<i64> = (0..rank).filter(|d| ones >> d & 1 == 1).map(|d| d as i64).collect();
+        let subjects = [
+            subject(Box::new(Softmax { dim: axis as i64, dtype: None }), vec![f32(&shape)]),
+            subject(Box::new(Gather { axis: axis as i64, mode, window: None }), vec![f32(&shape), i64(&picked)]),
+            subject(
+                Box::new(BatchGather { axis: axis as i64, batch_dims: batch, mode, window: None }),
+                vec![i32(&shape), i64(&[&shape[..batch], &picked].concat())],
+            ),
+            subject(
+                Box::new(ScatterAdd { axis: axis as i64, mode, window: None }),
+                vec![i32(&shape), i64(&picked), i32(&src)],
+            ),
+            subject(Box::new(Binary::new(BinaryOp::MUL)), vec![i32(&shape), i32(&repeated)]),
+            subject(Box::new(Where), vec![bool(&repeated), f32(&shape), f32(&[])]),
+            subject(
+                Box::new(Reduce { op: ReduceOp::SUM, dims, keep_dims: ones > 7, dtype: None }),
+                vec![i32(&shape)],
+            ),
+            subject(Box::new(Matmul), vec![f32(&shape), f32(&[shape[rank - 1], 3])]),
+            subject(
+                Box::new(LayerNorm { dims: 1, epsilon: 0.5, scale: true, shift: false, stats: true }),
+                vec![f32(&shape), f32(&shape[rank - 1..])],
+            ),
+            subject(Box::new(Concat { dim: axis as i64 }), vec![i32(&shape), i32(&shape)]),
+        ];
+        let ops = cpu();
+        for subject in subjects.iter() {
+            let tensors = subject.tensors(&ops);
+            let report = check(&ops, &*subject.operator, &tensors.iter().collect::<Vec<_>>(), parts).unwrap();
+            assert!(report.passed() && !report.outcomes.is_empty(), "{report}");
+        }
+    }
+}
+
+/// An operator, inputs, a signature that does not hold, and what the checker says.
+type Wrong = (Box<dyn Operator>, Vec<Spec>, Signature, &'static str);
+
 #[test]
 fn wrong_signatures_are_found() {
     let mode = IndexMode::WRAP;
     let max = Reduce { op: ReduceOp::MAX, dims: vec![0], keep_dims: false, dtype: None };
-    let cases: Vec<(Box<dyn Operator>, Vec<Spec>, Signature, &str)> = vec![
+    let cases: Vec<Wrong> = vec![
         (
             Box::new(Softmax { dim: 1, dtype: None }),
             vec![f32(&[3, 5])],
