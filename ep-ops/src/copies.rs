@@ -75,7 +75,8 @@ impl Ops<'_> {
 
     /// Copies the elements of `src`, broadcast to the shape of `dst` and converted to its dtype, into `dst`, on whose device
     /// it is done. `dst` may be any view in which no element comes twice. Where both share memory, the result is as if
-    /// `src` had been copied first.
+    /// `src` had been copied first. Where a fallback does it, elements between those of `dst` may go there and come back
+    /// as well: what other threads write to them meanwhile is lost.
     ///
     /// # Errors
     /// `InvalidArgument` for shapes that do not broadcast, and for a `dst` with overlap; else as [`Ops::apply`].
@@ -101,11 +102,13 @@ impl Ops<'_> {
             let run = |there: &Ops<'_>, operands: &[&Tensor]| {
                 there.write_to(operands[0], operands[1])?;
                 // On another device that was a copy of the destination, which has to come back.
-                Ok(if there.device() == ops.device() { Vec::new() } else { vec![operands[0].alias()] })
+                Ok(if there.device() == ops.device() { Vec::new() } else { vec![operands[0].span()?] })
             };
             match ops.attempt("copy_", &[dst, &source], &run)?.first() {
-                Some(written) => ops.write_to(dst, written),
                 None => Ok(()),
+                // It went there as it lies in memory, or else packed.
+                Some(written) if written.numel() == dst.range().1 => ops.write_to(&dst.span()?, written),
+                Some(written) => ops.write_to(dst, &written.view(dst.shape())?),
             }
         })
     }
@@ -184,6 +187,12 @@ impl Ops<'_> {
 }
 
 impl Tensor {
+    /// The memory from its first element to its last, as it lies there.
+    fn span(&self) -> Result<Tensor> {
+        let (first, len) = self.range();
+        self.with([len], Strides::from_slice(&[1]), first)
+    }
+
     /// Whether equal indices are equal distances from the first element.
     fn same_layout(&self, other: &Tensor) -> bool {
         let strides = self.strides().iter().zip(other.strides()).zip(self.shape());

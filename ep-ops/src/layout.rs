@@ -227,3 +227,7 @@ pub(crate) fn of_expanded(shape: &[i64], strides: &[i64], wanted: &[i64]) -> Res
     }
     Ok((sizes, steps))
 }
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod tests;

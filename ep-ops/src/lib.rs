@@ -32,3 +32,8 @@ pub use ops::{Fallback, Ops};
 pub use sbp::{Sbp, Signature};
 pub use spec::{MemoryFormat, Spec};
 pub use tensor::{Tensor, TensorRead, TensorWrite};
+
+/// The snippets of `docs/operators.md`, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/operators.md")]
+pub struct OperatorsGuide;

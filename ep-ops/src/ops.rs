@@ -8,6 +8,9 @@ use ep_registry::{Device, Primitive, Runtime, Stream};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+/// Computes outputs from inputs, on the device of the operators that it is given.
+type Run<'a> = dyn Fn(&Ops<'_>, &[&Tensor]) -> Result<Vec<Tensor>> + 'a;
+
 /// An operator that ran on another device than it was asked on, and what that copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
@@ -144,7 +147,7 @@ impl<'r> Ops<'r> {
         &self,
         name: &'static str,
         inputs: &[&Tensor],
-        run: &dyn Fn(&Ops<'_>, &[&Tensor]) -> Result<Vec<Tensor>>,
+        run: &Run<'_>,
     ) -> Result<Vec<Tensor>> {
         match run(self, inputs) {
             Err(e) if e.code() == Code::Unsupported => self.elsewhere(name, inputs, run, &e),
@@ -157,7 +160,7 @@ impl<'r> Ops<'r> {
         &self,
         name: &'static str,
         inputs: &[&Tensor],
-        run: &dyn Fn(&Ops<'_>, &[&Tensor]) -> Result<Vec<Tensor>>,
+        run: &Run<'_>,
         refused: &Error,
     ) -> Result<Vec<Tensor>> {
         let mut reasons =
@@ -187,12 +190,7 @@ impl<'r> Ops<'r> {
     }
 
     /// Runs on another device, with the bytes that were copied.
-    fn run_on(
-        &self,
-        there: &Ops<'_>,
-        inputs: &[&Tensor],
-        run: &dyn Fn(&Ops<'_>, &[&Tensor]) -> Result<Vec<Tensor>>,
-    ) -> Result<(Vec<Tensor>, u64)> {
+    fn run_on(&self, there: &Ops<'_>, inputs: &[&Tensor], run: &Run<'_>) -> Result<(Vec<Tensor>, u64)> {
         let mut bytes = 0;
         let mut bring = |ops: &Ops<'_>, t: &Tensor| -> Result<Tensor> {
             let (copy, copied) = ops.bring(t)?;
@@ -223,6 +221,12 @@ impl<'r> Ops<'r> {
     pub(crate) fn on<R>(&self, device: &Device, f: impl FnOnce(&Ops<'_>) -> Result<R>) -> Result<R> {
         if *device == self.device {
             return f(self);
+        }
+        if self.stream.is_recording() {
+            let (own, other) = (self.device.name(), device.name());
+            return Err(Error::unsupported(format!(
+                "work on {other} while the stream of {own} records a graph, which would not do it again; do it before"
+            )));
         }
         match self.fallback.iter().find(|o| o.device == *device) {
             Some(known) => f(known),
