@@ -99,6 +99,12 @@ impl Buffer {
         self.memory().address
     }
 
+    /// Bytes from the start that have been written, or are by queued work. What a recording writes does not count before its
+    /// graph has been launched.
+    pub fn written(&self) -> u64 {
+        self.shared.written()
+    }
+
     /// The same memory seen as another dtype.
     ///
     /// # Errors

@@ -165,6 +165,11 @@ impl Stream {
         &self.core.device
     }
 
+    /// Whether it records a graph.
+    pub fn is_recording(&self) -> bool {
+        self.core.is_recording()
+    }
+
     /// Blocks until all work is done.
     ///
     /// # Errors

@@ -24,13 +24,18 @@ fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn the_readme_shows_the_example() {
+fn the_readme_shows_the_examples() {
     let readme = read(&root().join("README.md"));
-    let example = read(&root().join("ep-registry/examples/softmax.rs"));
-    // The README leaves the line of module documentation out.
-    let (_, program) = example.split_once("\n\n").unwrap();
-    assert!(readme.contains(&format!("```rust\n{program}```")), "README.md and examples/softmax.rs differ");
-    assert!(program.lines().filter(|line| !line.is_empty()).count() <= 15, "a host program takes 15 lines");
+    for path in ["ep-registry/examples/softmax.rs", "ep-ops/examples/tensors.rs"] {
+        let example = read(&root().join(path));
+        // The README leaves the line of module documentation out.
+        let (_, program) = example.split_once("\n\n").unwrap();
+        assert!(readme.contains(&format!("```rust\n{program}```")), "README.md and {path} differ");
+        assert!(
+            program.lines().filter(|line| !line.is_empty()).count() <= 15,
+            "a host program takes 15 lines"
+        );
+    }
 }
 
 #[test]

@@ -1,0 +1,122 @@
+//! `broadcast_elementwise_binary` of a tensor and a number.
+
+use super::binary::{additive, output};
+use super::{launch, number, shape};
+use crate::sbp::{self, Sbp};
+use crate::{Operator, Ops, Signature, Spec, Tensor};
+use ep_core::primitive as p;
+use ep_core::primitive::BinaryOp;
+use ep_core::{Error, Result, Scalar};
+use ep_registry::Read;
+
+/// Where a number stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// `op(number, x)`.
+    First,
+    /// `op(x, number)`.
+    Second,
+}
+
+/// Applies a function of two arguments to each element and one number, which the dtype of x can hold.
+///
+/// Input: x of any shape, of a dtype that the function has. Output: that shape; comparisons and logical functions give
+/// bool, all others the dtype of x.
+#[derive(Clone, Debug)]
+pub struct BinaryScalar {
+    /// The function.
+    pub op: BinaryOp,
+    /// Its parameters; 0 where it has none.
+    pub attrs: [f64; 2],
+    /// The number.
+    pub scalar: Scalar,
+    /// Which argument the number is.
+    pub side: Side,
+}
+
+impl Operator for BinaryScalar {
+    fn name(&self) -> &'static str {
+        self.op.name().unwrap_or("broadcast_elementwise_binary")
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
+        let [x] = shape::named(inputs, ["x"])?;
+        if !number::holds(x.dtype, self.scalar) {
+            return Err(Error::invalid(format!(
+                "{} of {x} and the number {}: {} cannot hold it, and none is converted; cast x to a dtype that can",
+                self.name(),
+                self.scalar,
+                x.dtype
+            )));
+        }
+        Ok(vec![shape::output(output(self.op, x.dtype), x.shape.clone())?])
+    }
+
+    fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let x = launch::dense(ops, inputs[0])?;
+        let to = launch::inferred(self, inputs)?.remove(0);
+        let [attr0, attr1] = self.attrs;
+        let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, x.dtype(), to.dtype);
+        let primitive =
+            ops.primitive::<p::BroadcastElementwiseBinary>(desc.with_attr0(attr0).with_attr1(attr1))?;
+        let dst = launch::output(ops, &to, |dst| {
+            let src = x.read()?;
+            let call = match self.side {
+                Side::First => p::BroadcastElementwiseBinaryCall {
+                    src0_dims: &[],
+                    src1_dims: x.shape(),
+                    scalar0: self.scalar,
+                    scalar1: Scalar::None,
+                    src0: Read::None,
+                    src1: Read::View(src.view()?),
+                    dst,
+                },
+                Side::Second => p::BroadcastElementwiseBinaryCall {
+                    src0_dims: x.shape(),
+                    src1_dims: &[],
+                    scalar0: Scalar::None,
+                    scalar1: self.scalar,
+                    src0: Read::View(src.view()?),
+                    src1: Read::None,
+                    dst,
+                },
+            };
+            primitive.launch(ops.stream(), call)
+        })?;
+        Ok(vec![dst])
+    }
+
+    fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {
+        if self.infer(inputs).is_err() {
+            return Vec::new();
+        }
+        let x = &inputs[0];
+        let mut all = vec![Signature::broadcast(1, 1)];
+        all.extend(sbp::of_broadcast(&[&x.shape], &x.shape));
+        let additive = additive(self.op, x.dtype);
+        if if self.side == Side::First { additive.second } else { additive.first } {
+            all.push(Signature::new([Sbp::PartialSum], [Sbp::PartialSum]));
+        }
+        all
+    }
+}
+
+impl Ops<'_> {
+    /// A function without parameters of each element and a number: `op(x, scalar)`. See [`BinaryScalar`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a number that the dtype of x cannot hold; `Unsupported` for a function that it does not have.
+    pub fn binary_scalar(&self, op: BinaryOp, x: &Tensor, scalar: impl Into<Scalar>) -> Result<Tensor> {
+        let operator = BinaryScalar { op, attrs: [0.0; 2], scalar: scalar.into(), side: Side::Second };
+        launch::one(self.apply(&operator, &[x])?)
+    }
+
+    /// A function without parameters of a number and each element: `op(scalar, x)`. See [`BinaryScalar`].
+    ///
+    /// # Errors
+    /// As [`Ops::binary_scalar`].
+    pub fn scalar_binary(&self, op: BinaryOp, scalar: impl Into<Scalar>, x: &Tensor) -> Result<Tensor> {
+        let operator = BinaryScalar { op, attrs: [0.0; 2], scalar: scalar.into(), side: Side::First };
+        launch::one(self.apply(&operator, &[x])?)
+    }
+}

@@ -1,0 +1,12 @@
+//! Operators on the CPU provider and on the simulated accelerator, against plain loops on the host.
+
+mod elementwise;
+mod errors;
+mod gather;
+mod matmul;
+mod movement;
+mod norm;
+mod reduce;
+mod rows;
+mod sbp;
+mod support;

@@ -1,0 +1,133 @@
+//! Matrix products.
+
+use crate::support::{Host, Layout, Random, few, layouts, on_each};
+use ep_core::DType;
+use ep_ops::Tensor;
+use proptest::prelude::*;
+
+/// numpy.matmul.
+fn model(a: &Host, b: &Host) -> Host {
+    let mut wide = (a.clone(), b.clone());
+    if a.shape.len() == 1 {
+        wide.0.shape.insert(0, 1);
+    }
+    if b.shape.len() == 1 {
+        wide.1.shape.push(1);
+    }
+    let (a_rank, b_rank) = (wide.0.shape.len(), wide.1.shape.len());
+    let (m, k, n) = (wide.0.shape[a_rank - 2], wide.0.shape[a_rank - 1], wide.1.shape[b_rank - 1]);
+    let batches = a_rank.max(b_rank) - 2;
+    let size =
+        |shape: &[i64], d: usize| (d + shape.len()).checked_sub(batches + 2).map_or(1, |own| shape[own]);
+    let mut shape: Vec<i64> = (0..batches)
+        .map(|d| match (size(&wide.0.shape, d), size(&wide.1.shape, d)) {
+            (1, other) => other,
+            (one, _) => one,
+        })
+        .collect();
+    shape.extend([m, n]);
+    let mut out = Host::from_fn(&shape, |index| {
+        let at = |x: &Host, row: i64, column: i64| {
+            let own = x.shape.len() - 2;
+            let head = index[batches - own..batches].iter().zip(&x.shape);
+            let head: Vec<i64> = head.map(|(i, size)| if *size == 1 { 0 } else { *i }).collect();
+            x.get(&[&head[..], &[row, column]].concat())
+        };
+        (0..k).map(|i| at(&wide.0, index[batches], i) * at(&wide.1, i, index[batches + 1])).sum()
+    });
+    if b.shape.len() == 1 {
+        out.shape.pop();
+    }
+    if a.shape.len() == 1 {
+        out.shape.remove(batches);
+    }
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 80, ..few() })]
+
+    #[test]
+    fn matrices_with_batches_that_broadcast(
+        batch in prop::collection::vec((0..4i64, 0..3u8), 0..3), drop in (0usize..3, 0usize..3),
+        sizes in (0..4i64, 0..4i64, 0..4i64), vectors in (0..5u8, 0..5u8), seed: u64,
+        layouts in (layouts(), layouts()), dtype in prop_oneof![Just(DType::F32), Just(DType::I32)],
+    ) {
+        let (m, k, n) = sizes;
+        // Of each batch dimension either side may have 1, and of the first ones either side may have none.
+        let side = |one: u8, drop: usize| -> Vec<i64> {
+            let all = batch.iter().map(|(size, which)| if *which == one { 1 } else { *size });
+            all.skip(drop).collect()
+        };
+        let drop = if drop.0 > 0 { (drop.0, 0) } else { (0, drop.1) };
+        let a = if vectors.0 == 0 { vec![k] } else { [&side(1, drop.0)[..], &[m, k]].concat() };
+        let b = if vectors.1 == 0 { vec![k] } else { [&side(2, drop.1)[..], &[k, n]].concat() };
+        let mut random = Random(seed);
+        let (a, b) = (Host::random(&a, &mut random), Host::random(&b, &mut random));
+        on_each(|ops| {
+            let (a_tensor, b_tensor) = (a.laid_out(ops, dtype, layouts.0), b.laid_out(ops, dtype, layouts.1));
+            model(&a, &b).assert_equal(ops, &ops.matmul(&a_tensor, &b_tensor).unwrap());
+        });
+    }
+}
+
+#[test]
+fn what_repeats_on_one_side_or_both() {
+    on_each(|ops| {
+        let mut random = Random(11);
+        let (a, b) = (Host::random(&[2, 3], &mut random), Host::random(&[3, 4], &mut random));
+        let expand = |x: &Host, shape: &[i64]| x.to(ops, DType::F32).expand(shape).unwrap();
+        let wide = |x: &Host, shape: &[i64]| Host::from_fn(shape, |index| x.broadcast(index));
+        for (a_shape, b_shape) in [
+            (&[5, 2, 3][..], &[3, 4][..]),
+            (&[5, 2, 3], &[5, 3, 4]),
+            (&[2, 3], &[5, 3, 4]),
+            (&[6, 1, 2, 3], &[5, 3, 4]),
+            (&[6, 5, 2, 3], &[6, 5, 3, 4]),
+        ] {
+            let out = ops.matmul(&expand(&a, a_shape), &expand(&b, b_shape)).unwrap();
+            model(&wide(&a, a_shape), &wide(&b, b_shape)).assert_equal(ops, &out);
+        }
+    });
+}
+
+/// The primitives conjugate what they transpose; a view does not.
+#[test]
+fn transposed_views_of_complex_numbers_are_not_conjugated() {
+    use ep_core::primitive::{BinaryOp, UnaryOp};
+    on_each(|ops| {
+        let imaginary = |x: &Host| -> Tensor {
+            let x = x.to(ops, DType::F32);
+            ops.unary(UnaryOp::IMAG_GRAD, &x).unwrap()
+        };
+        // Of i and 2 i with 3 i, 5 i and 7 i, 11 i.
+        let (a, b) = (Host::new(&[1, 2], &[1.0, 2.0]), Host::new(&[2, 2], &[3.0, 5.0, 7.0, 11.0]));
+        let product = ops.matmul(&imaginary(&a), &imaginary(&b).t().unwrap()).unwrap();
+        let real = ops.unary(UnaryOp::REAL, &product).unwrap();
+        Host::new(&[1, 2], &[-13.0, -29.0]).assert_equal(ops, &real);
+        let doubled = ops.binary(BinaryOp::ADD, &real, &real).unwrap();
+        Host::new(&[1, 2], &[-26.0, -58.0]).assert_equal(ops, &doubled);
+    });
+}
+
+#[test]
+fn every_layout_of_shared_and_own_operands() {
+    on_each(|ops| {
+        let mut random = Random(2);
+        for (a, b) in
+            [(&[3, 17, 33][..], &[3, 33, 19][..]), (&[3, 17, 33], &[33, 19]), (&[17, 33], &[3, 33, 19])]
+        {
+            let (a, b) = (Host::random(a, &mut random), Host::random(b, &mut random));
+            for (a_layout, b_layout) in [
+                (Layout::Dense, Layout::Dense),
+                (Layout::Transposed, Layout::Dense),
+                (Layout::Dense, Layout::Transposed),
+                (Layout::Transposed, Layout::Transposed),
+                (Layout::Narrowed, Layout::Reversed),
+            ] {
+                let tensors = (a.laid_out(ops, DType::F32, a_layout), b.laid_out(ops, DType::F32, b_layout));
+                model(&a, &b).assert_equal(ops, &ops.matmul(&tensors.0, &tensors.1).unwrap());
+            }
+        }
+    });
+}

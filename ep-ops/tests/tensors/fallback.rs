@@ -1,0 +1,246 @@
+//! What a device cannot do runs on the next one, and is told.
+
+use crate::under::{Bare, invalid, message, simulated, with_bare};
+use ep_core::primitive::{ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, UnaryOp};
+use ep_core::{Code, DType, Error, Result};
+use ep_ops::{Fallback, MemoryFormat, Operator, Ops, Signature, Spec, Tensor};
+use ep_registry::Runtime;
+use std::sync::Mutex;
+use tracing::field::{Field, Visit};
+
+/// `max(x, 0)`.
+#[derive(Debug)]
+struct Relu;
+
+impl Operator for Relu {
+    fn name(&self) -> &'static str {
+        "relu"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
+        match inputs {
+            [x] => Ok(vec![x.clone()]),
+            _ => Err(Error::invalid(format!("{} inputs, and it has one", inputs.len()))),
+        }
+    }
+
+    fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let x = ops.contiguous(inputs[0], MemoryFormat::Contiguous)?;
+        let desc = ElementwiseUnaryDesc::new(UnaryOp::RELU, x.dtype(), x.dtype());
+        let relu = ops.primitive::<ElementwiseUnary>(desc)?;
+        let y = ops.empty_like_spec(x.spec())?;
+        relu.launch(
+            ops.stream(),
+            ElementwiseUnaryCall { count: x.numel(), src: x.read()?.view()?, dst: y.write()?.view()? },
+        )?;
+        Ok(vec![y])
+    }
+
+    fn signatures(&self, _: &[Spec]) -> Vec<Signature> {
+        Vec::new()
+    }
+}
+
+fn both(runtime: &Runtime) -> Ops<'_> {
+    Ops::new(runtime, "sim:0").unwrap().with_fallback(["sim:0", "sim:1", "cpu:0"]).unwrap()
+}
+
+#[test]
+fn an_operator_runs_elsewhere_and_comes_back() {
+    let runtime = with_bare();
+    let ops = both(&runtime);
+    let x = ops.tensor(&[-1.0f32, 2.0, -3.0, 4.0, 5.0, -6.0], &[2, 3]).unwrap();
+    for times in 1..3 {
+        let y = ops.apply(&Relu, &[&x]).unwrap().remove(0);
+        assert_eq!(y.device().name(), "sim:0");
+        assert_eq!(ops.to_vec::<f32>(&y).unwrap(), [0.0, 2.0, 0.0, 4.0, 5.0, 0.0]);
+        let [Fallback { operator, from, to, bytes, reason, times: counted }] = &ops.fallbacks()[..] else {
+            panic!("{:?}", ops.fallbacks())
+        };
+        assert_eq!((*operator, from.as_str(), to.as_str()), ("relu", "sim:0", "cpu:0"));
+        // 24 bytes there and as many back.
+        assert_eq!((*bytes, *counted), (48 * times, times));
+        assert!(reason.contains("elementwise_unary"), "{reason}");
+    }
+    assert_eq!(ops.to_vec::<f32>(&x).unwrap(), [-1.0, 2.0, -3.0, 4.0, 5.0, -6.0]);
+}
+
+/// Each copy too: of any layout, into any layout, though the device has not even `strided_copy` or `memset`.
+#[test]
+fn copies_and_creation_run_elsewhere() {
+    let runtime = with_bare();
+    let ops = both(&runtime);
+    let x = ops.arange(DType::I32, 0, 12, 1).unwrap().view(&[3, 4]).unwrap();
+    let columns = x.slice(1, 0, 4, 2).unwrap();
+    assert_eq!(ops.to_vec::<i32>(&columns).unwrap(), [0, 2, 4, 6, 8, 10]);
+    let t = ops.contiguous(&x.t().unwrap(), MemoryFormat::Contiguous).unwrap();
+    assert_eq!((t.device().name(), t.strides()), ("sim:0", [3i64, 1].as_slice()));
+    assert_eq!(ops.to_vec::<i32>(&t).unwrap(), [0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11]);
+    let last = ops.clone(&x.view(&[1, 2, 3, 2]).unwrap(), MemoryFormat::ChannelsLast).unwrap();
+    assert_eq!(last.strides(), [12, 1, 4, 2]);
+    ops.copy_(&columns, &ops.full(DType::F64, &[], 9.9).unwrap()).unwrap();
+    assert_eq!(ops.to_vec::<i32>(&x).unwrap(), [9, 1, 9, 3, 9, 5, 9, 7, 9, 9, 9, 11]);
+    let names: Vec<_> = ops.fallbacks().iter().map(|f| f.operator).collect();
+    assert_eq!(names, ["arange", "contiguous", "clone", "full", "copy_"]);
+}
+
+#[test]
+fn without_a_device_that_can_all_reasons_are_told() {
+    let runtime = with_bare();
+    let ops = Ops::new(&runtime, "sim:0").unwrap();
+    let x = ops.tensor(&[1.0f32], &[1]).unwrap();
+    let told = message(ops.apply(&Relu, &[&x]), Code::Unsupported);
+    assert!(told.starts_with("relu: no device can do it\nsim:0: "), "{told}");
+    assert!(told.ends_with("\nthere is no fallback; name devices that can with with_fallback"), "{told}");
+
+    let ops = ops.with_fallback(["sim:1", "cpu:0"]).unwrap();
+    let flags = ops.tensor(&[true, false], &[2]).unwrap();
+    let complex = ops.tensor(&[true], &[1]).unwrap();
+    let told = message(ops.apply(&Halves, &[&flags, &complex]), Code::Unsupported);
+    let lines: Vec<_> = told.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "halves: no device can do it",
+            "sim:0: nobody halves bool on sim:0",
+            "sim:1: nobody halves bool on sim:1",
+            "cpu:0: nobody halves bool on cpu:0"
+        ]
+    );
+    assert!(ops.fallbacks().is_empty());
+
+    // An error that is none of what a device lacks ends it.
+    let told =
+        message(ops.apply(&Halves, &[&ops.tensor(&[1.0f32], &[1]).unwrap(), &complex]), Code::Unavailable);
+    assert_eq!(told, "halves, on sim:1 in place of sim:0: out of order");
+    assert!(message(Ops::new(&runtime, "npu:0"), Code::NotFound).starts_with("no device `npu:0`"));
+    assert!(
+        message(Ops::new(&runtime, "cpu").unwrap().with_fallback(["npu"]), Code::NotFound).contains("npu")
+    );
+}
+
+/// What runs elsewhere would not be part of the graph.
+#[test]
+fn nothing_runs_elsewhere_while_a_graph_is_recorded() {
+    let runtime = with_bare();
+    let ops = both(&runtime);
+    let x = ops.tensor(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
+    let far = Ops::new(&runtime, "cpu:0").unwrap().zeros(DType::F32, &[2]).unwrap();
+    let told = message(ops.stream().capture(|_| ops.apply(&Relu, &[&x]).map(|_| ())), Code::Unsupported);
+    assert!(told.ends_with("\nits stream records a graph, in which nothing can run elsewhere"), "{told}");
+    let told = message(ops.stream().capture(|_| ops.copy_(&far, &x.select(0, 0)?)), Code::Unsupported);
+    assert_eq!(
+        told,
+        "work on cpu:0 while the stream of sim:0 records a graph, which would not do it again; do it before"
+    );
+    assert!(ops.fallbacks().is_empty());
+}
+
+/// An operator that nobody can run.
+#[derive(Debug)]
+struct Halves;
+
+impl Operator for Halves {
+    fn name(&self) -> &'static str {
+        "halves"
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
+        if inputs.len() == 2 { Ok(inputs[..1].to_vec()) } else { Err(Error::invalid("two inputs, please")) }
+    }
+
+    fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        let (dtype, device) = (inputs[0].dtype(), ops.device().name());
+        match dtype {
+            DType::BOOL => Err(Error::unsupported(format!("nobody halves {dtype} on {device}"))),
+            DType::F32 if device == "sim:0" => Err(Error::unsupported("not here")),
+            DType::F32 => Err(Error::unavailable("out of order")),
+            _ => Ok(vec![ops.empty(DType::F64, &[7])?]),
+        }
+    }
+
+    fn signatures(&self, _: &[Spec]) -> Vec<Signature> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn inputs_and_outputs_are_checked() {
+    let runtime = with_bare();
+    let ops = both(&runtime);
+    let (x, far) = (
+        ops.tensor(&[1i32], &[1]).unwrap(),
+        Ops::new(&runtime, "cpu").unwrap().tensor(&[1i32], &[1]).unwrap(),
+    );
+    assert_eq!(
+        invalid(ops.apply(&Halves, &[&x, &far])),
+        "halves: input 1 is on cpu:0 and the operators on sim:0; bring it with to_device"
+    );
+    assert_eq!(invalid(ops.apply(&Halves, &[&x])), "halves: two inputs, please");
+    assert_eq!(
+        message(ops.apply(&Halves, &[&x, &x]), Code::Internal),
+        "halves has inferred [\"i32[1]\"] and made [\"f64[7]\"]; mend the operator"
+    );
+}
+
+/// Each fallback is an event.
+#[test]
+fn it_is_logged() {
+    #[derive(Default)]
+    struct Log(Mutex<Vec<String>>);
+    struct Line(String);
+    impl Visit for Line {
+        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+            self.0.push_str(&format!(" {field}={value:?}"));
+        }
+    }
+    impl tracing::Subscriber for Log {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            metadata.target().starts_with("ep_ops")
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            let mut line = Line(event.metadata().level().to_string());
+            event.record(&mut line);
+            self.0.lock().unwrap().push(line.0);
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+    let log = std::sync::Arc::new(Log::default());
+    let runtime = with_bare();
+    let ops = both(&runtime);
+    let x = ops.tensor(&[1.0f32, 2.0], &[2]).unwrap();
+    tracing::subscriber::with_default(log.clone(), || ops.apply(&Relu, &[&x]).unwrap());
+    let lines = log.0.lock().unwrap();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    for part in
+        ["INFO", "operator=\"relu\"", "from=\"sim:0\"", "to=\"cpu:0\"", "bytes=16", "elementwise_unary"]
+    {
+        assert!(lines[0].contains(part), "{part} in {lines:?}");
+    }
+}
+
+/// Nothing is left on any device, nor is any misuse noticed by the simulated ones.
+#[test]
+fn nothing_is_left() {
+    let runtime =
+        simulated::<Bare>(Runtime::builder().threads(1).linked::<ep_cpu::provider::CpuProvider>("cpu"))
+            .build()
+            .unwrap();
+    {
+        let ops = both(&runtime);
+        let x = ops.tensor(&[-1.0f32, 2.0], &[2]).unwrap();
+        let y = ops.apply(&Relu, &[&x.flip(&[0]).unwrap()]).unwrap();
+        ops.copy_(&x, &y[0]).unwrap();
+        assert_eq!(ops.to_vec::<f32>(&x).unwrap(), [2.0, 0.0]);
+    }
+    for device in runtime.devices() {
+        device.stream().unwrap().sync().unwrap();
+        assert_eq!(device.memory_stats().unwrap().in_use_bytes, 0, "{}", device.name());
+    }
+}
