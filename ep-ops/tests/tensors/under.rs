@@ -83,9 +83,11 @@ struct Mover;
 impl Kernel<StridedCopy, HostDevice> for Mover {
     unsafe fn launch(&self, _: &InlineStream, args: &StridedCopyArgs) -> Result<()> {
         let rank = args.num_dims as usize;
-        // SAFETY: readable for that many values, as the caller promises; there are none to read at rank 0.
-        let [dims, from, to] = [args.dims, args.src_strides, args.dst_strides]
-            .map(|p| if rank == 0 { &[] } else { unsafe { std::slice::from_raw_parts(p, rank) } });
+        let values = |p: *const i64| {
+            // SAFETY: readable for that many values, as the caller promises; at rank 0 nothing is read.
+            if rank == 0 { &[] } else { unsafe { std::slice::from_raw_parts(p, rank) } }
+        };
+        let [dims, from, to] = [args.dims, args.src_strides, args.dst_strides].map(values);
         for i in 0..dims.iter().product::<i64>() {
             let (mut left, mut src, mut dst) = (i, args.src_offset, args.dst_offset);
             for d in (0..rank).rev() {
