@@ -165,6 +165,10 @@ impl<'r> Ops<'r> {
     ) -> Result<Vec<Tensor>> {
         let mut reasons =
             format!("{name}: no device can do it\n{}: {}", self.device.name(), refused.message());
+        if self.stream.is_recording() {
+            reasons.push_str("\nits stream records a graph, in which nothing can run elsewhere");
+            return Err(Error::unsupported(reasons));
+        }
         for there in &self.fallback {
             match self.run_on(there, inputs, run) {
                 Err(e) if e.code() == Code::Unsupported => {

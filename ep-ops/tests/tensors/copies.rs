@@ -77,11 +77,11 @@ proptest! {
     fn within_a_storage(
         base in shape(),
         steps in prop::collection::vec(step(), 0..4),
-        change in prop::collection::vec((0..3usize, 0..100i64), 8),
+        change in prop::collection::vec((0..4usize, 0..100i64), 8),
         on in 0..2usize,
     ) {
         let here = ops(DEVICES[on]);
-        let (root, dst, m, mut data) = viewed(&here, &base, 0, &steps);
+        let (root, mut dst, mut m, mut data) = viewed(&here, &base, 0, &steps);
         let (mut src, mut seen) = (dst.alias(), m.clone());
         for (d, (what, n)) in change.into_iter().enumerate().take(m.shape.len()) {
             match what {
@@ -89,6 +89,12 @@ proptest! {
                 1 if m.shape[d] > 0 => {
                     let at = n % m.shape[d];
                     (src, seen) = (src.narrow(d as i64, at, 1).unwrap(), seen.narrow(d, at, 1));
+                }
+                // Both the same but for where they begin.
+                2 if m.shape[d] > 0 && seen.shape[d] > 1 => {
+                    let (dim, len) = (d as i64, m.shape[d] - 1);
+                    (dst, m) = (dst.narrow(dim, 1, len).unwrap(), m.narrow(d, 1, len));
+                    (src, seen) = (src.narrow(dim, 0, len).unwrap(), seen.narrow(d, 0, len));
                 }
                 _ => {}
             }

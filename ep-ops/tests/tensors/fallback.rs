@@ -1,12 +1,11 @@
 //! What a device cannot do runs on the next one, and is told.
 
-use crate::under::{Bare, invalid, message, simulated, with_bare};
+use crate::log;
+use crate::under::{Bare, invalid, message, simulated, with_bare, with_movers};
 use ep_core::primitive::{ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, UnaryOp};
 use ep_core::{Code, DType, Error, Result};
 use ep_ops::{Fallback, MemoryFormat, Operator, Ops, Signature, Spec, Tensor};
 use ep_registry::Runtime;
-use std::sync::Mutex;
-use tracing::field::{Field, Visit};
 
 /// `max(x, 0)`.
 #[derive(Debug)]
@@ -84,6 +83,28 @@ fn copies_and_creation_run_elsewhere() {
     assert_eq!(names, ["arange", "contiguous", "clone", "full", "copy_"]);
 }
 
+/// A device that copies one dtype and converts none sends the elements of a view alone, and puts them back in place.
+#[test]
+fn one_dtype_only() {
+    let runtime = with_movers();
+    let ops = Ops::new(&runtime, "cpu:0").unwrap().with_fallback(["sim:0"]).unwrap();
+    let x = ops.tensor(&[0i32, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], &[3, 4]).unwrap();
+    let columns = x.slice(1, 1, 4, 2).unwrap().t().unwrap().flip(&[1]).unwrap();
+    ops.copy_(&columns, &ops.tensor(&[20i64, 30, 40], &[3]).unwrap()).unwrap();
+    assert_eq!(ops.to_vec::<i32>(&x).unwrap(), [0, 40, 2, 40, 4, 30, 6, 30, 8, 20, 10, 20]);
+    let told = ops.fallbacks();
+    // There 6 i32 and 3 i64, back 6 i32.
+    assert_eq!((told.len(), told[0].operator, told[0].bytes), (1, "copy_", 72));
+    assert!(told[0].reason.contains("i64"), "{told:?}");
+
+    // An f16 view with gaps, which cannot be packed here, goes there as it lies.
+    let halves = ops.full(DType::F16, &[2, 3], 1.0).unwrap().select(1, 1).unwrap();
+    assert_eq!(ops.to_vec::<i32>(&ops.to_dtype(&halves, DType::I32).unwrap()).unwrap(), [1, 1]);
+    let told = ops.fallbacks();
+    // There 4 of the 6 halves, back 2 i32.
+    assert_eq!((told[2].operator, told[2].bytes), ("to_dtype", 16));
+}
+
 #[test]
 fn without_a_device_that_can_all_reasons_are_told() {
     let runtime = with_bare();
@@ -93,7 +114,7 @@ fn without_a_device_that_can_all_reasons_are_told() {
     assert!(told.starts_with("relu: no device can do it\nsim:0: "), "{told}");
     assert!(told.ends_with("\nthere is no fallback; name devices that can with with_fallback"), "{told}");
 
-    let ops = ops.with_fallback(["sim:1", "cpu:0"]).unwrap();
+    let ops = ops.with_fallback(["sim:1", "sim:0", "cpu:0"]).unwrap();
     let flags = ops.tensor(&[true, false], &[2]).unwrap();
     let complex = ops.tensor(&[true], &[1]).unwrap();
     let told = message(ops.apply(&Halves, &[&flags, &complex]), Code::Unsupported);
@@ -186,37 +207,12 @@ fn inputs_and_outputs_are_checked() {
 /// Each fallback is an event.
 #[test]
 fn it_is_logged() {
-    #[derive(Default)]
-    struct Log(Mutex<Vec<String>>);
-    struct Line(String);
-    impl Visit for Line {
-        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-            self.0.push_str(&format!(" {field}={value:?}"));
-        }
-    }
-    impl tracing::Subscriber for Log {
-        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-            metadata.target().starts_with("ep_ops")
-        }
-        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-            tracing::span::Id::from_u64(1)
-        }
-        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-        fn event(&self, event: &tracing::Event<'_>) {
-            let mut line = Line(event.metadata().level().to_string());
-            event.record(&mut line);
-            self.0.lock().unwrap().push(line.0);
-        }
-        fn enter(&self, _: &tracing::span::Id) {}
-        fn exit(&self, _: &tracing::span::Id) {}
-    }
-    let log = std::sync::Arc::new(Log::default());
     let runtime = with_bare();
     let ops = both(&runtime);
     let x = ops.tensor(&[1.0f32, 2.0], &[2]).unwrap();
-    tracing::subscriber::with_default(log.clone(), || ops.apply(&Relu, &[&x]).unwrap());
-    let lines = log.0.lock().unwrap();
+    log::take();
+    ops.apply(&Relu, &[&x]).unwrap();
+    let lines = log::take();
     assert_eq!(lines.len(), 1, "{lines:?}");
     for part in
         ["INFO", "operator=\"relu\"", "from=\"sim:0\"", "to=\"cpu:0\"", "bytes=16", "elementwise_unary"]

@@ -3,6 +3,7 @@
 mod copies;
 mod create;
 mod fallback;
+mod log;
 mod model;
 mod under;
 mod views;

@@ -1,7 +1,9 @@
 //! The runtimes that the tests use.
 
-use ep_core::provider::{Host, Options, Provider, Registrar};
-use ep_core::{Code, Error, Result};
+use ep_core::primitive::{StridedCopy, StridedCopyArgs};
+use ep_core::provider::inline::{HostDevice, InlineStream};
+use ep_core::provider::{Factory, Host, Kernel, Options, Provider, Registrar, cells};
+use ep_core::{Code, DType, Error, Result};
 use ep_cpu::provider::CpuProvider;
 use ep_ops::Ops;
 use ep_registry::config::ProviderConfig;
@@ -49,8 +51,66 @@ impl Provider for Bare {
     }
 }
 
+/// A host device that copies i32 between strides and does nothing else.
+pub struct Movers;
+
+impl Provider for Movers {
+    type Device = HostDevice;
+    const NAME: &'static str = "movers";
+    const VERSION: &'static str = "1";
+
+    fn create(_: Host, _: &Options) -> Result<Movers> {
+        Ok(Movers)
+    }
+
+    fn device_count(&self) -> Result<u32> {
+        Ok(1)
+    }
+
+    fn open_device(&self, _: u32) -> Result<HostDevice> {
+        Ok(HostDevice::default())
+    }
+
+    fn register(&self, registrar: &mut Registrar<'_, Self>) -> Result<()> {
+        registrar.device_kind("cpu");
+        let copy = Factory::<StridedCopy, _, _>::new("copy.i32", |_, _| Ok(Mover));
+        registrar.add(copy.dtypes([[DType::I32, DType::I32]]))
+    }
+}
+
+struct Mover;
+
+impl Kernel<StridedCopy, HostDevice> for Mover {
+    unsafe fn launch(&self, _: &InlineStream, args: &StridedCopyArgs) -> Result<()> {
+        let rank = args.num_dims as usize;
+        let values = |p: *const i64| {
+            // SAFETY: readable for that many values, as the caller promises; at rank 0 nothing is read.
+            if rank == 0 { &[] } else { unsafe { std::slice::from_raw_parts(p, rank) } }
+        };
+        let [dims, from, to] = [args.dims, args.src_strides, args.dst_strides].map(values);
+        for i in 0..dims.iter().product::<i64>() {
+            let (mut left, mut src, mut dst) = (i, args.src_offset, args.dst_offset);
+            for d in (0..rank).rev() {
+                src += left % dims[d] * from[d];
+                dst += left % dims[d] * to[d];
+                left /= dims[d];
+            }
+            let (src, dst) = (args.src + 4 * src as u64, args.dst + 4 * dst as u64);
+            // SAFETY: elements of the operands, which the caller promises, and which do not overlap.
+            unsafe { cells::<i32>(dst, 1)[0].set(cells::<i32>(src, 1)[0].get()) };
+        }
+        Ok(())
+    }
+}
+
+/// `cpu:0`, which only moves i32, and simulated devices that compute everything.
+pub fn with_movers() -> Runtime {
+    simulated::<SimProvider>(Runtime::builder().threads(1).linked::<Movers>("movers")).build().unwrap()
+}
+
 /// Adds a provider of simulated devices.
 pub fn simulated<P: Provider>(builder: Builder) -> Builder {
+    crate::log::install();
     let mut settings = ProviderConfig::new("sim", "");
     settings.required = true;
     settings.options.insert("max_delay_us".into(), "20".into());
