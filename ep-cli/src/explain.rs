@@ -290,13 +290,13 @@ mod tests {
         let terms = Terms {
             op: "acme.conv".into(),
             selectors: vec![pair("mode", "a b")],
-            dtypes: vec![pair("src", "f32"), pair("dst", "acme.fp8")],
+            dtypes: vec![pair("src", "f32"), pair("dst", "acme.q8")],
             limits: vec![("cols".into(), 1024), ("alignment".into(), 16)],
             attrs: vec![("kernel".into(), -1e300)],
         };
         assert_eq!(
             typed(&flags(&terms)),
-            "--op acme.conv --selector 'mode=a b' --dtype src=f32 --dtype dst=acme.fp8 --limit cols=1024 \
+            "--op acme.conv --selector 'mode=a b' --dtype src=f32 --dtype dst=acme.q8 --limit cols=1024 \
              --limit alignment=16 --attr kernel=-1e300"
         );
     }

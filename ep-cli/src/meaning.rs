@@ -245,7 +245,7 @@ mod tests {
         for (op, dtypes) in [
             ("softmax", ["f32", "f32"]),
             ("softmax", ["f32", "f8e4m3"]),
-            ("softmax", ["f32", "acme.fp8"]),
+            ("softmax", ["f32", "acme.q8"]),
             ("acme.softmax", ["f32", "i32"]),
         ] {
             assert_eq!(of(op, dtypes), None, "{op} {dtypes:?}");

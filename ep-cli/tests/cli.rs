@@ -539,7 +539,7 @@ fn without_the_library_the_demo_fails_and_names_it() {
     folder.config_for(Path::new("libep_cpu.so"), "");
     folder.ep(&["demo", "--json"]).works();
     std::fs::rename(&library, folder.path("libep_cpu.so.away")).unwrap();
-    folder.ep(&["demo"]).fails(3, &[library.to_str().unwrap(), "build or install the file"]);
+    folder.ep(&["demo"]).fails(3, &[library.to_str().unwrap(), "does not exist; build"]);
 }
 
 #[test]

@@ -273,7 +273,7 @@ mod tests {
         similar("layernorm", "layer_norm");
         similar("BatchMatMul", "batch_matmul");
         similar("norm", "rms_norm");
-        for name in ["conv2d", "conv", "gather_elements", "topk", "x", ""] {
+        for name in ["convolve", "conv", "gather_elements", "topk", "x", ""] {
             let text = message(name);
             assert!(text.contains("no name is similar; `ep query` lists all ops"), "{text}");
         }

@@ -18,10 +18,10 @@ pub(crate) fn check(config: &Config, report: &LoadReport, registry: &Registry) -
     let mut warnings = Vec::new();
     for (op, order) in &config.select {
         if let Some(unknown) = order.iter().find(|i| !instances.contains(&i.as_str())) {
-            let guess =
-                nearest(unknown, &instances).map_or(String::new(), |near| format!("did you mean `{near}`? "));
+            let guess = nearest(unknown, &instances)
+                .map_or("there".to_owned(), |near| format!("did you mean `{near}`? There"));
             let message = format!(
-                "[select] {op}: no provider instance is called `{unknown}`; {guess}The instances are {}",
+                "[select] {op}: no provider instance is called `{unknown}`; {guess} are {}",
                 if instances.is_empty() { "none".to_owned() } else { instances.join(", ") }
             );
             return Err(Error::not_found(config.source.at_instance(op, unknown, message)));
@@ -63,11 +63,11 @@ mod tests {
         assert_eq!(error.code(), Code::NotFound);
         assert_eq!(
             error.message(),
-            "config:3:19: [select] softmax: no provider instance is called `acm`; did you mean `acme`? The instances are acme, \
+            "config:3:19: [select] softmax: no provider instance is called `acm`; did you mean `acme`? There are acme, \
              cpu\n  |\n3 | softmax = [\"cpu\", \"acm\"]\n  |                   ^^^^^"
         );
         let error = checked("\"*\" = [\"nobody\"]").unwrap_err();
-        assert!(error.message().contains("`nobody`; The instances are acme, cpu\n"), "{error}");
+        assert!(error.message().contains("`nobody`; there are acme, cpu\n"), "{error}");
     }
 
     #[test]

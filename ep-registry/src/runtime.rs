@@ -269,7 +269,10 @@ impl Runtime {
         } else {
             format!("there are {}", names.join(", "))
         };
-        let failed: Vec<_> = self.report.with_status(Status::Failed).map(|e| format!("\n  {e}")).collect();
+        // Also of those that are loaded, but perhaps without this device.
+        let remarked = self.report.with_status(Status::Loaded).filter(|e| !e.reason.is_empty());
+        let told = self.report.with_status(Status::Failed).chain(remarked);
+        let failed: Vec<_> = told.map(|e| format!("\n  {e}")).collect();
         Err(Error::not_found(format!("no device `{name}`; {found}{}", failed.concat())))
     }
 
