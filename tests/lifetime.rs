@@ -358,6 +358,17 @@ fn an_error_comes_with_the_buffer(on: Under) {
         assert_eq!(code(buffer.download::<f32>()), Code::Internal);
         assert_eq!(buffer.download::<f32>().unwrap(), [2.0; 8]);
         stream.sync().unwrap();
+        // The stream is gone, and the device has looked whether its work is done: that takes the error from nobody.
+        let runtime = on.runtime_with(&[("fail_launch", "2")]);
+        let device = &runtime.devices()[0];
+        let mut buffer = zeros(device, 8);
+        drop(busy(&runtime, device, &mut buffer, 3));
+        for _ in 0..50 {
+            device.alloc(DType::F32, 1).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(code(buffer.download::<f32>()), Code::Internal);
+        assert_eq!(buffer.download::<f32>().unwrap(), [2.0; 8]);
         // Dropped with an error that nobody asked for: logged, not fatal.
         let runtime = on.runtime_with(&[("fail_launch", "1")]);
         let mut buffer = zeros(&runtime.devices()[0], 8);

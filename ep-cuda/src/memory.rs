@@ -3,8 +3,8 @@
 use crate::context::Context;
 use crate::driver::{CuPool, CuResult, CuStream, Failed, Location, PoolProps, constant};
 use crate::stream::CudaStream;
-use ep_core::provider::{Allocator, MemoryKind, MemoryStats, Stream};
-use ep_core::{Code, Error, Result};
+use ep_core::provider::{Allocator, MemoryKind, MemoryStats};
+use ep_core::{Error, Result};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -394,14 +394,10 @@ impl Allocator for CudaAllocator {
     fn free_async(&self, address: u64, _: u64, stream: &CudaStream) -> Result<()> {
         self.not_recording(stream)?;
         if self.kind == MemoryKind::PinnedHost || self.context.pool().raw.is_none() {
-            let waited = stream.sync();
-            // Done also where an op of the work refused something, or the device is lost.
-            let is_over = |e: &Error| e.code() == Code::InvalidArgument || self.context.is_lost();
-            if waited.as_ref().is_err_and(|e| !is_over(e)) {
-                return waited;
-            }
-            let freed = self.free_on(address, None);
-            return waited.and(freed);
+            let _current = self.context.enter()?;
+            // A lost device does nothing more.
+            stream.wait_untold().or_else(|e| if self.context.is_lost() { Ok(()) } else { Err(e) })?;
+            return self.free_on(address, None);
         }
         self.free_on(address, Some(stream.raw()))
     }

@@ -297,10 +297,16 @@ impl CudaStream {
 
     /// Waits for all work. The context is current.
     fn drain(&self) -> Result<()> {
+        self.wait_untold()?;
+        self.check_indices()
+    }
+
+    /// The same, and leaves it to the next wait to tell of an index that was refused.
+    pub(crate) fn wait_untold(&self) -> Result<()> {
         // SAFETY: a live stream.
         unsafe { self.context.driver().cuStreamSynchronize(self.raw) }.map_err(|e| self.failed(e))?;
         self.queued.clear();
-        self.check_indices()
+        Ok(())
     }
 
     /// Whether calls are recorded into a graph.

@@ -20,7 +20,9 @@ pub(crate) struct Orphans {
 impl Orphans {
     pub(crate) fn add(&self, core: &Arc<StreamCore>) {
         let mut list = self.list.lock();
-        list.push(Arc::downgrade(core));
+        if !list.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(core))) {
+            list.push(Arc::downgrade(core));
+        }
         self.any.store(true, Ordering::Release);
     }
 
@@ -34,15 +36,16 @@ impl Orphans {
 
     #[cold]
     fn look(&self) {
-        let cores: Vec<_> = {
+        let cores = {
             let mut list = self.list.lock();
-            // Closed ones stay listed until no buffer remembers them: one that is dropped may still give work to them.
-            list.retain(|core| core.strong_count() > 0);
-            self.any.store(!list.is_empty(), Ordering::Release);
-            list.iter().filter_map(Weak::upgrade).collect()
+            self.any.store(false, Ordering::Release);
+            std::mem::take(&mut *list)
         };
-        for core in cores {
-            core.close_if_done();
+        // A buffer that is dropped may give work to a closed one, which is then added again.
+        for core in cores.iter().filter_map(Weak::upgrade) {
+            if !core.close_if_done() {
+                self.add(&core);
+            }
         }
     }
 }

@@ -43,6 +43,7 @@ impl Drop for Handles {
         }
         let core = &self.core;
         if !self.adopted {
+            core.orphan.store(true, Ordering::Relaxed);
             return core.device.orphans().add(core);
         }
         let mut after = After::default();
@@ -92,6 +93,8 @@ pub(crate) struct StreamCore {
     completed: AtomicU64,
     /// Whether `state` has a recording.
     recording: AtomicBool,
+    /// Whether the last handle is gone.
+    orphan: AtomicBool,
 }
 
 #[derive(Default)]
@@ -101,6 +104,8 @@ struct State {
     last: Option<usize>,
     deferred: VecDeque<Deferred>,
     recording: Option<Recording>,
+    /// What the work failed with, where that was found without anybody who waited: the next wait tells of it.
+    failed: Option<Error>,
     /// How many recordings have begun.
     recordings: u64,
 }
@@ -212,6 +217,7 @@ impl StreamCore {
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             recording: AtomicBool::new(false),
+            orphan: AtomicBool::new(false),
         }
     }
 
@@ -311,9 +317,9 @@ impl StreamCore {
         result
     }
 
-    fn wait_for_all(&self, state: &State) -> Result<()> {
+    fn wait_for_all(&self, state: &mut State) -> Result<()> {
         let submitted = self.submitted.load(Ordering::Relaxed);
-        let mut first = Ok(());
+        let mut first = state.failed.take().map_or(Ok(()), Err);
         for lane in state.lanes.iter().flatten().filter(|l| !l.inline) {
             let result = lane.handle.sync();
             if first.is_ok() {
@@ -346,7 +352,7 @@ impl StreamCore {
             return Err(records());
         }
         // For what was queued meanwhile. What is kept for that stays until after the recording.
-        self.wait_for_all(&state)?;
+        self.wait_for_all(&mut state)?;
         let Some(Some(lane)) = state.lanes.get(member) else { unreachable!("opened above") };
         lane.handle.begin_recording()?;
         state.recordings += 1;
@@ -445,7 +451,14 @@ impl StreamCore {
     }
 
     /// Keeps something until everything queued so far is done; for ever, where that cannot be found out.
-    pub(crate) fn keep(&self, kept: Kept) {
+    pub(crate) fn keep(self: &Arc<Self>, kept: Kept) {
+        self.keep_until_done(kept);
+        if self.orphan.load(Ordering::Relaxed) {
+            self.device.orphans().add(self);
+        }
+    }
+
+    fn keep_until_done(&self, kept: Kept) {
         // Declared first, so dropped after the lock is released.
         let _kept;
         let mut after = After::default();
@@ -587,19 +600,32 @@ fn is_done(event: &EventHandle, after: &mut After) -> bool {
 }
 
 impl StreamCore {
-    /// Gives the lanes back if all work is done, for a stream that nobody has a handle of.
-    pub(crate) fn close_if_done(&self) {
+    /// Gives the lanes back if all work is done, for a stream that nobody has a handle of. False where it is not, or failed:
+    /// an error is left for whoever waits for a buffer that the work used.
+    pub(crate) fn close_if_done(&self) -> bool {
         let mut after = After::default();
         // Not within a call on it, nor where the system refuses what a second thread needs.
-        let Ok(mut state) = self.state.lock() else { return };
-        let over = |lane: &Lane| match lane.handle.query() {
-            Ok(done) => done,
-            Err(e) => e.code() == Code::DeviceLost,
-        };
-        let mut lanes = state.lanes.iter().flatten().filter(|l| !l.inline);
-        if state.recording.is_none() && lanes.all(over) {
-            self.close(&mut state, &mut after);
+        let Ok(mut state) = self.state.lock() else { return false };
+        if state.recording.is_some() || state.failed.is_some() {
+            return false;
         }
+        let lost = |e: &Error| e.code() == Code::DeviceLost;
+        for lane in state.lanes.iter().flatten().filter(|l| !l.inline) {
+            // Only a wait tells of all errors, and there is nothing to wait for.
+            let over = match lane.handle.query() {
+                Ok(true) => lane.handle.sync(),
+                Ok(false) => return false,
+                Err(e) => Err(e),
+            };
+            if let Err(e) = over
+                && !lost(&e)
+            {
+                state.failed = Some(e);
+                return false;
+            }
+        }
+        self.close(&mut state, &mut after);
+        true
     }
 
     /// Waits for all work and gives the lanes back.
