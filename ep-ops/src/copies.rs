@@ -74,7 +74,7 @@ impl Ops<'_> {
     }
 
     /// Copies the elements of `src`, broadcast to the shape of `dst` and converted to its dtype, into `dst`, on whose device
-    /// it is done. `dst` may be any view in which no element comes twice. Where both share memory, the result is as if
+    /// it is done. `dst` may be any view whose strides, in order of size, each step over all that the smaller ones reach. Where both share memory, the result is as if
     /// `src` had been copied first. Where a fallback does it, elements between those of `dst` may go there and come back
     /// as well: what other threads write to them meanwhile is lost.
     ///
@@ -100,7 +100,14 @@ impl Ops<'_> {
                 source
             };
             let run = |there: &Ops<'_>, operands: &[&Tensor]| {
-                there.write_to(operands[0], operands[1])?;
+                let done = there.write_to(operands[0], operands[1]);
+                if there.device() == ops.device()
+                    && done.as_ref().is_err_and(|e| e.code() == Code::Unsupported)
+                {
+                    // It goes elsewhere as it is, which is to be read for that.
+                    ops.zero(&mut dst.write_strided())?;
+                }
+                done?;
                 // On another device that was a copy of the destination, which has to come back.
                 Ok(if there.device() == ops.device() { Vec::new() } else { vec![operands[0].span()?] })
             };
@@ -178,11 +185,28 @@ impl Ops<'_> {
         if self.stream().is_recording() {
             return Ok(());
         }
-        if let Some((dst, bytes)) = dst.unwritten(gaps)? {
-            let memset = self.primitive::<Memset>(MemsetDesc::new())?;
-            memset.launch(self.stream(), MemsetCall { bytes, value: Scalar::I64(0), dst })?;
+        let Some((rest, bytes)) = dst.unwritten(gaps)? else { return Ok(()) };
+        match self.primitive::<Memset>(MemsetDesc::new()) {
+            Ok(memset) => {
+                memset.launch(self.stream(), MemsetCall { bytes, value: Scalar::I64(0), dst: rest })
+            }
+            Err(e) if e.code() == Code::Unsupported => self.zero(dst),
+            Err(e) => Err(e),
         }
-        Ok(())
+    }
+
+    /// Sets to 0 what nobody has written up to the end of `dst`, by a copy, which every device can. (Not while a graph is
+    /// recorded.)
+    fn zero(&self, dst: &mut TensorWrite<'_>) -> Result<()> {
+        let dtype = dst.dtype();
+        let Some((rest, bytes)) = dst.unwritten(true)?.filter(|_| !self.stream().is_recording()) else {
+            return Ok(());
+        };
+        let zeros = match dtype {
+            DType::BOOL => self.device().upload(&vec![false; bytes as usize])?,
+            _ => self.device().upload(&vec![0u8; bytes as usize])?.reinterpret(dtype)?,
+        };
+        self.stream().copy(&zeros, rest)
     }
 }
 

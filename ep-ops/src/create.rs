@@ -70,6 +70,13 @@ impl Ops<'_> {
     ) -> Result<Tensor> {
         let (start, step) = (start.into(), step.into());
         let count = steps(start, end.into(), step)?;
+        let is_whole = |x: &Scalar| matches!(*x, Scalar::F64(f) if f.fract() == 0.0) || integer(*x).is_some();
+        let whole = [start.or(Scalar::I64(0)), step.or(Scalar::I64(1))].iter().all(is_whole);
+        if dtype.is_int() && !whole {
+            return Err(Error::invalid(format!(
+                "arange of {dtype} from {start} by {step}: start and step have to be integers; make it of f64, and convert it"
+            )));
+        }
         self.made("arange", &Spec::new(dtype, [count]), &|ops, out, count| {
             let arange = ops.primitive::<Arange>(ArangeDesc::new(dtype))?;
             arange.launch(ops.stream(), ArangeCall { count, start, step, dst: out.write()?.view()? })

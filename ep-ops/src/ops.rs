@@ -90,17 +90,17 @@ impl<'r> Ops<'r> {
         &self.device
     }
 
-    /// The stream that all its work is queued on.
+    /// The stream that all its work on its device is queued on.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Waits for all its work.
+    /// Waits for all its work, that of devices that stood in included.
     ///
     /// # Errors
     /// The first error of that work, once.
     pub fn sync(&self) -> Result<()> {
-        self.stream.sync()
+        self.fallback.iter().fold(self.stream.sync(), |first, there| first.and(there.stream.sync()))
     }
 
     /// What ran elsewhere so far; equal ones are counted.
@@ -234,7 +234,13 @@ impl<'r> Ops<'r> {
         }
         match self.fallback.iter().find(|o| o.device == *device) {
             Some(known) => f(known),
-            None => f(&Ops::on_stream(self.runtime, device.stream()?)),
+            None => {
+                let there = Ops::on_stream(self.runtime, device.stream()?);
+                let result = f(&there);
+                // Nobody else can wait for this stream.
+                let done = there.sync();
+                result.and_then(|r| done.map(|()| r))
+            }
         }
     }
 

@@ -315,6 +315,11 @@ impl TensorWrite<'_> {
         self.offset
     }
 
+    /// The element type.
+    pub(crate) fn dtype(&self) -> DType {
+        self.buffer.dtype()
+    }
+
     /// What has to be filled before a launch writes this, and its bytes: from what has been written to where the launch
     /// begins, or ends where it leaves gaps.
     pub(crate) fn unwritten(&mut self, gaps: bool) -> Result<Option<(ViewMut<'_>, i64)>> {

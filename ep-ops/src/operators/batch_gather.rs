@@ -124,7 +124,7 @@ impl Operator for BatchGather {
         if signature.inputs[0] != Split(axis) {
             return None;
         }
-        let window = Window::of_part(inputs[0].shape[axis], index, devices);
+        let window = Window::of_part(self.window, inputs[0].shape[axis], index, devices);
         Some(Box::new(BatchGather { window: Some(window), ..self.clone() }))
     }
 }

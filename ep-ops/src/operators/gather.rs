@@ -85,7 +85,7 @@ impl Operator for Gather {
         if signature.inputs[0] != Split(axis) {
             return None;
         }
-        let window = Window::of_part(inputs[0].shape[axis], index, devices);
+        let window = Window::of_part(self.window, inputs[0].shape[axis], index, devices);
         Some(Box::new(Gather { window: Some(window), ..self.clone() }))
     }
 }

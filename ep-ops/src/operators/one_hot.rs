@@ -84,7 +84,7 @@ impl Operator for OneHot {
             return None;
         }
         let (_, depth) = sbp::part(self.depth, index, devices);
-        let window = Some(Window::of_part(self.depth, index, devices));
+        let window = Some(Window::of_part(self.window, self.depth, index, devices));
         Some(Box::new(OneHot { depth, window, ..self.clone() }))
     }
 }

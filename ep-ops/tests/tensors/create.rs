@@ -36,6 +36,11 @@ fn refusals() {
         invalid(ops.empty(DType::U8, &[1; 9])),
         "a tensor u8[1, 1, 1, 1, 1, 1, 1, 1, 1]: rank 9, and at most 8 is possible"
     );
+    for (start, step) in [(0.0, 0.5), (0.5, 1.0)] {
+        let message = invalid(ops.arange(DType::I32, start, 2.0, step));
+        assert!(message.contains("start and step have to be integers"), "{message}");
+    }
+    assert_eq!(ops.to_vec::<i32>(&ops.arange(DType::I32, 0.0, 2.5, 1.0).unwrap()).unwrap(), [0, 1, 2]);
     let of = |start: Scalar, end: Scalar, step: Scalar| invalid(ops.arange(DType::F32, start, end, step));
     assert_eq!(of(0.into(), 5.into(), 0.into()), "arange from 0 to 5 by 0: the step is 0");
     assert_eq!(

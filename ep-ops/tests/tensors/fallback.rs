@@ -81,6 +81,22 @@ fn copies_and_creation_run_elsewhere() {
     assert_eq!(ops.to_vec::<i32>(&x).unwrap(), [9, 1, 9, 3, 9, 5, 9, 7, 9, 9, 9, 11]);
     let names: Vec<_> = ops.fallbacks().iter().map(|f| f.operator).collect();
     assert_eq!(names, ["arange", "contiguous", "clone", "full", "copy_"]);
+    // Into what was never written, whole, in part, and behind what was.
+    let fresh = ops.empty(DType::I64, &[4, 3]).unwrap();
+    ops.copy_(&fresh, &x.t().unwrap()).unwrap();
+    assert_eq!(ops.to_vec::<i64>(&fresh).unwrap(), [9, 9, 9, 1, 5, 9, 9, 9, 9, 3, 7, 11]);
+    let rows = ops.empty(DType::I32, &[3, 4]).unwrap();
+    ops.copy_(&rows.narrow(0, 0, 1).unwrap(), &ops.tensor(&[5i64], &[1]).unwrap()).unwrap();
+    ops.copy_(
+        &rows.narrow(1, 1, 2).unwrap().narrow(0, 1, 2).unwrap(),
+        &x.narrow(1, 2, 2).unwrap().narrow(0, 1, 2).unwrap(),
+    )
+    .unwrap();
+    let before = ops.to_vec::<i32>(&rows.narrow(0, 0, 2).unwrap()).unwrap();
+    assert_eq!(before, [5, 5, 5, 5, 0, 9, 7, 0]);
+    let flags = ops.empty(DType::BOOL, &[2, 2]).unwrap();
+    ops.copy_(&flags.t().unwrap(), &ops.tensor(&[true, false, true, true], &[2, 2]).unwrap()).unwrap();
+    assert_eq!(ops.to_vec::<bool>(&flags).unwrap(), [true, true, false, true]);
 }
 
 /// A device that copies one dtype and converts none sends the elements of a view alone, and puts them back in place.
