@@ -1,6 +1,7 @@
 """python3 -m unittest discover tests/gpu"""
 import json
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -201,6 +202,17 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
         self.assertEqual([n for n in names if n.endswith(" compiled")], [f"{g} compiled" for g in groups if g != "matmul"])
         compiled = {r["group"] for r in stages.gpu_rows().rows() if r["compiled"]}
         self.assertEqual(compiled, set(groups) - {"matmul"})
+
+    def test_another_archive_of_kernels_is_unpacked(self):
+        for name in ("first", "second"):
+            (self.bin.parent / name).mkdir()
+            (self.bin.parent / name / f"{name}.cubin").touch()
+            shutil.make_archive(str(self.bin.parent / "cache"), "xztar", self.bin.parent / name)
+            (self.bin.parent / "cache.tar.xz").rename(self.bin.parent / f"{name}.tar.xz")
+            with patch.dict(os.environ, EP_GPU_CACHE=str(self.bin.parent / f"{name}.tar.xz")):
+                cache = Path(self.place().environment["EP_CUDA_CACHE"])
+            self.assertEqual([f.name for f in cache.iterdir()], [f"{name}.cubin"])
+        self.assertEqual(len(list(cache.parent.glob("cache*"))), 1, "the one before is gone")
 
     def test_large_has_a_size_of_its_own(self):
         place = self.place()

@@ -120,11 +120,7 @@ impl Operator for BatchGather {
         index: usize,
         devices: usize,
     ) -> Option<Box<dyn Operator>> {
-        let axis = inputs[0].dim(self.axis).ok()?;
-        if signature.inputs[0] != Split(axis) {
-            return None;
-        }
-        let window = Window::of_part(self.window, inputs[0].shape[axis], index, devices);
+        let window = Window::of_shard(self.window, &inputs[0], self.axis, signature, index, devices)?;
         Some(Box::new(BatchGather { window: Some(window), ..self.clone() }))
     }
 }

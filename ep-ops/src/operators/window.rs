@@ -1,7 +1,7 @@
 //! Parts of an axis that indices point into.
 
 use super::shape::Around;
-use crate::sbp;
+use crate::{Sbp, Signature, Spec, sbp};
 
 /// The part of an axis that a tensor holds, where it does not hold all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +17,20 @@ impl Window {
     pub(super) fn of_part(outer: Option<Window>, length: i64, index: usize, parts: usize) -> Window {
         let outer = outer.unwrap_or(Window { offset: 0, size: length });
         Window { offset: outer.offset + sbp::part(length, index, parts).0, ..outer }
+    }
+
+    /// That of a device's part of the first input, where the signature splits its axis.
+    pub(super) fn of_shard(
+        outer: Option<Window>,
+        input: &Spec,
+        axis: i64,
+        signature: &Signature,
+        index: usize,
+        devices: usize,
+    ) -> Option<Window> {
+        let axis = input.dim(axis).ok()?;
+        let splits = signature.inputs[0] == Sbp::Split(axis);
+        splits.then(|| Window::of_part(outer, input.shape[axis], index, devices))
     }
 
     /// Offset and size for a primitive, of a tensor that may have all of the axis.
