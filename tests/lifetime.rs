@@ -133,8 +133,9 @@ fn streams_are_dropped_while_a_buffer_stays(on: Under) {
             add.launch(&stream, 64, &weights, f32::from(n), &mut own).unwrap();
             drop(stream);
             last.copy(&own, &mut result).unwrap();
-            drop(own);
+            // What reads it is known to be done, what wrote it is not: nobody waits for that stream any more.
             last.sync().unwrap();
+            drop(own);
             // What has been dropped is let go of when memory is asked for next, however many streams there were.
             let now = device.memory_stats().unwrap().in_use_blocks;
             assert!(now <= before + 4, "{now} blocks after {n} streams, {before} before");
