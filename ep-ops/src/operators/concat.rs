@@ -46,9 +46,12 @@ impl Operator for Concat {
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let to = launch::inferred(self, inputs)?.remove(0);
-        let dim = to.dim(self.dim)? as i64;
-        // Copies leave gaps between rows, and what was never written cannot be read.
-        let dst = ops.zeros(to.dtype, &to.shape)?;
+        let dim = to.dim(self.dim)?;
+        // One behind the other the copies write all. Else they leave gaps between rows, and what was never written cannot
+        // be read.
+        let gaps = to.shape[..dim].iter().any(|size| *size != 1);
+        let dst = if gaps { ops.zeros(to.dtype, &to.shape)? } else { ops.empty(to.dtype, &to.shape)? };
+        let dim = dim as i64;
         let mut next = 0;
         for x in inputs {
             let size = x.shape()[dim as usize];

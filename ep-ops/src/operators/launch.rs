@@ -1,12 +1,25 @@
 //! From tensors to the operands of launches, and back.
 
 use crate::{MemoryFormat, Operator, Ops, Spec, Tensor};
-use ep_core::{Error, Result};
+use ep_core::{Code, Error, Result};
 use ep_registry::Buffer;
 
 /// The tensor itself where it is dense, else a dense copy.
 pub(super) fn dense(ops: &Ops<'_>, x: &Tensor) -> Result<Tensor> {
     ops.contiguous(x, MemoryFormat::Contiguous)
+}
+
+/// Computes from views as they lie, and where the device has no primitive that takes them so, from dense copies of them.
+pub(super) fn or_dense<T>(
+    as_they_lie: impl FnOnce() -> Result<T>,
+    dense: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let refused = match as_they_lie() {
+        Err(e) if e.code() == Code::Unsupported => e,
+        done => return done,
+    };
+    tracing::debug!("dense copies are computed with: {}", refused.message());
+    dense()
 }
 
 /// A new dense tensor that a launch writes.

@@ -13,8 +13,8 @@ use ep_core::{DType, Error, Result, Scalar};
 /// `[.., m, n]`. An a of one dimension is a row, and a b of one dimension a column, that the output lacks: of two the output
 /// is a single element.
 ///
-/// A transposed view of a dense matrix is taken as it lies, except of complex numbers, whose transposing primitives
-/// conjugate; what repeats in a view (`expand`) before the matrices is not written out.
+/// A transposed view of a dense matrix is taken as it lies where the device has products of such, except of complex numbers,
+/// whose transposing primitives conjugate; what repeats in a view (`expand`) before the matrices is not written out.
 #[derive(Clone, Debug)]
 pub struct Matmul;
 
@@ -64,20 +64,40 @@ fn batch(shape: &[i64]) -> &[i64] {
     &shape[..shape.len().saturating_sub(2)]
 }
 
-/// An operand of a primitive: dense, as stored, and how it is stored.
-fn stored(ops: &Ops<'_>, x: &Tensor) -> Result<(Tensor, Transpose)> {
+/// An operand of a primitive.
+type Operand = (Tensor, Transpose);
+
+/// An operand that is dense, by a copy where it has to be.
+fn dense(ops: &Ops<'_>, x: &Tensor) -> Result<Operand> {
+    Ok((launch::dense(ops, &launch::once(x, x.rank() - 2)?)?, Transpose::NONE))
+}
+
+/// An operand that is dense as stored, which may be transposed.
+fn stored(ops: &Ops<'_>, x: &Tensor) -> Result<Operand> {
     let once = launch::once(x, x.rank() - 2)?;
     let turned = once.transpose(-1, -2)?;
-    let dense = |x: &Tensor| x.is_contiguous(MemoryFormat::Contiguous);
-    if !dense(&once) && dense(&turned) && !x.dtype().is_complex() {
+    let is_dense = |x: &Tensor| x.is_contiguous(MemoryFormat::Contiguous);
+    if !is_dense(&once) && is_dense(&turned) && !x.dtype().is_complex() {
         return Ok((turned, Transpose::TRANSPOSE));
     }
-    Ok((launch::dense(ops, &once)?, Transpose::NONE))
+    dense(ops, &once)
 }
 
 /// The product of matrices, with the batches of the operands.
 fn product(ops: &Ops<'_>, a: &Tensor, b: &Tensor, sizes: &Sizes, to: &Spec) -> Result<Tensor> {
-    let ((a, transpose_a), (b, transpose_b)) = (stored(ops, a)?, stored(ops, b)?);
+    let (stored_a, stored_b) = (stored(ops, a)?, stored(ops, b)?);
+    if (stored_a.1, stored_b.1) == (Transpose::NONE, Transpose::NONE) {
+        return product_of(ops, stored_a, stored_b, sizes, to);
+    }
+    launch::or_dense(
+        || product_of(ops, stored_a, stored_b, sizes, to),
+        || product_of(ops, dense(ops, a)?, dense(ops, b)?, sizes, to),
+    )
+}
+
+/// The product of operands that are dense, as stored.
+fn product_of(ops: &Ops<'_>, a: Operand, b: Operand, sizes: &Sizes, to: &Spec) -> Result<Tensor> {
+    let ((a, transpose_a), (b, transpose_b)) = (a, b);
     let (dtype, alpha, beta) = (to.dtype, Scalar::None, Scalar::None);
     let (m, n, k) = (sizes.m.unwrap_or(1), sizes.n.unwrap_or(1), sizes.k);
     let (a_dims, b_dims) = (a.shape(), b.shape());

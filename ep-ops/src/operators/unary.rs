@@ -76,11 +76,12 @@ impl Unary {
         }
     }
 
+    /// Of any view, by a dense copy where it is none.
     fn elementwise(&self, ops: &Ops<'_>, x: &Tensor, to: &Spec) -> Result<Tensor> {
         let [attr0, attr1] = self.attrs;
         let desc = p::ElementwiseUnaryDesc::new(self.op, x.dtype(), to.dtype);
         let primitive = ops.primitive::<p::ElementwiseUnary>(desc.with_attr0(attr0).with_attr1(attr1))?;
-        let count = to.count()?;
+        let (count, x) = (to.count()?, launch::dense(ops, x)?);
         launch::output(ops, to, |dst| {
             let src = x.read()?;
             primitive.launch(ops.stream(), p::ElementwiseUnaryCall { count, src: src.view()?, dst })
@@ -124,12 +125,11 @@ impl Operator for Unary {
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let x = inputs[0];
         let to = launch::inferred(self, inputs)?.remove(0);
-        let dst = if x.is_contiguous(MemoryFormat::Contiguous) {
-            self.elementwise(ops, x, &to)?
-        } else if x.strides().iter().all(|stride| *stride >= 0) {
-            self.strided(ops, x, &to)?
+        let takes_strides = x.strides().iter().all(|stride| *stride >= 0);
+        let dst = if takes_strides && !x.is_contiguous(MemoryFormat::Contiguous) {
+            launch::or_dense(|| self.strided(ops, x, &to), || self.elementwise(ops, x, &to))?
         } else {
-            self.elementwise(ops, &launch::dense(ops, x)?, &to)?
+            self.elementwise(ops, x, &to)?
         };
         Ok(vec![dst])
     }

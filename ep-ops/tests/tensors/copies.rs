@@ -1,7 +1,8 @@
 //! Copies keep what PyTorch's keep, and write nothing else.
 
 use crate::model::{Model, Step, apply, shape, step};
-use crate::under::{DEVICES, invalid, ops};
+use crate::under::{devices, invalid, ops};
+use ep_core::primitive::UnaryOp;
 use ep_core::{Complex, DType};
 use ep_ops::{MemoryFormat, Ops, Tensor};
 use proptest::prelude::*;
@@ -51,7 +52,7 @@ proptest! {
         on in 0..2usize,
         from in 0..3usize,
     ) {
-        let (there, here) = (ops(["cpu:0", "sim:0", "sim:1"][from]), ops(DEVICES[on]));
+        let (there, here) = (ops(["cpu:0", devices()[1], "sim:1"][from]), ops(devices()[on]));
         let (root, dst, m, mut data) = viewed(&here, &base, -5000, &steps);
         let (src, values) = source(&there, &m.shape, seed, [DType::I32, DType::F32, DType::I64, DType::U8][dtype]);
         let before = there.to_vec::<i32>(&there.to_dtype(&src, DType::I32).unwrap()).unwrap();
@@ -80,7 +81,7 @@ proptest! {
         change in prop::collection::vec((0..4usize, 0..100i64), 8),
         on in 0..2usize,
     ) {
-        let here = ops(DEVICES[on]);
+        let here = ops(devices()[on]);
         let (root, mut dst, mut m, mut data) = viewed(&here, &base, 0, &steps);
         let (mut src, mut seen) = (dst.alias(), m.clone());
         for (d, (what, n)) in change.into_iter().enumerate().take(m.shape.len()) {
@@ -109,7 +110,7 @@ proptest! {
     /// Copies of any view, in each format and on another device.
     #[test]
     fn of_views(base in shape(), steps in prop::collection::vec(step(), 0..6), on in 0..2usize) {
-        let here = ops(DEVICES[on]);
+        let here = ops(devices()[on]);
         let (_root, t, m, data) = viewed(&here, &base, 0, &steps);
         let values = m.read(&data);
         for format in [Contiguous, ChannelsLast, ChannelsLast3d, Preserve] {
@@ -144,7 +145,7 @@ proptest! {
 /// The example of the article: `[1, 64, 5, 4]` made channels last, so that 64 points of 20 channels are copied.
 #[test]
 fn channels_last_as_in_the_article() {
-    for device in DEVICES {
+    for device in devices() {
         let ops = ops(device);
         let x = ops.arange(DType::F32, 0, 1280, 1).unwrap().view(&[1, 64, 5, 4]).unwrap();
         assert_eq!(x.strides(), [1280, 20, 4, 1]);
@@ -166,7 +167,7 @@ fn channels_last_as_in_the_article() {
 
 #[test]
 fn a_transposed_matrix_as_in_the_article() {
-    for device in DEVICES {
+    for device in devices() {
         let ops = ops(device);
         let x = ops.tensor(&[1i32, 2, 3, 4, 5, 6], &[2, 3]).unwrap();
         let t = x.t().unwrap();
@@ -191,7 +192,7 @@ fn a_transposed_matrix_as_in_the_article() {
 
 #[test]
 fn dtypes_are_converted_as_by_cast() {
-    for device in DEVICES {
+    for device in devices() {
         let ops = ops(device);
         let x = ops.tensor(&[-1.5f32, 0.0, f32::NAN, 3e9, 300.7, f32::INFINITY], &[2, 3]).unwrap();
         let t = x.t().unwrap();
@@ -217,7 +218,7 @@ fn dtypes_are_converted_as_by_cast() {
 /// Buffers know a written start only: what a view leaves out before it is set to 0, and what was written stays.
 #[test]
 fn parts_of_what_was_never_written() {
-    for device in DEVICES {
+    for device in devices() {
         let ops = ops(device);
         let ones = ops.full(DType::U8, &[2, 2], 1).unwrap();
         let x = ops.empty(DType::BOOL, &[3, 4]).unwrap();
@@ -266,7 +267,7 @@ fn refusals() {
 /// Two threads that copy to and fro end, and neither tears what the other writes.
 #[test]
 fn to_and_fro_by_two_threads() {
-    for device in DEVICES {
+    for device in devices() {
         let first = ops(device);
         let (a, b) = (first.zeros(DType::I32, &[8]).unwrap(), first.full(DType::I32, &[8], 1).unwrap());
         std::thread::scope(|threads| {
@@ -292,7 +293,7 @@ fn to_and_fro_by_two_threads() {
 /// Copies can be recorded into a graph; what only a graph will write is not set to 0 again.
 #[test]
 fn recorded() {
-    let ops = ops("sim:0");
+    let ops = ops(devices()[1]);
     let (x, y) = (ops.zeros(DType::I32, &[3, 4]).unwrap(), ops.empty(DType::I32, &[3, 4]).unwrap());
     let src = ops.full(DType::I64, &[3], 5).unwrap();
     let graph = ops
@@ -307,4 +308,18 @@ fn recorded() {
     let z = ops.empty(DType::I32, &[3, 4]).unwrap();
     let told = invalid(ops.stream().capture(|_| ops.copy_(&z.select(1, 2)?, &src)));
     assert!(told.contains("upload or fill it first"), "{told}");
+    // Parts that lie one behind the other are all there is, without anything that fills gaps.
+    let (a, b) = (ops.tensor(&[1, -2], &[1, 2]).unwrap(), ops.tensor(&[3], &[1, 1]).unwrap());
+    let mut joined = None;
+    let graph = ops
+        .stream()
+        .capture(|_| {
+            let row = ops.unary(UnaryOp::NEGATIVE, &ops.concat(&[&a, &b], 1)?)?;
+            let rows = ops.concat(&[&row, &row], 0)?;
+            joined = Some(ops.concat(&[&rows, &rows.narrow(1, 0, 1)?], 1)?);
+            Ok(())
+        })
+        .unwrap();
+    graph.launch(ops.stream()).unwrap();
+    assert_eq!(ops.to_vec::<i32>(&joined.unwrap()).unwrap(), [-1, 2, -3, -1, -1, 2, -3, -1]);
 }

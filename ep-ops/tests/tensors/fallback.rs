@@ -121,6 +121,28 @@ fn one_dtype_only() {
     assert_eq!((told[2].operator, told[2].bytes), ("to_dtype", 16));
 }
 
+/// A device that computes from dense operands only makes them, and nothing runs elsewhere.
+#[test]
+fn views_are_copied_where_they_are_not_taken_as_they_lie() {
+    let runtime = with_movers();
+    let ops = Ops::new(&runtime, "cpu:0").unwrap();
+    let (x, y) =
+        (ops.tensor(&[1i32, 2, 3, 4, 5, 6], &[2, 3]).unwrap(), ops.tensor(&[1i32, -1], &[2, 1]).unwrap());
+    let turned = x.t().unwrap();
+    let negative = ops.unary(UnaryOp::NEGATIVE, &turned).unwrap();
+    assert_eq!(ops.to_vec::<i32>(&negative).unwrap(), [-1, -4, -2, -5, -3, -6]);
+    assert_eq!(ops.to_vec::<i32>(&ops.matmul(&turned, &y).unwrap()).unwrap(), [-3, -3, -3]);
+    let product = ops.matmul(&y.t().unwrap(), &turned.t().unwrap()).unwrap();
+    assert_eq!(ops.to_vec::<i32>(&product).unwrap(), [-3, -3, -3]);
+    // It has no `memset`: what lies one behind the other is joined without.
+    let joined = ops.concat(&[&negative, &turned.narrow(0, 0, 1).unwrap()], 0).unwrap();
+    assert_eq!(ops.to_vec::<i32>(&joined).unwrap(), [-1, -4, -2, -5, -3, -6, 1, 4]);
+    message(ops.concat(&[&negative, &turned], 1), Code::Unsupported);
+    // What it does not have at all it has not for dense operands either.
+    let told = message(ops.unary(UnaryOp::ABS, &turned), Code::Unsupported);
+    assert!(told.contains("negative.i32: needs op in [negative], but op is abs"), "{told}");
+}
+
 #[test]
 fn without_a_device_that_can_all_reasons_are_told() {
     let runtime = with_bare();

@@ -1,6 +1,9 @@
 //! The runtimes that the tests use.
 
-use ep_core::primitive::{StridedCopy, StridedCopyArgs};
+use ep_core::primitive::{
+    ElementwiseUnary, ElementwiseUnaryArgs, Matmul, MatmulArgs, StridedCopy, StridedCopyArgs, Transpose,
+    UnaryOp,
+};
 use ep_core::provider::inline::{HostDevice, InlineStream};
 use ep_core::provider::{Factory, Host, Kernel, Options, Provider, Registrar, cells};
 use ep_core::{Code, DType, Error, Result};
@@ -12,13 +15,19 @@ use ep_sim::{SimDevice, SimProvider};
 use std::fmt::Debug;
 use std::sync::LazyLock;
 
-/// A CPU, and two devices whose memory the host does not reach, which do not reach each other's.
+#[path = "../further.rs"]
+mod further;
+
+/// A CPU, and devices whose memory the host does not reach, which do not reach each other's.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
-    simulated::<SimProvider>(Runtime::builder().threads(1).linked::<CpuProvider>("cpu")).build().unwrap()
+    let builder = simulated::<SimProvider>(Runtime::builder().threads(1).linked::<CpuProvider>("cpu"));
+    further::add(builder).build().unwrap()
 });
 
 /// Where everything is tested.
-pub const DEVICES: [&str; 2] = ["cpu:0", "sim:0"];
+pub fn devices() -> [&'static str; 2] {
+    ["cpu:0", further::device()]
+}
 
 /// Operators on a device of a runtime that has all of them, with a stream of their own.
 pub fn ops(device: &str) -> Ops<'static> {
@@ -51,7 +60,7 @@ impl Provider for Bare {
     }
 }
 
-/// A host device that copies i32 between strides and does nothing else.
+/// A host device of i32 that copies between strides, and computes from what is dense and not transposed.
 pub struct Movers;
 
 impl Provider for Movers {
@@ -74,7 +83,39 @@ impl Provider for Movers {
     fn register(&self, registrar: &mut Registrar<'_, Self>) -> Result<()> {
         registrar.device_kind("cpu");
         let copy = Factory::<StridedCopy, _, _>::new("copy.i32", |_, _| Ok(Mover));
-        registrar.add(copy.dtypes([[DType::I32, DType::I32]]))
+        registrar.add(copy.dtypes([[DType::I32, DType::I32]]))?;
+        let negative = Factory::<ElementwiseUnary, _, _>::new("negative.i32", |_, _| Ok(Negative));
+        registrar.add(negative.selectors([[UnaryOp::NEGATIVE.0]]).dtypes([[DType::I32, DType::I32]]))?;
+        let product = Factory::<Matmul, _, _>::new("product.i32", |_, _| Ok(Product));
+        registrar.add(product.selectors([[Transpose::NONE.0; 2]]).dtypes([[DType::I32]]))
+    }
+}
+
+struct Negative;
+
+impl Kernel<ElementwiseUnary, HostDevice> for Negative {
+    unsafe fn launch(&self, _: &InlineStream, args: &ElementwiseUnaryArgs) -> Result<()> {
+        // SAFETY: so many elements each, as the caller promises.
+        let (src, dst) = unsafe { (cells::<i32>(args.src, args.count), cells::<i32>(args.dst, args.count)) };
+        src.iter().zip(dst).for_each(|(x, y)| y.set(-x.get()));
+        Ok(())
+    }
+}
+
+struct Product;
+
+impl Kernel<Matmul, HostDevice> for Product {
+    unsafe fn launch(&self, _: &InlineStream, args: &MatmulArgs) -> Result<()> {
+        let (m, n, k) = (args.m, args.n, args.k);
+        // SAFETY: matrices of these sizes, as the caller promises.
+        let (a, b) = unsafe { (cells::<i32>(args.a, m * k), cells::<i32>(args.b, k * n)) };
+        // SAFETY: as above.
+        let c = unsafe { cells::<i32>(args.c, m * n) };
+        let [n, k] = [n, k].map(|size| size as usize);
+        for (i, c) in c.iter().enumerate() {
+            c.set((0..k).map(|j| a[i / n * k + j].get() * b[j * n + i % n].get()).sum());
+        }
+        Ok(())
     }
 }
 
@@ -103,7 +144,7 @@ impl Kernel<StridedCopy, HostDevice> for Mover {
     }
 }
 
-/// `cpu:0`, which only moves i32, and simulated devices that compute everything.
+/// `cpu:0`, which moves i32 and computes little, and simulated devices that compute everything.
 pub fn with_movers() -> Runtime {
     simulated::<SimProvider>(Runtime::builder().threads(1).linked::<Movers>("movers")).build().unwrap()
 }
