@@ -8,8 +8,9 @@
 #   --op     kernels of this op go into the cache; may be given often [all]; `none` ships no cache
 #   --out    the folder [.gpu]
 #
-# The folder holds bin/ (stripped programs and providers, configs) and cache.tar.xz (compiled kernels). The two
-# together must stay below 60 MB. NVRTC is needed here for the cache only; docs/cuda.md says how to get it.
+# The folder holds bin/ (stripped programs and providers, configs), operators.tar.xz (the tests of ep-ops) and cache.tar.xz
+# (compiled kernels). All together must stay below 60 MB. NVRTC is needed here for the cache only; docs/cuda.md says how to
+# get it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -39,6 +40,17 @@ install -m 755 "${cpu:-$target/libep_cpu.so}" "$out/bin/libep_cpu.so"
 cc -O2 tests/gpu/bare.c -o "$out/bin/bare" -ldl
 strip "$out"/bin/{ep,ep-gpu-bench} "$out"/bin/*.so
 
+# The tests of ep-ops link the CPU provider, each of them: packed they are a quarter as large.
+tests=$(cargo test --release -p ep-ops --test operators --test tensors --no-run --message-format json |
+  sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+rm -rf "$out/operators" && mkdir "$out/operators"
+for file in $tests; do
+  name=$(basename "$file")
+  strip -o "$out/operators/${name%-*}" "$file"
+done
+tar -C "$out/operators" -cf - . | xz --lzma2=preset=3,dict=96MiB >"$out/operators.tar.xz"
+rm -r "$out/operators"
+
 # The GPU alone, and with the CPU beside it; names are those of the files.
 printf '[[provider]]\nname = "cuda"\npath = "libep_cuda.so"\n' >"$out/bin/cuda.toml"
 {
@@ -55,6 +67,6 @@ if [ "${ops[*]:-}" != none ]; then
   tar -C "$out/cache" -cf - . | xz --lzma2=preset=3,dict=96MiB >"$out/cache.tar.xz"
 fi
 
-bytes=$(du -cb "$out"/bin "$out"/cache.tar.xz 2>/dev/null | sed -n 's/\ttotal$//p')
-echo "$out: $bytes bytes to copy: bin$([ ! -f "$out/cache.tar.xz" ] || echo ' and cache.tar.xz')"
+bytes=$(du -cb "$out"/bin "$out"/*.tar.xz | sed -n 's/\ttotal$//p')
+echo "$out: $bytes bytes to copy"
 [ "$bytes" -lt $most_bytes ] || { echo "error: more than $most_bytes bytes; leave ops out with --op" >&2; exit 1; }

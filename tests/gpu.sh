@@ -8,6 +8,7 @@
 #   large         launches on more than 2^31 elements and 2^32 bytes, compared in windows
 #   two           the second GPU: objects and a quick kit on cuda:1, copies and waits between it and cuda:0
 #   sanitize      memcheck, racecheck and initcheck over a reduced suite
+#   operators     the tests of ep-ops, on cuda:0 beside the CPU
 #   bench-ours    the rows of docs/performance.md through the provider
 #   bench-peers   the same rows by PyTorch, eager and compiled, some in turns with the provider
 #   demo          the digits and the PyTorch example
@@ -20,5 +21,5 @@
 # EP_BIN_DIR is the folder with the binaries [.gpu/bin], EP_GPU_CACHE the archive of the cache [cache.tar.xz beside it].
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# = 2 ] || { sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# = 2 ] || { sed -n '2,23s/^# \{0,1\}//p' "$0"; exit 2; }
 exec python3 tests/gpu/stages.py "$1" "$2"

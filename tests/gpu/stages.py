@@ -18,6 +18,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 UNFINISHED = 75
+# The tests of ep-ops, packed.
+OPERATORS = "operators.tar.xz"
 # What decides what parts do, beside the programs.
 SCRIPTS = [REPOSITORY / f for f in ("benches/peers/gpu_rows.py", "benches/peers/gpu_torch.py", "examples/pytorch/softmax.py",
                                     "tests/gpu/first_result.py")]
@@ -45,23 +47,23 @@ class Place:
         self.work = Path(os.environ.get("EP_GPU_WORK", self.bin.parent / "work")).resolve()
         self.work.mkdir(parents=True, exist_ok=True)
         self.environment = dict(os.environ)
-        self.environment.setdefault("EP_CUDA_CACHE", str(self.unpacked(archive)))
+        self.environment.setdefault("EP_CUDA_CACHE", str(self.unpacked(archive, "cache")))
         for variable, name in [("EP_CUDA_NVRTC", "libnvrtc.so.1[23]"), ("EP_CUDA_CUBLASLT", "libcublasLt.so.1[23]")]:
             found = self.environment.get(variable) or python_library(name)
             if found:
                 self.environment[variable] = found
 
-    def unpacked(self, archive):
-        """The folder of the cache, filled from the archive at first use; each archive has its own."""
+    def unpacked(self, archive, name):
+        """A folder, filled from the archive at first use; each archive has its own. Without an archive it begins empty."""
         if not archive.is_file():
-            folder = self.work / "cache"
+            folder = self.work / name
             folder.mkdir(exist_ok=True)
             return folder
-        folder = self.work / f"cache-{hashlib.sha256(archive.read_bytes()).hexdigest()[:16]}"
+        folder = self.work / f"{name}-{hashlib.sha256(archive.read_bytes()).hexdigest()[:16]}"
         if not folder.is_dir():
-            for old in self.work.glob("cache-*"):
+            for old in self.work.glob(f"{name}-*"):
                 shutil.rmtree(old)
-            fresh = self.work / "cache.new"
+            fresh = self.work / f"{name}.new"
             shutil.rmtree(fresh, ignore_errors=True)
             shutil.unpack_archive(archive, fresh)
             fresh.rename(folder)
@@ -77,7 +79,8 @@ class Place:
         """A hash of what is tested, and how: programs, providers and configs with their names, scripts, and variables."""
         found = hashlib.sha256()
         own = [f for f in self.bin.iterdir() if f.is_file() and (os.access(f, os.X_OK) or f.suffix == ".toml")]
-        for file in sorted(own) + SCRIPTS:
+        packed = [f for f in [self.bin.parent / OPERATORS] if f.is_file()]
+        for file in sorted(own) + packed + SCRIPTS:
             found.update(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
         for variable in DECIDING:
             found.update(f"{variable}={os.environ.get(variable) or ''}\n".encode())
@@ -225,6 +228,29 @@ def json_lines(text, cut_off=False):
     if cut_off and lines and not lines[-1].endswith("\n"):
         lines.pop()
     return [json.loads(line) for line in lines]
+
+
+def rust_tests(name):
+    """A program of tests of ep-ops, on cuda:0 in place of the simulated accelerator."""
+
+    def part(place, seconds):
+        program = place.unpacked(place.bin.parent / OPERATORS, "operators") / name
+        # That one reads the repository where it was built.
+        command = [str(program), "--skip", "the_documented_table"]
+        environment = dict(place.environment, EP_TEST_PROVIDER=str(place.bin / "libep_cuda.so"), EP_TEST_DEVICE="cuda:0")
+        try:
+            code, output, errors = run(command, seconds, environment)
+        except OSError as error:
+            return {"status": "failed", "errors": f"{error}; tests/gpu-pack.sh builds it"}
+        ended = re.findall(r"^test result: \S+ (\d+) passed; (\d+) failed", output, re.MULTILINE)
+        record = {"status": "timeout" if code is None else "ok" if code == 0 and ended else "failed", "exit": code}
+        if ended:
+            record["passed"], record["failed"] = map(int, ended[-1])
+        if record["status"] != "ok":
+            record["output"], record["errors"] = output[-KEPT_OUTPUT:], errors
+        return record
+
+    return part
 
 
 # ---- Stages: lists of (name, part)
@@ -416,6 +442,10 @@ def bench_peers(place):
     return [("launches", launches(5)), *eager, ahead, *((f"{g} compiled", peers(g, "--compiled")) for g in compiled)]
 
 
+def operators(place):
+    return [("operators", rust_tests("operators")), ("tensors", rust_tests("tensors"))]
+
+
 def demo(place):
     widths = ["32", "1024", "8192", "65536", "262144", "300000"]
     explain = lambda width: program(
@@ -437,6 +467,7 @@ STAGES = {
     "large": large,
     "two": two,
     "sanitize": sanitize,
+    "operators": operators,
     "bench-ours": bench_ours,
     "bench-peers": bench_peers,
     "demo": demo,

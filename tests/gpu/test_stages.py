@@ -214,6 +214,30 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
             self.assertEqual([f.name for f in cache.iterdir()], [f"{name}.cubin"])
         self.assertEqual(len(list(cache.parent.glob("cache*"))), 1, "the one before is gone")
 
+    def test_operators_are_tested_on_the_gpu(self):
+        place = self.place()
+        built = self.bin.parent / "operators"
+        built.mkdir()
+        scripts = {
+            "operators": 'echo "$EP_TEST_PROVIDER $EP_TEST_DEVICE"; echo "test result: ok. 38 passed; 0 failed; 0 ignored"',
+            "tensors": 'echo "test result: FAILED. 23 passed; 1 failed; 0 ignored"; echo why >&2; exit 101',
+        }
+        records = self.records(stages.operators(place), place)
+        self.assertRegex(records["tensors"]["errors"], "tensors.*; tests/gpu-pack.sh builds it")
+        before = place.binaries()
+        for name, script in scripts.items():
+            (built / name).write_text(f"#!/bin/sh\n{script}\n")
+            (built / name).chmod(0o755)
+        shutil.make_archive(str(built), "xztar", built)
+        self.assertNotEqual(place.binaries(), before)
+        records = self.records(stages.operators(place), place)
+        self.assertEqual(records["operators"], {"status": "ok", "exit": 0, "passed": 38, "failed": 0})
+        bad = records["tensors"]
+        self.assertEqual((bad["status"], bad["passed"], bad["failed"], bad["errors"]), ("failed", 23, 1, "why\n"))
+        (built / "operators").write_text("#!/bin/sh\necho none ran\n")
+        shutil.make_archive(str(built), "xztar", built)
+        self.assertEqual(self.records(stages.operators(place), place)["operators"]["status"], "failed")
+
     def test_large_has_a_size_of_its_own(self):
         place = self.place()
         asked = self.records(stages.large(place), place)["large"]["result"][0]["asked"]

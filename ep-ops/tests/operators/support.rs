@@ -6,17 +6,20 @@ use ep_registry::Runtime;
 use proptest::prelude::*;
 use std::sync::OnceLock;
 
+#[path = "../further.rs"]
+mod further;
+
 fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {
         let builder = Runtime::builder().threads(2).linked::<ep_cpu::provider::CpuProvider>("cpu");
-        builder.linked::<ep_sim::SimProvider>("sim").build().unwrap()
+        further::add(builder.linked::<ep_sim::SimProvider>("sim")).build().unwrap()
     })
 }
 
-/// On the CPU provider and on the simulated accelerator.
+/// On the CPU provider, and on the simulated accelerator or what is named in its place.
 pub fn on_each(f: impl Fn(&Ops<'_>)) {
-    for device in ["cpu", "sim"] {
+    for device in ["cpu", further::device()] {
         f(&Ops::new(runtime(), device).unwrap());
     }
 }

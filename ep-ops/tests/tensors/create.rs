@@ -1,12 +1,12 @@
 //! Tensors from numbers.
 
-use crate::under::{DEVICES, invalid, ops};
+use crate::under::{devices, invalid, ops};
 use ep_core::{DType, Scalar};
 use half::f16;
 
 #[test]
 fn every_way() {
-    for device in DEVICES {
+    for device in devices() {
         let ops = ops(device);
         assert_eq!(ops.to_vec::<f32>(&ops.tensor(&[1.5f32, 2.0], &[2, 1]).unwrap()).unwrap(), [1.5, 2.0]);
         assert_eq!(ops.to_vec::<f16>(&ops.zeros(DType::F16, &[2]).unwrap()).unwrap(), [f16::ZERO; 2]);

@@ -1,7 +1,7 @@
 //! Views mean what PyTorch's mean, and move nothing.
 
 use crate::model::{Model, Step, apply, shape, step};
-use crate::under::{DEVICES, invalid, ops};
+use crate::under::{devices, invalid, ops};
 use ep_core::DType;
 use ep_ops::{MemoryFormat, Ops, Tensor};
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ proptest! {
     /// Chains of views show what index arithmetic says, share the storage, and leave it as it is.
     #[test]
     fn chains_of_views(base in shape(), steps in prop::collection::vec(step(), 0..7), on in 0..2usize) {
-        let ops = ops(DEVICES[on]);
+        let ops = ops(devices()[on]);
         let count: i64 = base.iter().product();
         let data: Vec<i32> = (0..count as i32).map(|i| 1000 + 7 * i).collect();
         let root = ops.tensor(&data, &base).unwrap();
@@ -168,7 +168,7 @@ fn refusals() {
 
 #[test]
 fn buffers_come_and_go() {
-    for device in DEVICES {
+    for device in devices() {
         let ops = ops(device);
         let buffer = ops.device().upload(&[1i32, 2, 3, 4, 5, 6]).unwrap();
         let address = buffer.address();
