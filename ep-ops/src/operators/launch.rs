@@ -91,9 +91,11 @@ pub(super) fn broadcast(ops: &Ops<'_>, inputs: &[&Tensor], out: &[i64]) -> Resul
     small.iter().map(|x| dense(ops, x)).collect()
 }
 
-/// A view of what a tensor has once: of the first so many dimensions those that repeat have size 1.
+/// A view of what a tensor has once: of the first so many dimensions those that repeat have size 1. What is empty has
+/// nothing, so that none of it repeats.
 pub(super) fn once(x: &Tensor, dims: usize) -> Result<Tensor> {
-    let mut repeats = (0..dims).filter(|dim| x.strides()[*dim] == 0 && x.shape()[*dim] > 1);
+    let some = x.numel() != 0;
+    let mut repeats = (0..dims).filter(|dim| some && x.strides()[*dim] == 0 && x.shape()[*dim] > 1);
     repeats.try_fold(x.alias(), |view, dim| view.narrow(dim as i64, 0, 1))
 }
 

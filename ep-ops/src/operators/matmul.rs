@@ -83,6 +83,27 @@ fn stored(ops: &Ops<'_>, x: &Tensor) -> Result<Operand> {
     dense(ops, &once)
 }
 
+/// The first operand, with what both repeat along the same batch dimension written out: one of them has to have all of it.
+fn unshared(ops: &Ops<'_>, a: Tensor, b: &Tensor, batch: &[i64]) -> Result<Tensor> {
+    let repeats = |x: &Tensor, dim: usize| {
+        let own = (dim + x.rank() - 2).checked_sub(batch.len());
+        own.is_none_or(|own| x.strides()[own] == 0 || x.shape()[own] == 1)
+    };
+    let both = |dim: usize| batch[dim] > 1 && repeats(&a, dim) && repeats(b, dim);
+    if !(0..batch.len()).any(both) {
+        return Ok(a);
+    }
+    let own = a.rank() - 2;
+    // What only the first one repeats stays as it is, so that no more is written than needed.
+    let once = launch::once(&a, own)?;
+    let before = vec![1; batch.len() - own];
+    let mut shape = [&before[..], once.shape()].concat();
+    for dim in (0..batch.len()).filter(|dim| both(*dim)) {
+        shape[dim] = batch[dim];
+    }
+    launch::dense(ops, &once.expand(&shape)?)
+}
+
 /// The product of matrices, with the batches of the operands.
 fn product(ops: &Ops<'_>, a: &Tensor, b: &Tensor, sizes: &Sizes, to: &Spec) -> Result<Tensor> {
     let (stored_a, stored_b) = (stored(ops, a)?, stored(ops, b)?);
@@ -152,15 +173,7 @@ impl Operator for Matmul {
         let sizes = Sizes::new(a.spec(), b.spec())?;
         let a = if a.rank() == 1 { a.unsqueeze(0)? } else { a.alias() };
         let b = if b.rank() == 1 { b.unsqueeze(1)? } else { b.alias() };
-        // Both repeat along the same batch dimension: then one has to be written out.
-        let whole: Vec<i64> = [&sizes.batch[..], &a.shape()[a.rank() - 2..]].concat();
-        let repeats = |x: &Tensor, dim: usize| {
-            let own = (dim + x.rank() - 2).checked_sub(sizes.batch.len());
-            own.is_none_or(|own| x.strides()[own] == 0 || x.shape()[own] == 1)
-        };
-        let both = (0..sizes.batch.len()).any(|d| sizes.batch[d] > 1 && repeats(&a, d) && repeats(&b, d));
-        let a = if both { launch::dense(ops, &a.expand(&whole)?)? } else { a };
-        Ok(vec![product(ops, &a, &b, &sizes, &to)?])
+        Ok(vec![product(ops, &unshared(ops, a, &b, &sizes.batch)?, &b, &sizes, &to)?])
     }
 
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {

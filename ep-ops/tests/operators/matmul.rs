@@ -91,6 +91,29 @@ fn what_repeats_on_one_side_or_both() {
     });
 }
 
+/// What is empty repeats no less, and products over nothing are 0.
+#[test]
+fn nothing_that_repeats_on_both_sides() {
+    on_each(|ops| {
+        for (a, b, batch) in [
+            ([3, 0], [0, 4], &[2][..]),
+            ([0, 0], [0, 1], &[2, 1, 1]),
+            ([0, 3], [3, 2], &[5]),
+            ([2, 3], [3, 0], &[6, 5]),
+        ] {
+            let expand = |shape: [i64; 2]| {
+                let wide = [batch, &shape[..]].concat();
+                ops.zeros(DType::F32, &shape).unwrap().expand(&wide).unwrap()
+            };
+            let out = ops.matmul(&expand(a), &expand(b)).unwrap();
+            let shape = [batch, &[a[0], b[1]]].concat();
+            Host::from_fn(&shape, |_| 0.0).assert_equal(ops, &out);
+            let out = ops.matmul(&expand(a), &ops.zeros(DType::F32, &b).unwrap()).unwrap();
+            Host::from_fn(&shape, |_| 0.0).assert_equal(ops, &out);
+        }
+    });
+}
+
 /// The primitives conjugate what they transpose; a view does not.
 #[test]
 fn transposed_views_of_complex_numbers_are_not_conjugated() {
