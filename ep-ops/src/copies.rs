@@ -149,7 +149,7 @@ impl Ops<'_> {
                 Err(e) => return Err(e),
             }
         }
-        let mut buffer = self.device().alloc(t.dtype(), len as usize)?;
+        let mut buffer = self.alloc(t.dtype(), len as usize)?;
         self.stream().copy(t.read_strided().view()?, &mut buffer)?;
         let bytes = buffer.bytes();
         let offset = if len == 0 { 0 } else { t.offset() - first };
@@ -203,8 +203,8 @@ impl Ops<'_> {
             return Ok(());
         };
         let zeros = match dtype {
-            DType::BOOL => self.device().upload(&vec![false; bytes as usize])?,
-            _ => self.device().upload(&vec![0u8; bytes as usize])?.reinterpret(dtype)?,
+            DType::BOOL => self.upload(&vec![false; bytes as usize])?,
+            _ => self.upload(&vec![0u8; bytes as usize])?.reinterpret(dtype)?,
         };
         self.stream().copy(&zeros, rest)
     }

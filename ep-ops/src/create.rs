@@ -4,7 +4,8 @@ use crate::{MemoryFormat, Ops, Spec, Tensor};
 use ep_core::primitive::{
     Arange, ArangeCall, ArangeDesc, Fill, FillCall, FillDesc, Memset, MemsetCall, MemsetDesc,
 };
-use ep_core::{DType, Element, Error, Result, Scalar};
+use ep_core::{Code, DType, Element, Error, Result, Scalar};
+use ep_registry::Buffer;
 
 impl Ops<'_> {
     /// A tensor of these elements, the last dimension innermost.
@@ -19,7 +20,7 @@ impl Ops<'_> {
                 data.len()
             )));
         }
-        Tensor::from_buffer(self.device().upload(data)?, shape)
+        Tensor::from_buffer(self.upload(data)?, shape)
     }
 
     /// A dense tensor of which nothing is written yet. Reading it is an error; the first write through a view that leaves
@@ -81,6 +82,25 @@ impl Ops<'_> {
             let arange = ops.primitive::<Arange>(ArangeDesc::new(dtype))?;
             arange.launch(ops.stream(), ArangeCall { count, start, step, dst: out.write()?.view()? })
         })
+    }
+
+    /// Memory of its device. Buffers that were dropped are kept while queued work uses them; where no memory is left, that
+    /// work is waited for, and the device is asked once more.
+    pub(crate) fn alloc(&self, dtype: DType, len: usize) -> Result<Buffer> {
+        match self.device().alloc(dtype, len) {
+            Err(e) if e.code() == Code::OutOfMemory => {
+                self.sync()?;
+                self.device().alloc(dtype, len)
+            }
+            done => done,
+        }
+    }
+
+    /// The same with these elements in it.
+    pub(crate) fn upload<T: Element>(&self, data: &[T]) -> Result<Buffer> {
+        let mut buffer = self.alloc(T::DTYPE, data.len())?;
+        buffer.upload(data)?;
+        Ok(buffer)
     }
 
     fn made(

@@ -263,7 +263,7 @@ impl<'r> Ops<'r> {
 
     /// A new tensor with these strides, which fill its memory without gaps.
     pub(crate) fn empty_strided(&self, spec: Spec, strides: Strides) -> Result<Tensor> {
-        let buffer = self.device.alloc(spec.dtype, spec.count()? as usize)?;
+        let buffer = self.alloc(spec.dtype, spec.count()? as usize)?;
         Tensor::new(buffer, spec, strides, 0)
     }
 }

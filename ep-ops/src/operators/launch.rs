@@ -28,7 +28,7 @@ pub(super) fn output(
     spec: &Spec,
     launch: impl FnOnce(&mut Buffer) -> Result<()>,
 ) -> Result<Tensor> {
-    let mut buffer = ops.device().alloc(spec.dtype, spec.count()? as usize)?;
+    let mut buffer = ops.alloc(spec.dtype, spec.count()? as usize)?;
     launch(&mut buffer)?;
     Tensor::from_buffer(buffer, &spec.shape)
 }
@@ -39,7 +39,7 @@ pub(super) fn outputs(
     specs: &[Spec],
     launch: impl FnOnce(&mut [Buffer]) -> Result<()>,
 ) -> Result<Vec<Tensor>> {
-    let alloc = |spec: &Spec| ops.device().alloc(spec.dtype, spec.count()? as usize);
+    let alloc = |spec: &Spec| ops.alloc(spec.dtype, spec.count()? as usize);
     let mut buffers = specs.iter().map(alloc).collect::<Result<Vec<_>>>()?;
     launch(&mut buffers)?;
     buffers.into_iter().zip(specs).map(|(buffer, spec)| Tensor::from_buffer(buffer, &spec.shape)).collect()

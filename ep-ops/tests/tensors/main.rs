@@ -4,6 +4,7 @@ mod copies;
 mod create;
 mod fallback;
 mod log;
+mod memory;
 mod model;
 mod under;
 mod views;

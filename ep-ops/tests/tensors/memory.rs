@@ -1,0 +1,46 @@
+//! Memory of a device that works later.
+
+use ep_core::primitive::UnaryOp;
+use ep_core::{Code, DType};
+use ep_ops::{MemoryFormat, Ops};
+use ep_registry::Runtime;
+use ep_registry::config::ProviderConfig;
+use ep_sim::SimProvider;
+
+const LEN: i64 = 1000;
+
+/// `sim:0` with memory for so many tensors of [`LEN`] f32, and work that takes its time.
+fn small(tensors: i64) -> Runtime {
+    crate::log::install();
+    let mut settings = ProviderConfig::new("sim", "");
+    settings.required = true;
+    settings.options.insert("devices".into(), "1".into());
+    settings.options.insert("max_delay_us".into(), "2000".into());
+    settings.options.insert("memory_bytes".into(), (tensors * LEN * 4 + 64).to_string());
+    Runtime::builder().linked_with::<SimProvider>(settings).build().unwrap()
+}
+
+/// What was dropped is only given back when queued work is done with it, and a host is faster than that.
+#[test]
+fn memory_of_what_was_dropped_is_waited_for() {
+    let runtime = small(3);
+    let ops = Ops::new(&runtime, "sim:0").unwrap();
+    let mut x = ops.full(DType::F32, &[LEN], 1.0).unwrap();
+    for i in 0..20 {
+        x = match i % 4 {
+            0 => ops.unary(UnaryOp::NEGATIVE, &x).unwrap(),
+            1 => ops.clone(&x, MemoryFormat::Contiguous).unwrap(),
+            2 => ops.unary(UnaryOp::ABS, &x).unwrap(),
+            _ => {
+                let ones = ops.tensor(&vec![1.0f32; LEN as usize], &[LEN]).unwrap();
+                ops.add_n(&[&x, &ones]).unwrap()
+            }
+        };
+    }
+    assert_eq!(ops.to_vec::<f32>(&x).unwrap(), vec![6.0; LEN as usize]);
+    // What is still there is in nobody's way to say so.
+    let all = [ops.empty(DType::F32, &[LEN]).unwrap(), ops.empty(DType::F32, &[LEN]).unwrap()];
+    assert_eq!(ops.unary(UnaryOp::ABS, &x).unwrap_err().code(), Code::OutOfMemory);
+    drop(all);
+    ops.unary(UnaryOp::ABS, &x).unwrap();
+}
