@@ -151,7 +151,7 @@ impl<'r> Ops<'r> {
     ) -> Result<Vec<Tensor>> {
         match run(self, inputs) {
             Err(e) if e.code() == Code::Unsupported => self.elsewhere(name, inputs, run, &e),
-            done => done,
+            done => done.map_err(|e| told(name, inputs, e)),
         }
     }
 
@@ -175,11 +175,8 @@ impl<'r> Ops<'r> {
                     reasons.push_str(&format!("\n{}: {}", there.device.name(), e.message()));
                 }
                 Err(e) => {
-                    return Err(e.context(format!(
-                        "{name}, on {} in place of {}",
-                        there.device.name(),
-                        self.device.name()
-                    )));
+                    let (own, other) = (self.device.name(), there.device.name());
+                    return Err(told(name, inputs, e.context(format!("on {other} in place of {own}"))));
                 }
                 Ok((outputs, bytes)) => {
                     self.note(name, there, bytes, refused);
@@ -266,4 +263,11 @@ impl<'r> Ops<'r> {
         let buffer = self.alloc(spec.dtype, spec.count()? as usize)?;
         Tensor::new(buffer, spec, strides, 0)
     }
+}
+
+/// An error of a device, which knows only sizes, with what was computed of which tensors.
+#[cold]
+fn told(name: &str, inputs: &[&Tensor], e: Error) -> Error {
+    let inputs: Vec<String> = inputs.iter().map(|t| t.spec().to_string()).collect();
+    e.context(if inputs.is_empty() { name.to_owned() } else { format!("{name} of {}", inputs.join(", ")) })
 }

@@ -43,10 +43,8 @@ impl Operator for BinaryScalar {
         let [x] = shape::named(inputs, ["x"])?;
         if !number::holds(x.dtype, self.scalar) {
             return Err(Error::invalid(format!(
-                "{} of {x} and the number {}: {} cannot hold it, and none is converted; cast x to a dtype that can",
-                self.name(),
-                self.scalar,
-                x.dtype
+                "{x} and the number {}: {} cannot hold it, and none is converted; cast x to a dtype that can",
+                self.scalar, x.dtype
             )));
         }
         Ok(vec![shape::output(output(self.op, x.dtype), x.shape.clone())?])

@@ -143,3 +143,17 @@ fn the_operator_is_named_once() {
     let error = ops.binary(BinaryOp::ADD, &a, &b).unwrap_err();
     assert!(error.message().starts_with("add: f32[1] and i32[1]: "), "{error}");
 }
+
+/// The device knows neither the operator nor the tensors.
+#[test]
+fn errors_of_launches_name_the_operator_and_its_inputs() {
+    let ops = cpu();
+    let x = Host::new(&[2, 2], &[1.0; 4]).to(&ops, DType::F32);
+    let indices = ops.tensor(&[0i64, 7], &[2]).unwrap();
+    let error = ops.gather(&x, &indices, 1, IndexMode::ERROR).unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert!(error.message().starts_with("gather of f32[2, 2], i64[2]: index 7 at position 1 "), "{error}");
+    let unwritten = ops.empty(DType::F32, &[3]).unwrap();
+    let error = ops.softmax(&unwritten, 0).unwrap_err();
+    assert!(error.message().starts_with("softmax of f32[3]: "), "{error}");
+}

@@ -171,7 +171,7 @@ fn without_a_device_that_can_all_reasons_are_told() {
     // An error that is none of what a device lacks ends it.
     let told =
         message(ops.apply(&Halves, &[&ops.tensor(&[1.0f32], &[1]).unwrap(), &complex]), Code::Unavailable);
-    assert_eq!(told, "halves, on sim:1 in place of sim:0: out of order");
+    assert_eq!(told, "halves of f32[1], bool[1]: on sim:1 in place of sim:0: out of order");
     assert!(message(Ops::new(&runtime, "npu:0"), Code::NotFound).starts_with("no device `npu:0`"));
     assert!(
         message(Ops::new(&runtime, "cpu").unwrap().with_fallback(["npu"]), Code::NotFound).contains("npu")
