@@ -3,9 +3,12 @@
 use super::{cast, launch, shape};
 use crate::sbp::Sbp::{PartialSum, Split};
 use crate::{MemoryFormat, Operator, Ops, Signature, Spec, Tensor};
+use ep_core::op::MAX_DIMS;
 use ep_core::primitive as p;
 use ep_core::primitive::ReduceOp;
 use ep_core::{DType, Error, Result};
+use smallvec::SmallVec;
+use std::cmp::Reverse;
 
 /// Combines elements along any set of dimensions: sum, mean, max, min, prod, any or all.
 ///
@@ -19,7 +22,9 @@ use ep_core::{DType, Error, Result};
 /// | max, min | all but complex | that of x | |
 /// | any, all | all | bool | |
 ///
-/// Dimensions that are neighbours count as one; for others x is copied with them put last.
+/// Dimensions that are neighbours in memory count as one. Those that are not are combined one after the other, from the
+/// innermost on, except where that would round f16 or bf16 twice: then x is copied with them put last. A view with gaps is
+/// copied.
 #[derive(Clone, Debug)]
 pub struct Reduce {
     /// How elements combine.
@@ -81,38 +86,67 @@ impl Reduce {
         }
     }
 
-    /// A view of x whose combined dimensions are neighbours, dense, and the elements before, in and behind them.
-    fn arranged(&self, ops: &Ops<'_>, x: &Tensor) -> Result<(Tensor, shape::Around)> {
-        let combined = self.combined(x.spec())?;
-        // Along a dimension of one element nothing is combined.
-        let (gone, kept): (Vec<usize>, Vec<usize>) =
-            (0..x.rank()).partition(|d| combined[*d] && x.shape()[*d] != 1);
-        let size = |dims: &[usize]| dims.iter().map(|d| x.shape()[*d]).product::<i64>();
-        let (all, reduced) = (size(&kept), size(&gone));
-        let first = gone.first().copied().unwrap_or(x.rank());
-        let last = gone.last().copied().unwrap_or(x.rank());
-        let between = |d: &usize| (first..last).contains(d) && x.shape()[*d] != 1;
-        let neighbours = !kept.iter().any(between);
-        let before = kept.partition_point(|d| *d < first);
-        let in_place =
-            shape::Around { outer: size(&kept[..before]), size: reduced, inner: size(&kept[before..]) };
-        let ordered =
-            |dims: [&[usize]; 2]| x.permute(&dims.concat().iter().map(|d| *d as i64).collect::<Vec<_>>());
-        let (at_end, at_start) = (ordered([&kept, &gone])?, ordered([&gone, &kept])?);
-        let last = shape::Around { outer: all, size: reduced, inner: 1 };
-        let dense = |x: &Tensor| x.is_contiguous(MemoryFormat::Contiguous);
-        Ok(if neighbours && dense(x) {
-            (x.alias(), in_place)
-        } else if dense(&at_end) {
-            (at_end, last)
-        } else if dense(&at_start) {
-            (at_start, shape::Around { outer: 1, size: reduced, inner: all })
-        } else if neighbours {
-            (launch::dense(ops, x)?, in_place)
-        } else {
-            (launch::dense(ops, &at_end)?, last)
-        })
+    /// Whether what comes of parts may be combined like elements: not where it has been rounded.
+    fn combines_parts(&self, to: DType) -> bool {
+        let exact = ![ReduceOp::SUM, ReduceOp::PROD, ReduceOp::MEAN].contains(&self.op);
+        exact || ![DType::F16, DType::BF16].contains(&to)
     }
+
+    /// The input as it lies where that can be combined, else a copy; and its dimensions.
+    fn arranged(&self, ops: &Ops<'_>, x: &Tensor, to: DType) -> Result<(Tensor, Runs)> {
+        let combined = self.combined(x.spec())?;
+        let parts = self.combines_parts(to);
+        let fits = |runs: &Runs| parts || runs.iter().filter(|run| run.combined).count() < 2;
+        let plain = || runs(x.shape(), 0..x.rank(), &combined).filter(fits);
+        if x.is_contiguous(MemoryFormat::Contiguous) {
+            if let Some(runs) = plain() {
+                return Ok((x.alias(), runs));
+            }
+        } else if x.is_dense_without_overlap() {
+            let mut order: SmallVec<[usize; MAX_DIMS]> = (0..x.rank()).collect();
+            order.sort_by_key(|d| Reverse(x.strides()[*d]));
+            if let Some(runs) = runs(x.shape(), order, &combined).filter(fits) {
+                return Ok((x.alias(), runs));
+            }
+        }
+        if let Some(runs) = plain() {
+            return Ok((launch::dense(ops, x)?, runs));
+        }
+        let (gone, kept): (Vec<usize>, Vec<usize>) = (0..x.rank()).partition(|d| combined[*d]);
+        let order = [kept, gone].concat();
+        let view = x.permute(&order.iter().map(|d| *d as i64).collect::<Vec<_>>())?;
+        let runs = runs(x.shape(), order, &combined).unwrap_or_default();
+        Ok((launch::dense(ops, &view)?, runs))
+    }
+}
+
+/// Dimensions that follow each other in memory and are all combined or all kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    combined: bool,
+    size: i64,
+}
+
+/// Of a dense tensor, the outermost first.
+type Runs = SmallVec<[Run; MAX_DIMS]>;
+
+/// Those of a shape whose dimensions lie in this order; none where the kept ones would come out in another order than that of
+/// the shape. Along a dimension of one element nothing is combined.
+fn runs(shape: &[i64], order: impl IntoIterator<Item = usize>, combined: &[bool]) -> Option<Runs> {
+    let (mut found, mut next) = (Runs::new(), 0);
+    for d in order.into_iter().filter(|d| shape[*d] != 1) {
+        if !combined[d] {
+            if d < next {
+                return None;
+            }
+            next = d;
+        }
+        match found.last_mut() {
+            Some(run) if run.combined == combined[d] => run.size *= shape[d],
+            _ => found.push(Run { combined: combined[d], size: shape[d] }),
+        }
+    }
+    Some(found)
 }
 
 impl Operator for Reduce {
@@ -133,14 +167,29 @@ impl Operator for Reduce {
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let to = launch::inferred(self, inputs)?.remove(0);
-        let (x, around) = self.arranged(ops, inputs[0])?;
-        let primitive = ops.primitive::<p::Reduce>(p::ReduceDesc::new(self.op, x.dtype(), to.dtype))?;
-        let dst = launch::output(ops, &to, |dst| {
-            let src = x.read()?;
-            let shape::Around { outer, size: reduced, inner } = around;
-            primitive.launch(ops.stream(), p::ReduceCall { outer, reduced, inner, src: src.view()?, dst })
-        })?;
-        Ok(vec![dst])
+        let (mut x, mut runs) = self.arranged(ops, inputs[0], to.dtype)?;
+        loop {
+            let size = |runs: &[Run]| runs.iter().map(|run| run.size).product::<i64>();
+            let innermost = runs.iter().rposition(|run| run.combined);
+            let (outer, reduced, inner) = match innermost {
+                Some(at) => (size(&runs[..at]), runs[at].size, size(&runs[at + 1..])),
+                None => (size(&runs), 1, 1),
+            };
+            if let Some(at) = innermost {
+                runs.remove(at);
+            }
+            let done = !runs.iter().any(|run| run.combined);
+            let part = if done { to.clone() } else { Spec::new(to.dtype, [outer * inner]) };
+            let primitive = ops.primitive::<p::Reduce>(p::ReduceDesc::new(self.op, x.dtype(), to.dtype))?;
+            let dst = launch::output(ops, &part, |dst| {
+                let src = x.read_strided();
+                primitive.launch(ops.stream(), p::ReduceCall { outer, reduced, inner, src: src.view()?, dst })
+            })?;
+            if done {
+                return Ok(vec![dst]);
+            }
+            x = dst;
+        }
     }
 
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {
@@ -184,27 +233,41 @@ mod tests {
     use ep_registry::Runtime;
 
     #[test]
-    fn dimensions_are_merged_and_copied_only_where_they_are_no_neighbours() {
+    fn dimensions_are_merged_and_copied_only_where_they_have_to_be() {
         let runtime =
             Runtime::builder().threads(1).linked::<ep_cpu::provider::CpuProvider>("cpu").build().unwrap();
         let ops = Ops::new(&runtime, "cpu").unwrap();
         let x = ops.zeros(DType::F32, &[2, 3, 1, 4, 5]).unwrap();
-        let of = |x: &Tensor, dims: &[i64]| {
+        let of_dtype = |x: &Tensor, dims: &[i64], to: DType| {
             let operator = Reduce { op: ReduceOp::SUM, dims: dims.into(), keep_dims: false, dtype: None };
-            let (arranged, around) = operator.arranged(&ops, x).unwrap();
-            ((around.outer, around.size, around.inner), arranged.shares_storage(x))
+            let (arranged, runs) = operator.arranged(&ops, x, to).unwrap();
+            // Combined ones are negative.
+            let runs: Vec<i64> = runs.iter().map(|r| if r.combined { -r.size } else { r.size }).collect();
+            (runs, arranged.shares_storage(x))
         };
-        assert_eq!(of(&x, &[1]), ((2, 3, 20), true));
-        assert_eq!(of(&x, &[3, 1]), ((2, 12, 5), true));
-        assert_eq!(of(&x, &[]), ((1, 120, 1), true));
-        assert_eq!(of(&x, &[2]), ((120, 1, 1), true));
-        assert_eq!(of(&x, &[0, 3]), ((15, 8, 1), false));
-        // Views that are dense in no order that helps, and others.
-        let turned = x.permute(&[1, 0, 2, 4, 3]).unwrap();
-        assert_eq!(of(&turned, &[0]), ((1, 3, 40), false));
+        let of = |x: &Tensor, dims: &[i64]| of_dtype(x, dims, DType::F32);
+        assert_eq!(of(&x, &[1]), (vec![2, -3, 20], true));
+        assert_eq!(of(&x, &[3, 1]), (vec![2, -12, 5], true));
+        assert_eq!(of(&x, &[]), (vec![-120], true));
+        assert_eq!(of(&x, &[2]), (vec![120], true));
+        // One after the other, unless that rounds twice.
+        assert_eq!(of(&x, &[0, 3]), (vec![-2, 3, -4, 5], true));
+        assert_eq!(of_dtype(&x, &[0, 3], DType::F16), (vec![15, -8], false));
+        // Views that are dense in another order.
         let turned = x.permute(&[4, 0, 1, 2, 3]).unwrap();
-        assert_eq!(of(&turned, &[0]), ((24, 5, 1), true));
+        assert_eq!(of(&turned, &[0]), (vec![24, -5], true));
+        assert_eq!(of(&turned, &[2]), (vec![10, -3, 4], false));
         let turned = x.permute(&[3, 4, 0, 1, 2]).unwrap();
-        assert_eq!(of(&turned, &[2, 3]), ((1, 6, 20), true));
+        assert_eq!(of(&turned, &[2, 3]), (vec![-6, 20], true));
+        let turned = x.permute(&[1, 0, 2, 4, 3]).unwrap();
+        assert_eq!(of(&turned, &[0]), (vec![-3, 40], false));
+        assert_eq!(of(&turned, &[0, 1, 3]), (vec![-6, 4, -5], true));
+        // Images with channels last, and one that has gaps.
+        let images = ops.empty(DType::F32, &[2, 3, 4, 5]).unwrap();
+        let last = images.view(&[2, 4, 5, 3]).unwrap().permute(&[0, 3, 1, 2]).unwrap();
+        assert_eq!(of(&last, &[0, 2, 3]), (vec![-40, 3], true));
+        assert_eq!(of(&last, &[2, 3]), (vec![2, -20, 3], true));
+        assert_eq!(of(&images, &[0, 2, 3]), (vec![-2, 3, -20], true));
+        assert_eq!(of(&x.narrow(4, 1, 3).unwrap(), &[1]), (vec![2, -3, 12], false));
     }
 }
