@@ -1,6 +1,6 @@
 //! `add`.
 
-use super::{launch, shape};
+use super::{launch, order, shape};
 use crate::sbp::Sbp::{PartialSum, Split};
 use crate::{Operator, Ops, Signature, Spec, Tensor};
 use ep_core::primitive as p;
@@ -12,6 +12,21 @@ use ep_registry::View;
 /// Inputs: 1 to 256 of one dtype and one shape; nothing broadcasts. Output: as one of them.
 #[derive(Clone, Debug)]
 pub struct AddN;
+
+impl AddN {
+    /// In the order of the shape.
+    fn compute(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let to = launch::inferred(self, inputs)?.remove(0);
+        let sources = inputs.iter().map(|x| launch::dense(ops, x)).collect::<Result<Vec<_>>>()?;
+        let primitive = ops.primitive::<p::Add>(p::AddDesc::new(to.dtype))?;
+        let count = to.count()?;
+        launch::output(ops, &to, |dst| {
+            let sources = sources.iter().map(Tensor::read).collect::<Result<Vec<_>>>()?;
+            let srcs = sources.iter().map(|source| source.view()).collect::<Result<Vec<View<'_>>>>()?;
+            primitive.launch(ops.stream(), p::AddCall { count, dst, srcs: &srcs })
+        })
+    }
+}
 
 impl Operator for AddN {
     fn name(&self) -> &'static str {
@@ -37,16 +52,7 @@ impl Operator for AddN {
     }
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let to = launch::inferred(self, inputs)?.remove(0);
-        let sources = inputs.iter().map(|x| launch::dense(ops, x)).collect::<Result<Vec<_>>>()?;
-        let primitive = ops.primitive::<p::Add>(p::AddDesc::new(to.dtype))?;
-        let count = to.count()?;
-        let dst = launch::output(ops, &to, |dst| {
-            let sources = sources.iter().map(Tensor::read).collect::<Result<Vec<_>>>()?;
-            let srcs = sources.iter().map(|source| source.view()).collect::<Result<Vec<View<'_>>>>()?;
-            primitive.launch(ops.stream(), p::AddCall { count, dst, srcs: &srcs })
-        })?;
-        Ok(vec![dst])
+        order::kept(inputs, &|inputs| Ok(vec![self.compute(ops, inputs)?]))
     }
 
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {

@@ -1,6 +1,6 @@
 //! `broadcast_elementwise_binary` of two tensors.
 
-use super::{launch, shape};
+use super::{launch, order, shape};
 use crate::sbp;
 use crate::sbp::Sbp::{Broadcast, PartialSum};
 use crate::{Operator, Ops, Signature, Spec, Tensor};
@@ -24,6 +24,30 @@ impl Binary {
     /// A function without parameters.
     pub fn new(op: BinaryOp) -> Binary {
         Binary { op, attrs: [0.0; 2] }
+    }
+
+    /// In the order of the shape.
+    fn compute(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let to = launch::inferred(self, inputs)?.remove(0);
+        let sources = launch::broadcast(ops, inputs, &to.shape)?;
+        let (a, b) = (&sources[0], &sources[1]);
+        let [attr0, attr1] = self.attrs;
+        let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, a.dtype(), to.dtype);
+        let primitive =
+            ops.primitive::<p::BroadcastElementwiseBinary>(desc.with_attr0(attr0).with_attr1(attr1))?;
+        launch::output(ops, &to, |dst| {
+            let (src0, src1) = (a.read()?, b.read()?);
+            let call = p::BroadcastElementwiseBinaryCall {
+                src0_dims: a.shape(),
+                src1_dims: b.shape(),
+                scalar0: Scalar::None,
+                scalar1: Scalar::None,
+                src0: src0.view()?,
+                src1: src1.view()?,
+                dst,
+            };
+            primitive.launch(ops.stream(), call)
+        })
     }
 }
 
@@ -80,27 +104,7 @@ impl Operator for Binary {
     }
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let to = launch::inferred(self, inputs)?.remove(0);
-        let sources = launch::broadcast(ops, inputs, &to.shape)?;
-        let (a, b) = (&sources[0], &sources[1]);
-        let [attr0, attr1] = self.attrs;
-        let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, a.dtype(), to.dtype);
-        let primitive =
-            ops.primitive::<p::BroadcastElementwiseBinary>(desc.with_attr0(attr0).with_attr1(attr1))?;
-        let dst = launch::output(ops, &to, |dst| {
-            let (src0, src1) = (a.read()?, b.read()?);
-            let call = p::BroadcastElementwiseBinaryCall {
-                src0_dims: a.shape(),
-                src1_dims: b.shape(),
-                scalar0: Scalar::None,
-                scalar1: Scalar::None,
-                src0: src0.view()?,
-                src1: src1.view()?,
-                dst,
-            };
-            primitive.launch(ops.stream(), call)
-        })?;
-        Ok(vec![dst])
+        order::kept(inputs, &|inputs| Ok(vec![self.compute(ops, inputs)?]))
     }
 
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {

@@ -1,7 +1,7 @@
 //! `broadcast_elementwise_binary` of a tensor and a number.
 
 use super::binary::{additive, output};
-use super::{launch, number, shape};
+use super::{launch, number, order, shape};
 use crate::sbp::{self, Sbp};
 use crate::{Operator, Ops, Signature, Spec, Tensor};
 use ep_core::primitive as p;
@@ -34,30 +34,16 @@ pub struct BinaryScalar {
     pub side: Side,
 }
 
-impl Operator for BinaryScalar {
-    fn name(&self) -> &'static str {
-        self.op.name().unwrap_or("broadcast_elementwise_binary")
-    }
-
-    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
-        let [x] = shape::named(inputs, ["x"])?;
-        if !number::holds(x.dtype, self.scalar) {
-            return Err(Error::invalid(format!(
-                "{x} and the number {}: {} cannot hold it, and none is converted; cast x to a dtype that can",
-                self.scalar, x.dtype
-            )));
-        }
-        Ok(vec![shape::output(output(self.op, x.dtype), x.shape.clone())?])
-    }
-
-    fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+impl BinaryScalar {
+    /// In the order of the shape.
+    fn compute(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = launch::dense(ops, inputs[0])?;
         let to = launch::inferred(self, inputs)?.remove(0);
         let [attr0, attr1] = self.attrs;
         let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, x.dtype(), to.dtype);
         let primitive =
             ops.primitive::<p::BroadcastElementwiseBinary>(desc.with_attr0(attr0).with_attr1(attr1))?;
-        let dst = launch::output(ops, &to, |dst| {
+        launch::output(ops, &to, |dst| {
             let src = x.read()?;
             let call = match self.side {
                 Side::First => p::BroadcastElementwiseBinaryCall {
@@ -80,8 +66,28 @@ impl Operator for BinaryScalar {
                 },
             };
             primitive.launch(ops.stream(), call)
-        })?;
-        Ok(vec![dst])
+        })
+    }
+}
+
+impl Operator for BinaryScalar {
+    fn name(&self) -> &'static str {
+        self.op.name().unwrap_or("broadcast_elementwise_binary")
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
+        let [x] = shape::named(inputs, ["x"])?;
+        if !number::holds(x.dtype, self.scalar) {
+            return Err(Error::invalid(format!(
+                "{x} and the number {}: {} cannot hold it, and none is converted; cast x to a dtype that can",
+                self.scalar, x.dtype
+            )));
+        }
+        Ok(vec![shape::output(output(self.op, x.dtype), x.shape.clone())?])
+    }
+
+    fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        order::kept(inputs, &|inputs| Ok(vec![self.compute(ops, inputs)?]))
     }
 
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {

@@ -1,6 +1,6 @@
 //! `cast`.
 
-use super::{launch, shape};
+use super::{launch, order, shape};
 use crate::sbp::{self, Sbp};
 use crate::{Operator, Ops, Signature, Spec, Tensor};
 use ep_core::primitive as p;
@@ -16,6 +16,20 @@ pub struct Cast {
     pub dtype: DType,
 }
 
+impl Cast {
+    /// In the order of the shape.
+    fn compute(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = launch::dense(ops, inputs[0])?;
+        let to = launch::inferred(self, inputs)?.remove(0);
+        let primitive = ops.primitive::<p::Cast>(p::CastDesc::new(x.dtype(), to.dtype))?;
+        let count = to.count()?;
+        launch::output(ops, &to, |dst| {
+            let src = x.read()?;
+            primitive.launch(ops.stream(), p::CastCall { count, src: src.view()?, dst })
+        })
+    }
+}
+
 impl Operator for Cast {
     fn name(&self) -> &'static str {
         "cast"
@@ -27,15 +41,7 @@ impl Operator for Cast {
     }
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let x = launch::dense(ops, inputs[0])?;
-        let to = launch::inferred(self, inputs)?.remove(0);
-        let primitive = ops.primitive::<p::Cast>(p::CastDesc::new(x.dtype(), to.dtype))?;
-        let count = to.count()?;
-        let dst = launch::output(ops, &to, |dst| {
-            let src = x.read()?;
-            primitive.launch(ops.stream(), p::CastCall { count, src: src.view()?, dst })
-        })?;
-        Ok(vec![dst])
+        order::kept(inputs, &|inputs| Ok(vec![self.compute(ops, inputs)?]))
     }
 
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {

@@ -1,6 +1,6 @@
 //! `constant_pad`.
 
-use super::{launch, number, shape};
+use super::{launch, number, order::Order, shape};
 use crate::sbp::Sbp::{PartialSum, Split};
 use crate::{Operator, Ops, Signature, Spec, Tensor};
 use ep_core::primitive as p;
@@ -48,6 +48,11 @@ impl Operator for ConstantPad {
     }
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        if let Some(order) = Order::of(inputs) {
+            let (before, after) = (order.list(&self.before), order.list(&self.after));
+            let turned = ConstantPad { before, after, value: self.value };
+            return order.run(inputs, &|inputs| turned.run(ops, inputs));
+        }
         let x = launch::dense(ops, inputs[0])?;
         let to = launch::inferred(self, inputs)?.remove(0);
         let primitive = ops.primitive::<p::ConstantPad>(p::ConstantPadDesc::new(x.dtype()))?;

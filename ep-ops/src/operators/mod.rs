@@ -2,7 +2,8 @@
 //! [`Ops`](crate::Ops).
 //!
 //! Of all of them: dtypes are never promoted, inputs may be views of any strides and are copied only where the primitive
-//! needs them dense, and outputs are new dense tensors.
+//! needs them dense, and outputs are new dense tensors. Operators of single elements keep the order in memory that the
+//! dimensions of their inputs have (`order`).
 
 mod add_n;
 mod arg_reduce;
@@ -20,6 +21,7 @@ mod log_softmax_backward;
 mod matmul;
 mod number;
 mod one_hot;
+mod order;
 mod reduce;
 mod rms_norm;
 mod rows;

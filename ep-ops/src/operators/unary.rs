@@ -1,6 +1,6 @@
 //! `elementwise_unary`, and `broadcast_elementwise_unary` for views.
 
-use super::{cast, launch, shape};
+use super::{cast, launch, order::Order, shape};
 use crate::sbp::{self, Sbp};
 use crate::{MemoryFormat, Operator, Ops, Signature, Spec, Tensor};
 use ep_core::primitive as p;
@@ -9,9 +9,9 @@ use ep_core::{DType, Error, Result};
 
 /// Applies a function to each element: one of the 72 of [`UnaryOp`].
 ///
-/// Input: x of any shape, of a dtype that the function has. Output: that shape. Tests (`is_nan`, `logical_not`, ...) give
-/// bool, `real` and `imag` the dtype of the parts, `real_grad` and `imag_grad` the complex dtype with such parts, `cast`
-/// needs a `dtype`, and all others give the dtype of x. A view without negative strides is read as it lies.
+/// Input: x of any shape, of a dtype that the function has. Output: that shape. `is_inf`, `is_nan`, `is_finite` and
+/// `logical_not` give bool, `real` and `imag` the dtype of the parts, `real_grad` and `imag_grad` the complex dtype with such
+/// parts, `cast` needs a `dtype`, and all others give the dtype of x. A view without negative strides is read as it lies.
 #[derive(Clone, Debug)]
 pub struct Unary {
     /// The function.
@@ -123,6 +123,9 @@ impl Operator for Unary {
     }
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        if let Some(order) = Order::of(inputs) {
+            return order.run(inputs, &|inputs| self.run(ops, inputs));
+        }
         let x = inputs[0];
         let to = launch::inferred(self, inputs)?.remove(0);
         let takes_strides = x.strides().iter().all(|stride| *stride >= 0);

@@ -1,6 +1,6 @@
 //! `where`.
 
-use super::{launch, shape};
+use super::{launch, order, shape};
 use crate::sbp::Sbp::{Broadcast, PartialSum};
 use crate::{Operator, Ops, Signature, Spec, Tensor, sbp};
 use ep_core::primitive as p;
@@ -12,6 +12,22 @@ use ep_core::{DType, Error, Result};
 /// shapes, of the dtype of x and y.
 #[derive(Clone, Debug)]
 pub struct Where;
+
+impl Where {
+    /// In the order of the shape.
+    fn compute(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let to = launch::inferred(self, inputs)?.remove(0);
+        let sources = launch::broadcast(ops, inputs, &to.shape)?;
+        let (cond, x, y) = (&sources[0], &sources[1], &sources[2]);
+        let primitive = ops.primitive::<p::Where>(p::WhereDesc::new(cond.dtype(), to.dtype))?;
+        let (cond_dims, x_dims, y_dims) = (cond.shape(), x.shape(), y.shape());
+        launch::output(ops, &to, |dst| {
+            let (cond, x, y) = (cond.read()?, x.read()?, y.read()?);
+            let (cond, x, y) = (cond.view()?, x.view()?, y.view()?);
+            primitive.launch(ops.stream(), p::WhereCall { cond_dims, x_dims, y_dims, cond, x, y, dst })
+        })
+    }
+}
 
 impl Operator for Where {
     fn name(&self) -> &'static str {
@@ -31,17 +47,7 @@ impl Operator for Where {
     }
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let to = launch::inferred(self, inputs)?.remove(0);
-        let sources = launch::broadcast(ops, inputs, &to.shape)?;
-        let (cond, x, y) = (&sources[0], &sources[1], &sources[2]);
-        let primitive = ops.primitive::<p::Where>(p::WhereDesc::new(cond.dtype(), to.dtype))?;
-        let (cond_dims, x_dims, y_dims) = (cond.shape(), x.shape(), y.shape());
-        let dst = launch::output(ops, &to, |dst| {
-            let (cond, x, y) = (cond.read()?, x.read()?, y.read()?);
-            let (cond, x, y) = (cond.view()?, x.view()?, y.view()?);
-            primitive.launch(ops.stream(), p::WhereCall { cond_dims, x_dims, y_dims, cond, x, y, dst })
-        })?;
-        Ok(vec![dst])
+        order::kept(inputs, &|inputs| Ok(vec![self.compute(ops, inputs)?]))
     }
 
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {

@@ -6,6 +6,7 @@ mod gather;
 mod matmul;
 mod movement;
 mod norm;
+mod order;
 mod reduce;
 mod rows;
 mod sbp;
