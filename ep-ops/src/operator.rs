@@ -5,7 +5,7 @@ use ep_core::Result;
 use std::fmt::Debug;
 
 /// An operation on tensors with its attributes, such as softmax over dimension -1.
-pub trait Operator: Debug + Sync {
+pub trait Operator: Debug + Send + Sync {
     /// Its name, for messages.
     fn name(&self) -> &'static str;
 
