@@ -1,7 +1,7 @@
 //! Strides of shapes, by PyTorch's rules.
 
-use crate::MemoryFormat;
 use crate::spec::count;
+use crate::{MemoryFormat, Shape};
 use ep_core::{Error, Result};
 use smallvec::SmallVec;
 
@@ -199,12 +199,12 @@ pub(crate) fn of_view(shape: &[i64], strides: &[i64], wanted: &[i64]) -> Option<
 
 /// Strides by which a shape is seen as a larger one, with repeated dimensions where it had one element or none; -1 keeps
 /// a size.
-pub(crate) fn of_expanded(shape: &[i64], strides: &[i64], wanted: &[i64]) -> Result<(Vec<i64>, Strides)> {
+pub(crate) fn of_expanded(shape: &[i64], strides: &[i64], wanted: &[i64]) -> Result<(Shape, Strides)> {
     let refuse = |why: String| Error::invalid(format!("{shape:?} cannot be expanded to {wanted:?}: {why}"));
     let Some(new) = wanted.len().checked_sub(shape.len()) else {
         return Err(refuse(format!("it has {} dimensions, which is more", shape.len())));
     };
-    let (mut sizes, mut steps) = (wanted.to_vec(), Strides::from_elem(0, wanted.len()));
+    let (mut sizes, mut steps) = (Shape::from(wanted), Strides::from_elem(0, wanted.len()));
     for d in (0..wanted.len()).rev() {
         let (size, step) = match d.checked_sub(new) {
             Some(old) => (shape[old], strides[old]),

@@ -180,11 +180,7 @@ fn expanded_strides() {
     ];
     for (shape, strides, wanted, sizes, steps) in table {
         let (found_sizes, found_steps) = of_expanded(shape, strides, wanted).unwrap();
-        assert_eq!(
-            (found_sizes.as_slice(), found_steps.as_slice()),
-            (sizes, steps),
-            "{shape:?} to {wanted:?}"
-        );
+        assert_eq!((&found_sizes[..], found_steps.as_slice()), (sizes, steps), "{shape:?} to {wanted:?}");
     }
     let message = |shape: &[i64], wanted: &[i64]| {
         of_expanded(shape, &contiguous(shape), wanted).unwrap_err().message().to_owned()

@@ -30,7 +30,7 @@ mod views;
 pub use operator::Operator;
 pub use ops::{Fallback, Ops};
 pub use sbp::{Sbp, Signature};
-pub use spec::{MemoryFormat, Spec};
+pub use spec::{MemoryFormat, Shape, Spec};
 pub use tensor::{Tensor, TensorRead, TensorWrite};
 
 /// The snippets of `docs/operators.md`, compiled.

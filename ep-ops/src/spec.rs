@@ -1,7 +1,80 @@
 //! What is known of a tensor without its data.
 
+use ep_core::op::MAX_DIMS;
 use ep_core::{DType, Error, Result};
+use smallvec::SmallVec;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+/// Sizes of dimensions: a list, without an allocation for what a tensor may have.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Shape(SmallVec<[i64; MAX_DIMS]>);
+
+impl Deref for Shape {
+    type Target = [i64];
+
+    fn deref(&self) -> &[i64] {
+        &self.0
+    }
+}
+
+impl DerefMut for Shape {
+    fn deref_mut(&mut self) -> &mut [i64] {
+        &mut self.0
+    }
+}
+
+impl<'s> IntoIterator for &'s Shape {
+    type Item = &'s i64;
+    type IntoIter = std::slice::Iter<'s, i64>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl FromIterator<i64> for Shape {
+    fn from_iter<I: IntoIterator<Item = i64>>(sizes: I) -> Shape {
+        Shape(sizes.into_iter().collect())
+    }
+}
+
+impl From<&[i64]> for Shape {
+    fn from(sizes: &[i64]) -> Shape {
+        Shape(SmallVec::from_slice(sizes))
+    }
+}
+
+impl<const N: usize> From<[i64; N]> for Shape {
+    fn from(sizes: [i64; N]) -> Shape {
+        Shape::from(&sizes[..])
+    }
+}
+
+impl<const N: usize> From<&[i64; N]> for Shape {
+    fn from(sizes: &[i64; N]) -> Shape {
+        Shape::from(&sizes[..])
+    }
+}
+
+impl From<Vec<i64>> for Shape {
+    fn from(sizes: Vec<i64>) -> Shape {
+        Shape::from(&sizes[..])
+    }
+}
+
+impl<T: AsRef<[i64]>> PartialEq<T> for Shape {
+    fn eq(&self, other: &T) -> bool {
+        **self == *other.as_ref()
+    }
+}
+
+/// `[2, 3]`.
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// A dtype and a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,12 +82,12 @@ pub struct Spec {
     /// The element type.
     pub dtype: DType,
     /// Sizes of the dimensions; none for a single element.
-    pub shape: Vec<i64>,
+    pub shape: Shape,
 }
 
 impl Spec {
     /// A dtype and a shape.
-    pub fn new(dtype: DType, shape: impl Into<Vec<i64>>) -> Spec {
+    pub fn new(dtype: DType, shape: impl Into<Shape>) -> Spec {
         Spec { dtype, shape: shape.into() }
     }
 

@@ -1,7 +1,7 @@
 //! Tensors: typed, strided views of shared device memory.
 
 use crate::layout::{self, Strides};
-use crate::{MemoryFormat, Spec};
+use crate::{MemoryFormat, Shape, Spec};
 use ep_core::op::MAX_DIMS;
 use ep_core::{DType, Element, Error, Result};
 use ep_registry::{Buffer, Device, View, ViewMut};
@@ -85,7 +85,7 @@ impl Tensor {
     }
 
     /// The same memory with another shape; fails where that leads out of it.
-    pub(crate) fn with(&self, shape: impl Into<Vec<i64>>, strides: Strides, offset: i64) -> Result<Tensor> {
+    pub(crate) fn with(&self, shape: impl Into<Shape>, strides: Strides, offset: i64) -> Result<Tensor> {
         let spec = Spec::new(self.spec.dtype, shape);
         let (storage, device) = (self.storage.clone(), self.device.clone());
         let view = Tensor { storage, len: self.len, device, spec, strides, offset };

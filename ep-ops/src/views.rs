@@ -2,8 +2,10 @@
 
 use crate::layout::{self, Strides};
 use crate::spec::wrap;
-use crate::{Spec, Tensor};
+use crate::{Shape, Spec, Tensor};
+use ep_core::op::MAX_DIMS;
 use ep_core::{Error, Result};
+use smallvec::SmallVec;
 
 impl Tensor {
     /// Its dimensions in another order: dimension `i` of the view is dimension `dims[i]` of this.
@@ -15,7 +17,7 @@ impl Tensor {
         if dims.len() != self.rank() {
             return Err(refuse(format!("{} dimensions for {}", dims.len(), self.rank())));
         }
-        let mut order: Vec<usize> = Vec::with_capacity(dims.len());
+        let mut order: SmallVec<[usize; MAX_DIMS]> = SmallVec::new();
         for d in dims {
             let dim = wrap(*d, self.rank()).map_err(|e| refuse(e.message().to_owned()))?;
             if order.contains(&dim) {
@@ -23,7 +25,7 @@ impl Tensor {
             }
             order.push(dim);
         }
-        let shape: Vec<i64> = order.iter().map(|d| self.shape()[*d]).collect();
+        let shape: Shape = order.iter().map(|d| self.shape()[*d]).collect();
         let strides = order.iter().map(|d| self.strides()[*d]).collect();
         self.with(shape, strides, self.offset())
     }
@@ -34,7 +36,7 @@ impl Tensor {
     /// `InvalidArgument` for dimensions that it does not have.
     pub fn transpose(&self, a: i64, b: i64) -> Result<Tensor> {
         let (a, b) = (self.dim("transpose", a)?, self.dim("transpose", b)?);
-        let (mut shape, mut strides) = (self.shape().to_vec(), Strides::from_slice(self.strides()));
+        let (mut shape, mut strides) = (self.spec().shape.clone(), Strides::from_slice(self.strides()));
         if self.rank() > 0 {
             shape.swap(a, b);
             strides.swap(a, b);
@@ -126,8 +128,9 @@ impl Tensor {
             Some(n) => n.saturating_mul(self.strides()[dim]),
             None => 1,
         };
-        let (mut shape, mut strides) = (self.shape().to_vec(), Strides::from_slice(self.strides()));
-        shape.insert(dim, 1);
+        let (before, behind) = self.shape().split_at(dim);
+        let shape: Shape = before.iter().chain(&[1]).chain(behind).copied().collect();
+        let mut strides = Strides::from_slice(self.strides());
         strides.insert(dim, step);
         self.with(shape, strides, self.offset())
     }
@@ -269,7 +272,7 @@ impl Tensor {
     /// Without the dimensions, of one element each, that `gone` names by number and size.
     fn without(&self, gone: impl Fn(usize, i64) -> bool) -> Result<Tensor> {
         let dims = || (0..self.rank()).filter(|d| !gone(*d, self.shape()[*d]));
-        let shape: Vec<i64> = dims().map(|d| self.shape()[d]).collect();
+        let shape: Shape = dims().map(|d| self.shape()[d]).collect();
         self.with(shape, dims().map(|d| self.strides()[d]).collect(), self.offset())
     }
 }

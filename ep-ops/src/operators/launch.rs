@@ -3,6 +3,7 @@
 use crate::{MemoryFormat, Operator, Ops, Spec, Tensor};
 use ep_core::{Code, Error, Result};
 use ep_registry::Buffer;
+use smallvec::SmallVec;
 
 /// The tensor itself where it is dense, else a dense copy.
 pub(super) fn dense(ops: &Ops<'_>, x: &Tensor) -> Result<Tensor> {
@@ -58,7 +59,7 @@ pub(super) fn copied(
 
 /// The outputs that an operator has for these inputs.
 pub(super) fn inferred(operator: &dyn Operator, inputs: &[&Tensor]) -> Result<Vec<Spec>> {
-    let inputs: Vec<Spec> = inputs.iter().map(|input| input.spec().clone()).collect();
+    let inputs: SmallVec<[Spec; 4]> = inputs.iter().map(|input| input.spec().clone()).collect();
     operator.infer(&inputs)
 }
 

@@ -2,7 +2,7 @@
 
 use super::{launch, shape};
 use crate::sbp::Sbp::{self, Broadcast, PartialSum, Split};
-use crate::{MemoryFormat, Operator, Ops, Signature, Spec, Tensor, sbp};
+use crate::{MemoryFormat, Operator, Ops, Shape, Signature, Spec, Tensor, sbp};
 use ep_core::primitive as p;
 use ep_core::primitive::Transpose;
 use ep_core::{DType, Error, Result, Scalar};
@@ -20,7 +20,7 @@ pub struct Matmul;
 
 /// Sizes of a product.
 struct Sizes {
-    batch: Vec<i64>,
+    batch: Shape,
     m: Option<i64>,
     n: Option<i64>,
     k: i64,
@@ -54,7 +54,7 @@ impl Sizes {
         Ok(Sizes { batch, m, n, k })
     }
 
-    fn output(&self) -> Vec<i64> {
+    fn output(&self) -> Shape {
         self.batch.iter().copied().chain(self.m).chain(self.n).collect()
     }
 }
@@ -75,9 +75,12 @@ fn dense(ops: &Ops<'_>, x: &Tensor) -> Result<Operand> {
 /// An operand that is dense as stored, which may be transposed.
 fn stored(ops: &Ops<'_>, x: &Tensor) -> Result<Operand> {
     let once = launch::once(x, x.rank() - 2)?;
-    let turned = once.transpose(-1, -2)?;
     let is_dense = |x: &Tensor| x.is_contiguous(MemoryFormat::Contiguous);
-    if !is_dense(&once) && is_dense(&turned) && !x.dtype().is_complex() {
+    if is_dense(&once) {
+        return Ok((once, Transpose::NONE));
+    }
+    let turned = once.transpose(-1, -2)?;
+    if is_dense(&turned) && !x.dtype().is_complex() {
         return Ok((turned, Transpose::TRANSPOSE));
     }
     dense(ops, &once)
@@ -148,7 +151,7 @@ fn product_of(ops: &Ops<'_>, a: Operand, b: Operand, sizes: &Sizes, to: &Spec) -
     }
     let desc = p::BroadcastMatmulDesc::new(transpose_a, transpose_b, dtype);
     let primitive = ops.primitive::<p::BroadcastMatmul>(desc)?;
-    let c_dims = [&sizes.batch[..], &[m, n]].concat();
+    let c_dims: Shape = sizes.batch.iter().copied().chain([m, n]).collect();
     launch::output(ops, to, |c| {
         let (a, b) = (a.read()?, b.read()?);
         let (a, b) = (a.view()?, b.view()?);

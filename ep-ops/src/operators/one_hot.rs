@@ -2,7 +2,7 @@
 
 use super::{Window, launch, number, shape};
 use crate::sbp::Sbp::{Broadcast, Split};
-use crate::{Operator, Ops, Signature, Spec, Tensor, sbp};
+use crate::{Operator, Ops, Shape, Signature, Spec, Tensor, sbp};
 use ep_core::primitive as p;
 use ep_core::primitive::IndexMode;
 use ep_core::{DType, Error, Result, Scalar};
@@ -42,7 +42,7 @@ impl Operator for OneHot {
                 self.dtype
             )));
         }
-        let shape = [&indices.shape[..], &[self.depth]].concat();
+        let shape: Shape = indices.shape.iter().copied().chain([self.depth]).collect();
         Ok(vec![shape::output(self.dtype, shape)?])
     }
 

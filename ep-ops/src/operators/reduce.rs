@@ -2,7 +2,7 @@
 
 use super::{cast, launch, shape};
 use crate::sbp::Sbp::{PartialSum, Split};
-use crate::{MemoryFormat, Operator, Ops, Signature, Spec, Tensor};
+use crate::{MemoryFormat, Operator, Ops, Shape, Signature, Spec, Tensor};
 use ep_core::op::MAX_DIMS;
 use ep_core::primitive as p;
 use ep_core::primitive::ReduceOp;
@@ -39,8 +39,8 @@ pub struct Reduce {
 
 impl Reduce {
     /// For each dimension whether it is combined.
-    fn combined(&self, x: &Spec) -> Result<Vec<bool>> {
-        let mut combined = vec![self.dims.is_empty(); x.rank()];
+    fn combined(&self, x: &Spec) -> Result<SmallVec<[bool; MAX_DIMS]>> {
+        let mut combined = SmallVec::from_elem(self.dims.is_empty(), x.rank());
         for dim in &self.dims {
             let own = x.dim(*dim)?;
             // A single element is taken to have a dimension.
@@ -157,7 +157,7 @@ impl Operator for Reduce {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>> {
         let [x] = shape::named(inputs, ["x"])?;
         let dims = x.shape.iter().zip(self.combined(x)?);
-        let shape: Vec<i64> = if self.keep_dims {
+        let shape: Shape = if self.keep_dims {
             dims.map(|(size, combined)| if combined { 1 } else { *size }).collect()
         } else {
             dims.filter(|(_, combined)| !combined).map(|(size, _)| *size).collect()

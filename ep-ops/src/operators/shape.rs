@@ -1,6 +1,6 @@
 //! What operators check of their inputs, and the dimensions around an axis.
 
-use crate::Spec;
+use crate::{Shape, Spec};
 use ep_core::{DType, Error, Result};
 
 /// Exactly the inputs of these names.
@@ -36,16 +36,16 @@ pub(super) fn float_dtype(input: &Spec) -> Result<()> {
 }
 
 /// An output, which has no more elements than can be counted.
-pub(super) fn output(dtype: DType, shape: impl Into<Vec<i64>>) -> Result<Spec> {
+pub(super) fn output(dtype: DType, shape: impl Into<Shape>) -> Result<Spec> {
     let spec = Spec::new(dtype, shape);
     spec.count()?;
     Ok(spec)
 }
 
 /// What these shapes broadcast to as NumPy has it: aligned at the last dimension, 1 repeats.
-pub(super) fn broadcast(shapes: &[&[i64]]) -> Result<Vec<i64>> {
+pub(super) fn broadcast(shapes: &[&[i64]]) -> Result<Shape> {
     let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
-    let mut out = vec![1; rank];
+    let mut out: Shape = std::iter::repeat_n(1, rank).collect();
     for shape in shapes {
         let skip = rank - shape.len();
         for (to, size) in out[skip..].iter_mut().zip(shape.iter()) {
@@ -87,9 +87,9 @@ impl Around {
 }
 
 /// A shape with one of its dimensions replaced; a shape without any is taken to have one.
-pub(super) fn replaced(shape: &[i64], dim: usize, by: &[i64]) -> Vec<i64> {
+pub(super) fn replaced(shape: &[i64], dim: usize, by: &[i64]) -> Shape {
     let behind = shape.get(dim + 1..).unwrap_or(&[]);
-    [&shape[..dim], by, behind].concat()
+    shape[..dim].iter().chain(by).chain(behind).copied().collect()
 }
 
 #[cfg(test)]
