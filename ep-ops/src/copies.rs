@@ -162,14 +162,14 @@ impl Ops<'_> {
             return Ok(());
         }
         if dst.dtype() == src.dtype() && dst.is_dense_without_overlap() && dst.same_layout(src) {
-            let (src, mut dst) = Tensor::lock_both(src, dst);
+            let ([src], mut dst) = Tensor::lock([src], dst);
             self.fill_before(&mut dst, false)?;
             return self.stream().copy(src.view()?, dst.view()?);
         }
         let copy = self.primitive::<StridedCopy>(StridedCopyDesc::new(src.dtype(), dst.dtype()))?;
         let (dims, src_strides, dst_strides) = (dst.shape(), src.strides(), dst.strides());
         let gaps = dst.range().1 > dst.numel();
-        let (src, mut dst) = Tensor::lock_both(src, dst);
+        let ([src], mut dst) = Tensor::lock([src], dst);
         self.fill_before(&mut dst, gaps)?;
         let (src_offset, dst_offset) = (src.offset(), dst.offset());
         let (src, dst) = (src.view()?, dst.view()?);

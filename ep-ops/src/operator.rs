@@ -21,6 +21,17 @@ pub trait Operator: Debug + Send + Sync {
     /// `Unsupported` where the device has no primitive for it; then [`Ops`] tries the next device.
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>>;
 
+    /// Computes into the first input, whose spec the only output has, and says whether it could: `false`, as it is unless
+    /// an operator says otherwise, makes [`Ops::apply_`] run it and copy. The elements of the first input do not overlap, and
+    /// no other input shares its memory.
+    ///
+    /// # Errors
+    /// As [`Operator::run`]; before an `Unsupported` nothing is written.
+    fn run_in_place(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<bool> {
+        let _ = (ops, inputs);
+        Ok(false)
+    }
+
     /// The ways in which inputs and outputs may be split, replicated or partial sums, for inputs like these; none for
     /// inputs that [`Operator::infer`] refuses.
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature>;

@@ -7,6 +7,8 @@ use ep_core::{Code, Error, Result};
 use ep_registry::{Device, Primitive, Runtime, Stream};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// Computes outputs from inputs, on the device of the operators that it is given.
 type Run<'a> = dyn Fn(&Ops<'_>, &[&Tensor]) -> Result<Vec<Tensor>> + 'a;
@@ -28,10 +30,30 @@ pub struct Fallback {
     pub times: u64,
 }
 
+/// A runtime that is borrowed, or kept alive.
+#[derive(Clone, Debug)]
+enum RuntimeRef<'r> {
+    Borrowed(&'r Runtime),
+    Shared(Arc<Runtime>),
+}
+
+impl Deref for RuntimeRef<'_> {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        match self {
+            RuntimeRef::Borrowed(runtime) => runtime,
+            RuntimeRef::Shared(runtime) => runtime,
+        }
+    }
+}
+
 /// Runs operators on a device, in the order of one stream.
+///
+/// [`Ops::new`] borrows the runtime; [`Ops::shared`] keeps it alive, so that a struct may have both.
 #[derive(Debug)]
 pub struct Ops<'r> {
-    runtime: &'r Runtime,
+    runtime: RuntimeRef<'r>,
     device: Device,
     stream: Stream,
     /// Devices tried in this order where `device` lacks a primitive. They have no fallback of their own.
@@ -45,11 +67,23 @@ impl<'r> Ops<'r> {
     /// # Errors
     /// Those of [`Runtime::device`] and [`Device::stream`].
     pub fn new(runtime: &'r Runtime, device: &str) -> Result<Ops<'r>> {
-        let device = runtime.device(device)?;
-        Ok(Ops::on_stream(runtime, device.stream()?))
+        Ops::of(RuntimeRef::Borrowed(runtime), device)
     }
 
-    fn on_stream(runtime: &'r Runtime, stream: Stream) -> Ops<'r> {
+    /// The same, and keeps the runtime alive.
+    ///
+    /// # Errors
+    /// Those of [`Ops::new`].
+    pub fn shared(runtime: &Arc<Runtime>, device: &str) -> Result<Ops<'static>> {
+        Ops::of(RuntimeRef::Shared(runtime.clone()), device)
+    }
+
+    fn of(runtime: RuntimeRef<'r>, device: &str) -> Result<Ops<'r>> {
+        let stream = runtime.device(device)?.stream()?;
+        Ok(Ops::on_stream(runtime, stream))
+    }
+
+    fn on_stream(runtime: RuntimeRef<'r>, stream: Stream) -> Ops<'r> {
         let device = stream.device().clone();
         Ops { runtime, device, stream, fallback: Vec::new(), fallbacks: Mutex::default() }
     }
@@ -62,7 +96,7 @@ impl<'r> Ops<'r> {
     pub fn with_fallback<N: AsRef<str>>(mut self, devices: impl IntoIterator<Item = N>) -> Result<Ops<'r>> {
         self.fallback.clear();
         for name in devices {
-            let other = Ops::new(self.runtime, name.as_ref())?;
+            let other = Ops::of(self.runtime.clone(), name.as_ref())?;
             if other.device != self.device {
                 self.fallback.push(other);
             }
@@ -128,6 +162,51 @@ impl<'r> Ops<'r> {
             )));
         }
         Ok(outputs)
+    }
+
+    /// Runs an operator and leaves its output in the first input, without other memory where the operator can do that
+    /// ([`Operator::run_in_place`]); else what [`Ops::apply`] makes is copied there. Where inputs share memory, the result is
+    /// as if they had been copied first.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an output that has another dtype or shape than the first input, for several outputs, and for a
+    /// first input whose elements share memory; else as [`Ops::apply`].
+    pub fn apply_(&self, operator: &dyn Operator, inputs: &[&Tensor]) -> Result<()> {
+        let name = operator.name();
+        self.check_devices(name, inputs)?;
+        let specs: SmallVec<[Spec; 4]> = inputs.iter().map(|t| t.spec().clone()).collect();
+        let inferred = operator.infer(&specs).map_err(|e| e.context(name))?;
+        let (Some(x), [output]) = (inputs.first(), &inferred[..]) else {
+            let (inputs, outputs) = (inputs.len(), inferred.len());
+            return Err(Error::invalid(format!(
+                "{name} in place: it has {inputs} inputs and {outputs} outputs; one output replaces the first input"
+            )));
+        };
+        if output != x.spec() {
+            return Err(Error::invalid(format!(
+                "{name} in place: it gives {output}, and the first input is {}; use `apply`",
+                x.spec()
+            )));
+        }
+        if layout::may_overlap(x.shape(), x.strides()) {
+            return Err(Error::invalid(format!(
+                "{name} into {x:?}: some of its elements share memory; write to a clone, or to what it was expanded from"
+            )));
+        }
+        if !inputs[1..].iter().any(|other| other.shares_storage(x)) {
+            match operator.run_in_place(self, inputs) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(e) if e.code() == Code::Unsupported => {}
+                Err(e) => return Err(told(name, inputs, e)),
+            }
+        }
+        match &self.apply(operator, inputs)?[..] {
+            [made] => self.copy_(x, made),
+            _ => Err(Error::internal(format!(
+                "{name} has inferred one output and made others; mend the operator"
+            ))),
+        }
     }
 
     /// Fails where an input is on another device.
@@ -232,7 +311,7 @@ impl<'r> Ops<'r> {
         match self.fallback.iter().find(|o| o.device == *device) {
             Some(known) => f(known),
             None => {
-                let there = Ops::on_stream(self.runtime, device.stream()?);
+                let there = Ops::on_stream(self.runtime.clone(), device.stream()?);
                 let result = f(&there);
                 // Nobody else can wait for this stream.
                 let done = there.sync();

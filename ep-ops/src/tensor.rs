@@ -245,16 +245,22 @@ impl Tensor {
         if self.numel() == 0 { 0 } else { self.offset - first }
     }
 
-    /// Access to what is read and what is written, which are of two buffers. In the order of their addresses, so that two
-    /// threads that copy to and fro do not wait for each other.
-    pub(crate) fn lock_both<'a>(src: &'a Tensor, dst: &'a Tensor) -> (TensorRead<'a>, TensorWrite<'a>) {
-        if Arc::as_ptr(&src.storage) < Arc::as_ptr(&dst.storage) {
-            let src = src.read_strided();
-            (src, dst.write_strided())
-        } else {
-            let dst = dst.write_strided();
-            (src.read_strided(), dst)
-        }
+    /// Access to what is read, and to what is written, of another buffer than the rest. In the order of their addresses, so
+    /// that two threads that copy to and fro do not wait for each other.
+    pub(crate) fn lock<'a, const N: usize>(
+        reads: [&'a Tensor; N],
+        write: &'a Tensor,
+    ) -> ([TensorRead<'a>; N], TensorWrite<'a>) {
+        let written = Arc::as_ptr(&write.storage);
+        let mut order: [usize; N] = std::array::from_fn(|i| i);
+        order.sort_unstable_by_key(|i| Arc::as_ptr(&reads[*i].storage));
+        let mut held = [const { None }; N];
+        let (before, behind): (Vec<usize>, Vec<usize>) =
+            order.into_iter().partition(|i| Arc::as_ptr(&reads[*i].storage) < written);
+        before.into_iter().for_each(|i| held[i] = Some(reads[i].read_strided()));
+        let write = write.write_strided();
+        behind.into_iter().for_each(|i| held[i] = Some(reads[i].read_strided()));
+        (held.map(|read| read.expect("each is before or behind")), write)
     }
 }
 

@@ -1,12 +1,14 @@
 //! `broadcast_elementwise_binary` of two tensors.
 
-use super::{launch, order, shape};
+use super::order::{self, Order};
+use super::{launch, shape};
 use crate::sbp;
 use crate::sbp::Sbp::{Broadcast, PartialSum};
-use crate::{Operator, Ops, Signature, Spec, Tensor};
+use crate::{MemoryFormat, Operator, Ops, Signature, Spec, Tensor};
 use ep_core::primitive as p;
 use ep_core::primitive::BinaryOp;
 use ep_core::{DType, Result, Scalar};
+use ep_registry::{InPlace, Primitive};
 
 /// Applies a function to pairs of elements: one of the 81 of [`BinaryOp`]. Shapes broadcast as in NumPy.
 ///
@@ -26,15 +28,23 @@ impl Binary {
         Binary { op, attrs: [0.0; 2] }
     }
 
+    fn primitive(
+        &self,
+        ops: &Ops<'_>,
+        from: DType,
+        to: DType,
+    ) -> Result<Primitive<p::BroadcastElementwiseBinary>> {
+        let [attr0, attr1] = self.attrs;
+        let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, from, to);
+        ops.primitive(desc.with_attr0(attr0).with_attr1(attr1))
+    }
+
     /// In the order of the shape.
     fn compute(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let to = launch::inferred(self, inputs)?.remove(0);
         let sources = launch::broadcast(ops, inputs, &to.shape)?;
         let (a, b) = (&sources[0], &sources[1]);
-        let [attr0, attr1] = self.attrs;
-        let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, a.dtype(), to.dtype);
-        let primitive =
-            ops.primitive::<p::BroadcastElementwiseBinary>(desc.with_attr0(attr0).with_attr1(attr1))?;
+        let primitive = self.primitive(ops, a.dtype(), to.dtype)?;
         launch::output(ops, &to, |dst| {
             let (src0, src1) = (a.read()?, b.read()?);
             let call = p::BroadcastElementwiseBinaryCall {
@@ -48,6 +58,28 @@ impl Binary {
             };
             primitive.launch(ops.stream(), call)
         })
+    }
+
+    /// Into the first input, where that is dense in the order of the shape.
+    fn compute_in_place(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<bool> {
+        let (a, b) = (inputs[0], inputs[1]);
+        if !a.is_contiguous(MemoryFormat::Contiguous) {
+            return Ok(false);
+        }
+        let primitive = self.primitive(ops, a.dtype(), a.dtype())?;
+        let b = launch::dense(ops, &launch::once(b, b.rank())?)?;
+        let ([src1], mut dst) = Tensor::lock([&b], a);
+        let call = p::BroadcastElementwiseBinaryCall {
+            src0_dims: a.shape(),
+            src1_dims: b.shape(),
+            scalar0: Scalar::None,
+            scalar1: Scalar::None,
+            src0: InPlace,
+            src1: src1.view()?,
+            dst: dst.view()?,
+        };
+        primitive.launch(ops.stream(), call)?;
+        Ok(true)
     }
 }
 
@@ -107,6 +139,14 @@ impl Operator for Binary {
         order::kept(inputs, &|inputs| Ok(vec![self.compute(ops, inputs)?]))
     }
 
+    fn run_in_place(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<bool> {
+        // In the order of the first input, whatever that of the other one.
+        match Order::of(&inputs[..1]) {
+            None => self.compute_in_place(ops, inputs),
+            Some(order) => self.compute_in_place(ops, &order.of_all(inputs)?.iter().collect::<Vec<_>>()),
+        }
+    }
+
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {
         let Ok(outputs) = self.infer(inputs) else { return Vec::new() };
         let [a, b] = inputs else { return Vec::new() };
@@ -133,5 +173,13 @@ impl Ops<'_> {
     /// dtype does not have.
     pub fn binary(&self, op: BinaryOp, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         launch::one(self.apply(&Binary::new(op), &[a, b])?)
+    }
+
+    /// The same in place of a, whose shape b broadcasts to; for a function with parameters, give it to [`Ops::apply_`].
+    ///
+    /// # Errors
+    /// As [`Ops::binary`] and [`Ops::apply_`].
+    pub fn binary_(&self, op: BinaryOp, a: &Tensor, b: &Tensor) -> Result<()> {
+        self.apply_(&Binary::new(op), &[a, b])
     }
 }

@@ -6,8 +6,8 @@ use crate::sbp::{self, Sbp};
 use crate::{Operator, Ops, Signature, Spec, Tensor};
 use ep_core::primitive as p;
 use ep_core::primitive::BinaryOp;
-use ep_core::{Error, Result, Scalar};
-use ep_registry::Read;
+use ep_core::{DType, Error, Result, Scalar};
+use ep_registry::{Primitive, Read};
 
 /// Where a number stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,34 +39,51 @@ impl BinaryScalar {
     fn compute(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = launch::dense(ops, inputs[0])?;
         let to = launch::inferred(self, inputs)?.remove(0);
-        let [attr0, attr1] = self.attrs;
-        let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, x.dtype(), to.dtype);
-        let primitive =
-            ops.primitive::<p::BroadcastElementwiseBinary>(desc.with_attr0(attr0).with_attr1(attr1))?;
+        let primitive = self.primitive(ops, x.dtype(), to.dtype)?;
         launch::output(ops, &to, |dst| {
             let src = x.read()?;
-            let call = match self.side {
-                Side::First => p::BroadcastElementwiseBinaryCall {
-                    src0_dims: &[],
-                    src1_dims: x.shape(),
-                    scalar0: self.scalar,
-                    scalar1: Scalar::None,
-                    src0: Read::None,
-                    src1: Read::View(src.view()?),
-                    dst,
-                },
-                Side::Second => p::BroadcastElementwiseBinaryCall {
-                    src0_dims: x.shape(),
-                    src1_dims: &[],
-                    scalar0: Scalar::None,
-                    scalar1: self.scalar,
-                    src0: Read::View(src.view()?),
-                    src1: Read::None,
-                    dst,
-                },
-            };
-            primitive.launch(ops.stream(), call)
+            primitive.launch(ops.stream(), self.call(x.shape(), Read::View(src.view()?), dst))
         })
+    }
+
+    fn primitive(
+        &self,
+        ops: &Ops<'_>,
+        from: DType,
+        to: DType,
+    ) -> Result<Primitive<p::BroadcastElementwiseBinary>> {
+        let [attr0, attr1] = self.attrs;
+        let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, from, to);
+        ops.primitive(desc.with_attr0(attr0).with_attr1(attr1))
+    }
+
+    /// The launch on elements of this shape.
+    fn call<'a, Dst>(
+        &self,
+        dims: &'a [i64],
+        src: Read<'a>,
+        dst: Dst,
+    ) -> p::BroadcastElementwiseBinaryCall<'a, Read<'a>, Read<'a>, Dst> {
+        match self.side {
+            Side::First => p::BroadcastElementwiseBinaryCall {
+                src0_dims: &[],
+                src1_dims: dims,
+                scalar0: self.scalar,
+                scalar1: Scalar::None,
+                src0: Read::None,
+                src1: src,
+                dst,
+            },
+            Side::Second => p::BroadcastElementwiseBinaryCall {
+                src0_dims: dims,
+                src1_dims: &[],
+                scalar0: Scalar::None,
+                scalar1: self.scalar,
+                src0: src,
+                src1: Read::None,
+                dst,
+            },
+        }
     }
 }
 
@@ -88,6 +105,17 @@ impl Operator for BinaryScalar {
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         order::kept(inputs, &|inputs| Ok(vec![self.compute(ops, inputs)?]))
+    }
+
+    fn run_in_place(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<bool> {
+        let x = inputs[0];
+        if !x.is_dense_without_overlap() {
+            return Ok(false);
+        }
+        let primitive = self.primitive(ops, x.dtype(), x.dtype())?;
+        let mut dst = x.write_strided();
+        primitive.launch(ops.stream(), self.call(&[x.numel()], Read::InPlace, dst.view()?))?;
+        Ok(true)
     }
 
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {
@@ -113,6 +141,14 @@ impl Ops<'_> {
     pub fn binary_scalar(&self, op: BinaryOp, x: &Tensor, scalar: impl Into<Scalar>) -> Result<Tensor> {
         let operator = BinaryScalar { op, attrs: [0.0; 2], scalar: scalar.into(), side: Side::Second };
         launch::one(self.apply(&operator, &[x])?)
+    }
+
+    /// The same in place of x; for a function with parameters, give it to [`Ops::apply_`].
+    ///
+    /// # Errors
+    /// As [`Ops::binary_scalar`] and [`Ops::apply_`].
+    pub fn binary_scalar_(&self, op: BinaryOp, x: &Tensor, scalar: impl Into<Scalar>) -> Result<()> {
+        self.apply_(&BinaryScalar { op, attrs: [0.0; 2], scalar: scalar.into(), side: Side::Second }, &[x])
     }
 
     /// A function without parameters of a number and each element: `op(scalar, x)`. See [`BinaryScalar`].

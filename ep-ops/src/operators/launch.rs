@@ -46,17 +46,6 @@ pub(super) fn outputs(
     buffers.into_iter().zip(specs).map(|(buffer, spec)| Tensor::from_buffer(buffer, &spec.shape)).collect()
 }
 
-/// A dense copy of a tensor that a launch changes.
-pub(super) fn copied(
-    ops: &Ops<'_>,
-    x: &Tensor,
-    launch: impl FnOnce(&mut Buffer) -> Result<()>,
-) -> Result<Tensor> {
-    let mut buffer = ops.clone(x, MemoryFormat::Contiguous)?.into_buffer()?;
-    launch(&mut buffer)?;
-    Tensor::from_buffer(buffer, x.shape())
-}
-
 /// The outputs that an operator has for these inputs.
 pub(super) fn inferred(operator: &dyn Operator, inputs: &[&Tensor]) -> Result<Vec<Spec>> {
     let inputs: SmallVec<[Spec; 4]> = inputs.iter().map(|input| input.spec().clone()).collect();

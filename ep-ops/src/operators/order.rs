@@ -55,14 +55,20 @@ impl Order {
         self.0.iter().map(|d| of[*d]).collect()
     }
 
-    /// Runs something on the inputs with their dimensions in this order, and puts those of the outputs back.
-    pub(super) fn run(&self, inputs: &[&Tensor], run: &Run<'_>) -> Result<Vec<Tensor>> {
+    /// Views of all inputs with their dimensions in this order.
+    pub(super) fn of_all(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let dims: SmallVec<[i64; MAX_DIMS]> = self.0.iter().map(|d| *d as i64).collect();
         let turned = |x: &&Tensor| {
             let missing = self.0.len() - x.rank();
             (0..missing).try_fold(x.alias(), |view, _| view.unsqueeze(0))?.permute(&dims)
         };
-        let turned = inputs.iter().map(turned).collect::<Result<Vec<_>>>()?;
+        inputs.iter().map(turned).collect()
+    }
+
+    /// Runs something on the inputs with their dimensions in this order, and puts those of the outputs back.
+    pub(super) fn run(&self, inputs: &[&Tensor], run: &Run<'_>) -> Result<Vec<Tensor>> {
+        let turned = self.of_all(inputs)?;
+        let dims = &self.0;
         let outputs = run(&turned.iter().collect::<SmallVec<[&Tensor; 4]>>())?;
         let mut back: SmallVec<[i64; MAX_DIMS]> = SmallVec::from_elem(0, dims.len());
         for (at, d) in self.0.iter().enumerate() {

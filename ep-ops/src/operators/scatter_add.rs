@@ -2,7 +2,7 @@
 
 use super::{Window, launch, shape};
 use crate::sbp::Sbp::{Broadcast, PartialSum, Split};
-use crate::{Operator, Ops, Signature, Spec, Tensor};
+use crate::{MemoryFormat, Operator, Ops, Signature, Spec, Tensor};
 use ep_core::primitive as p;
 use ep_core::primitive::IndexMode;
 use ep_core::{DType, Error, Result};
@@ -22,6 +22,24 @@ pub struct ScatterAdd {
     pub mode: IndexMode,
     /// Where base has a part of the axis only; indices count in all of it, and one outside of the part adds nothing.
     pub window: Option<Window>,
+}
+
+impl ScatterAdd {
+    /// Adds to a dense base.
+    fn add_to(&self, ops: &Ops<'_>, base: &Tensor, indices: &Tensor, src: &Tensor) -> Result<()> {
+        let desc = p::ScatterAddDesc::new(self.mode, indices.dtype(), src.dtype());
+        let primitive = ops.primitive::<p::ScatterAdd>(desc)?;
+        let (indices, src) = (launch::dense(ops, indices)?, launch::dense(ops, src)?);
+        let around = shape::Around::new(base.shape(), base.spec().dim(self.axis)?);
+        let (offset, size) = Window::arguments(self.window, around);
+        let num_indices = indices.spec().count()?;
+        let ([indices, src], mut dst) = Tensor::lock([&indices, &src], base);
+        let (indices, src, dst) = (indices.view()?, src.view()?, dst.view()?);
+        let shape::Around { outer, size: processed, inner } = around;
+        let call =
+            p::ScatterAddCall { outer, processed, inner, num_indices, offset, size, indices, src, dst };
+        primitive.launch(ops.stream(), call)
+    }
 }
 
 impl Operator for ScatterAdd {
@@ -47,22 +65,18 @@ impl Operator for ScatterAdd {
     }
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        let (indices, src) = (launch::dense(ops, inputs[1])?, launch::dense(ops, inputs[2])?);
-        let spec = inputs[0].spec();
-        let around = shape::Around::new(&spec.shape, spec.dim(self.axis)?);
-        let (offset, size) = Window::arguments(self.window, around);
-        let desc = p::ScatterAddDesc::new(self.mode, indices.dtype(), src.dtype());
-        let primitive = ops.primitive::<p::ScatterAdd>(desc)?;
-        let num_indices = indices.spec().count()?;
-        let dst = launch::copied(ops, inputs[0], |dst| {
-            let (src, indices) = (src.read()?, indices.read()?);
-            let (src, indices) = (src.view()?, indices.view()?);
-            let shape::Around { outer, size: processed, inner } = around;
-            let call =
-                p::ScatterAddCall { outer, processed, inner, num_indices, offset, size, indices, src, dst };
-            primitive.launch(ops.stream(), call)
-        })?;
-        Ok(vec![dst])
+        let base = ops.clone(inputs[0], MemoryFormat::Contiguous)?;
+        self.add_to(ops, &base, inputs[1], inputs[2])?;
+        Ok(vec![base])
+    }
+
+    fn run_in_place(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<bool> {
+        let base = inputs[0];
+        if base.is_contiguous(MemoryFormat::Contiguous) {
+            self.add_to(ops, base, inputs[1], inputs[2])?;
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {
@@ -115,5 +129,21 @@ impl Ops<'_> {
         mode: IndexMode,
     ) -> Result<Tensor> {
         launch::one(self.apply(&ScatterAdd { axis, mode, window: None }, &[base, indices, src])?)
+    }
+
+    /// The same in place of base, which on a device that works later may have been changed in part where an index is
+    /// refused.
+    ///
+    /// # Errors
+    /// As [`Ops::scatter_add`] and [`Ops::apply_`].
+    pub fn scatter_add_(
+        &self,
+        base: &Tensor,
+        indices: &Tensor,
+        src: &Tensor,
+        axis: i64,
+        mode: IndexMode,
+    ) -> Result<()> {
+        self.apply_(&ScatterAdd { axis, mode, window: None }, &[base, indices, src])
     }
 }

@@ -6,6 +6,7 @@ use crate::{MemoryFormat, Operator, Ops, Signature, Spec, Tensor};
 use ep_core::primitive as p;
 use ep_core::primitive::UnaryOp;
 use ep_core::{DType, Error, Result};
+use ep_registry::InPlace;
 
 /// Applies a function to each element: one of the 72 of [`UnaryOp`].
 ///
@@ -137,6 +138,20 @@ impl Operator for Unary {
         Ok(vec![dst])
     }
 
+    fn run_in_place(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<bool> {
+        let x = inputs[0];
+        if !x.is_dense_without_overlap() {
+            return Ok(false);
+        }
+        let [attr0, attr1] = self.attrs;
+        let desc = p::ElementwiseUnaryDesc::new(self.op, x.dtype(), x.dtype());
+        let primitive = ops.primitive::<p::ElementwiseUnary>(desc.with_attr0(attr0).with_attr1(attr1))?;
+        let mut dst = x.write_strided();
+        let call = p::ElementwiseUnaryCall { count: x.numel(), src: InPlace, dst: dst.view()? };
+        primitive.launch(ops.stream(), call)?;
+        Ok(true)
+    }
+
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {
         if self.infer(inputs).is_err() {
             return Vec::new();
@@ -159,5 +174,13 @@ impl Ops<'_> {
     /// `InvalidArgument` where the dtype of the result is open; `Unsupported` for a function that the dtype does not have.
     pub fn unary(&self, op: UnaryOp, x: &Tensor) -> Result<Tensor> {
         launch::one(self.apply(&Unary::new(op), &[x])?)
+    }
+
+    /// The same in place of x; for a function with parameters, give it to [`Ops::apply_`].
+    ///
+    /// # Errors
+    /// As [`Ops::unary`] and [`Ops::apply_`].
+    pub fn unary_(&self, op: UnaryOp, x: &Tensor) -> Result<()> {
+        self.apply_(&Unary::new(op), &[x])
     }
 }

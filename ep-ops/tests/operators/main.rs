@@ -3,6 +3,7 @@
 mod elementwise;
 mod errors;
 mod gather;
+mod in_place;
 mod matmul;
 mod movement;
 mod norm;

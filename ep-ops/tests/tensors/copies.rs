@@ -2,7 +2,7 @@
 
 use crate::model::{Model, Step, apply, shape, step};
 use crate::under::{devices, invalid, ops};
-use ep_core::primitive::UnaryOp;
+use ep_core::primitive::{BinaryOp, UnaryOp};
 use ep_core::{Complex, DType};
 use ep_ops::{MemoryFormat, Ops, Tensor};
 use proptest::prelude::*;
@@ -278,6 +278,7 @@ fn to_and_fro_by_two_threads() {
                     for _ in 0..100 {
                         let (dst, src) = if swap { (&b, &a) } else { (&a, &b) };
                         ops.copy_(dst, src).unwrap();
+                        ops.binary_(BinaryOp::MAX, dst, src).unwrap();
                     }
                     ops.sync().unwrap();
                 });

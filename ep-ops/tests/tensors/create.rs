@@ -1,8 +1,11 @@
 //! Tensors from numbers.
 
 use crate::under::{devices, invalid, ops};
+use ep_core::primitive::UnaryOp;
 use ep_core::{DType, Scalar};
+use ep_ops::{Ops, Tensor};
 use half::f16;
+use std::sync::Arc;
 
 #[test]
 fn every_way() {
@@ -65,4 +68,21 @@ fn refusals() {
     );
     let told = invalid(ops.with_stream(crate::under::ops("sim:0").stream().clone()));
     assert_eq!(told, "a stream of sim:0 for operators on cpu:0; make one of cpu:0");
+}
+
+/// A program keeps operators and tensors in a struct, and drops its handle of the runtime.
+#[test]
+fn operators_keep_a_shared_runtime_alive() {
+    struct Model {
+        ops: Ops<'static>,
+        weights: Tensor,
+    }
+    let model = {
+        let runtime = Arc::new(crate::under::with_bare());
+        let ops = Ops::shared(&runtime, "sim:0").unwrap().with_fallback(["cpu:0"]).unwrap();
+        let weights = ops.tensor(&[1.0f32, -2.0], &[2]).unwrap();
+        Model { ops, weights }
+    };
+    let y = model.ops.unary(UnaryOp::RELU, &model.weights).unwrap();
+    assert_eq!(model.ops.to_vec::<f32>(&y).unwrap(), [1.0, 0.0]);
 }

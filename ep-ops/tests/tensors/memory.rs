@@ -1,6 +1,6 @@
 //! Memory of a device that works later.
 
-use ep_core::primitive::UnaryOp;
+use ep_core::primitive::{BinaryOp, IndexMode, UnaryOp};
 use ep_core::{Code, DType};
 use ep_ops::{MemoryFormat, Ops};
 use ep_registry::Runtime;
@@ -9,21 +9,21 @@ use ep_sim::SimProvider;
 
 const LEN: i64 = 1000;
 
-/// `sim:0` with memory for so many tensors of [`LEN`] f32, and work that takes its time.
-fn small(tensors: i64) -> Runtime {
+/// `sim:0` with memory for so many tensors of [`LEN`] f32 and so many bytes more, and work that takes its time.
+fn small(tensors: i64, more_bytes: i64) -> Runtime {
     crate::log::install();
     let mut settings = ProviderConfig::new("sim", "");
     settings.required = true;
     settings.options.insert("devices".into(), "1".into());
     settings.options.insert("max_delay_us".into(), "2000".into());
-    settings.options.insert("memory_bytes".into(), (tensors * LEN * 4 + 64).to_string());
+    settings.options.insert("memory_bytes".into(), (tensors * LEN * 4 + more_bytes).to_string());
     Runtime::builder().linked_with::<SimProvider>(settings).build().unwrap()
 }
 
 /// What was dropped is only given back when queued work is done with it, and a host is faster than that.
 #[test]
 fn memory_of_what_was_dropped_is_waited_for() {
-    let runtime = small(3);
+    let runtime = small(3, 64);
     let ops = Ops::new(&runtime, "sim:0").unwrap();
     let mut x = ops.full(DType::F32, &[LEN], 1.0).unwrap();
     for i in 0..20 {
@@ -43,4 +43,24 @@ fn memory_of_what_was_dropped_is_waited_for() {
     assert_eq!(ops.unary(UnaryOp::ABS, &x).unwrap_err().code(), Code::OutOfMemory);
     drop(all);
     ops.unary(UnaryOp::ABS, &x).unwrap();
+}
+
+/// What is changed in place takes no memory, in any order of the dimensions.
+#[test]
+fn in_place_there_is_room() {
+    let runtime = small(2, 256);
+    let ops = Ops::new(&runtime, "sim:0").unwrap();
+    let x = ops.full(DType::F32, &[LEN / 20, 20], 1.0).unwrap().t().unwrap();
+    let y = ops.full(DType::F32, &[LEN / 20, 20], 2.0).unwrap().t().unwrap();
+    assert_eq!(ops.binary(BinaryOp::ADD, &x, &y).unwrap_err().code(), Code::OutOfMemory);
+    ops.binary_(BinaryOp::ADD, &x, &y).unwrap();
+    ops.binary_(BinaryOp::SUB, &x, &y.narrow(0, 0, 1).unwrap()).unwrap();
+    ops.binary_scalar_(BinaryOp::MUL, &x, 3.0).unwrap();
+    ops.unary_(UnaryOp::NEGATIVE, &x).unwrap();
+    let (x, y) = (x.t().unwrap(), y.t().unwrap());
+    let index = ops.tensor(&[0i32], &[1]).unwrap();
+    ops.scatter_add_(&x, &index, &y.narrow(0, 0, 1).unwrap(), 0, IndexMode::ERROR).unwrap();
+    drop((y, index));
+    let found = ops.to_vec::<f32>(&x).unwrap();
+    assert!(found.iter().enumerate().all(|(i, x)| *x == if i < 20 { -1.0 } else { -3.0 }), "{found:?}");
 }
