@@ -577,7 +577,10 @@ struct EpEventTable {
 
 /* ============================================================================================== Memory */
 
-/** Kinds of allocators. */
+/**
+ * Kinds of allocators. The space of PINNED_HOST memory is `host-pinned:`, the device's kind, `:` and its
+ * uuid as 32 lower-case hexadecimal digits, or the device's own space where that is host memory.
+ */
 #define EP_MEMORY_DEVICE UINT32_C(0)
 #define EP_MEMORY_PINNED_HOST UINT32_C(1)
 
@@ -590,7 +593,10 @@ struct EpAllocRequest {
   uint64_t struct_size;
   /** Size; 0 is legal and gives a non-null address that may not be accessed. */
   uint64_t bytes;
-  /** A power of two; 0: the device's preferred alignment, at least 64 bytes. */
+  /**
+   * A power of two; 0: the device's preferred alignment. The address is a multiple of it, and of 64 whatever
+   * it is.
+   */
   uint64_t alignment;
   /** Non-null: usable once the work before this call on that stream is done (stream-ordered). */
   EpStream *stream;

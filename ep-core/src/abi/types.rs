@@ -102,9 +102,9 @@ pub const EP_LEVEL_DEBUG: u32 = 4;
 /// Log levels.
 pub const EP_LEVEL_TRACE: u32 = 5;
 
-/// Kinds of allocators.
+/// Kinds of allocators. The space of PINNED_HOST memory is `host-pinned:`, the device's kind, `:` and its uuid as 32 lower-case hexadecimal digits, or the device's own space where that is host memory.
 pub const EP_MEMORY_DEVICE: u32 = 0;
-/// Kinds of allocators.
+/// Kinds of allocators. The space of PINNED_HOST memory is `host-pinned:`, the device's kind, `:` and its uuid as 32 lower-case hexadecimal digits, or the device's own space where that is host memory.
 pub const EP_MEMORY_PINNED_HOST: u32 = 1;
 
 /// Bits of EpDeviceInfo.flags. INLINE: work is done when the call that queues it returns, so nothing is ever pending on its streams.
@@ -841,7 +841,7 @@ pub struct EpAllocRequest {
     pub struct_size: u64,
     /// Size; 0 is legal and gives a non-null address that may not be accessed.
     pub bytes: u64,
-    /// A power of two; 0: the device's preferred alignment, at least 64 bytes.
+    /// A power of two; 0: the device's preferred alignment. The address is a multiple of it, and of 64 whatever it is.
     pub alignment: u64,
     /// Non-null: usable once the work before this call on that stream is done (stream-ordered).
     pub stream: *mut EpStream,
