@@ -364,8 +364,9 @@ impl Runtime {
     /// Why a request gets the factory that it gets, or none.
     ///
     /// # Errors
-    /// When the request is incomplete.
+    /// When the request is incomplete; `InvalidArgument` for a request or a device of another runtime.
     pub fn explain(&self, device: &Device, request: &Request) -> Result<Explanation> {
+        self.own(device)?;
         self.same_schema(request)?;
         let registry = self.registry();
         let op = registry.op(&request.schema().name)?;
@@ -385,6 +386,18 @@ impl Runtime {
         )))
     }
 
+    /// Fails for a device of another runtime. Instances are told apart by their names, and the same name may be of another
+    /// provider there, which must not be handed this device.
+    fn own(&self, device: &Device) -> Result<()> {
+        if self.devices.get(device.id() as usize) == Some(device) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{} is a device of another runtime; ask that one, or use a device of this",
+            device.name()
+        )))
+    }
+
     #[inline]
     fn core(&self, op: &str, device: &Device, desc: &[u64]) -> Result<Arc<Core>> {
         let key = CacheKey::new(op, device.id(), desc);
@@ -397,9 +410,7 @@ impl Runtime {
 
     #[cold]
     fn create(&self, op: &str, device: &Device, desc: &[u64], key: Option<CacheKey>) -> Result<Arc<Core>> {
-        if self.devices.get(device.id() as usize) != Some(device) {
-            return Err(Error::invalid(format!("{} is a device of another runtime", device.name())));
-        }
+        self.own(device)?;
         let generation = self.cache.generation();
         let registry = self.registry();
         let entry = registry.op(op)?;
