@@ -25,6 +25,7 @@ use parking_lot::RwLock;
 use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Providers, their devices and what they can do. Several may live in one process.
 ///
@@ -215,6 +216,29 @@ impl Builder {
     }
 }
 
+/// Fails where the types of a program lay an op out in another way than what was registered. Those of the core never do;
+/// the others are a vendor's, and may be of one version here and of another there.
+#[inline]
+fn check_types<O: Op>(core: &Core) -> Result<()> {
+    let types = std::ptr::from_ref(O::raw_schema()).addr();
+    if core.types.load(Ordering::Relaxed) == types {
+        return Ok(());
+    }
+    compare_types(&core.schema, O::schema())?;
+    core.types.store(types, Ordering::Relaxed);
+    Ok(())
+}
+
+#[cold]
+fn compare_types(registered: &Schema, types: &Schema) -> Result<()> {
+    let Some(difference) = registered.conflict(types) else { return Ok(()) };
+    Err(Error::abi(format!(
+        "op `{}`: what was registered (here) and the types of this program (there) differ: {difference}; use the types that \
+         the provider was built with",
+        registered.name
+    )))
+}
+
 impl Runtime {
     /// Starts describing a runtime.
     pub fn builder() -> Builder {
@@ -322,7 +346,8 @@ impl Runtime {
     /// A primitive for a descriptor, on this device and no other. Repeated requests give the same one.
     ///
     /// # Errors
-    /// `Unsupported` with every candidate and the reason why it refused; else the factory's error.
+    /// `Unsupported` with every candidate and the reason why it refused; `AbiMismatch` where the program's types of a
+    /// vendor's op are not those that its provider was built with; else the factory's error.
     pub fn primitive<O: Op>(&self, device: &Device, mut desc: O::Desc) -> Result<Primitive<O>> {
         // The field is public, and providers trust it.
         // SAFETY: descriptors start with `struct_size: u64` (`Growable`).
@@ -332,15 +357,7 @@ impl Runtime {
             std::slice::from_raw_parts(std::ptr::from_ref(&desc).cast::<u64>(), size_of::<O::Desc>() / 8)
         };
         let core = self.core(O::NAME, device, words)?;
-        if core.schema.version != O::VERSION {
-            return Err(Error::abi(format!(
-                "op `{}` was registered with version {} of its schema, and this program has types for version {}; \
-                 use the types that the provider was built with",
-                O::NAME,
-                core.schema.version,
-                O::VERSION
-            )));
-        }
+        check_types::<O>(&core)?;
         Ok(Primitive { core, op: PhantomData })
     }
 
@@ -428,6 +445,7 @@ impl Runtime {
             schema: entry.schema.clone(),
             instance: factory.instance.clone(),
             desc: desc.into(),
+            types: AtomicUsize::new(0),
         });
         if let Some(key) = key {
             self.cache.insert(key, core.clone(), generation);
