@@ -19,7 +19,7 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
     /// Whether work is done when the call that queues it returns.
     pub inline: bool,
-    /// The memory space of its own allocator.
+    /// The memory space of its own allocator, one of `reads` and of `writes`.
     pub memory_space: String,
     /// Memory spaces its kernels read.
     pub reads: Vec<String>,
