@@ -353,9 +353,15 @@ struct EpProviderTable {
   void (*destroy)(EpProvider *provider);
   /** How many devices there are now. `Unavailable` says why none can be used (no driver, say). */
   const EpStatus *(*device_count)(EpProvider *provider, uint32_t *out);
-  /** Opens device `index`. */
+  /**
+   * Opens device `index`, which is below the count; others are NotFound. One that is open may be opened
+   * again: each is an object of its own, with the same description.
+   */
   const EpStatus *(*device_open)(EpProvider *provider, uint32_t index, EpDevice **out);
-  /** Puts every schema and factory into `registrar`. */
+  /**
+   * Puts every schema and factory into `registrar`, whose error is returned where it refuses one. May be
+   * called several times, each time for the same ones, or never.
+   */
   const EpStatus *(*register_all)(EpProvider *provider, const EpRegistrar *registrar);
   /** An optional capability by name and version; success with null in `out` means absent. Optional. */
   const EpStatus *(*get_interface)(EpProvider *provider, EpStr name, uint32_t version,
@@ -435,7 +441,7 @@ struct EpDtypeInfo {
  * Frozen.
  */
 struct EpAttribute {
-  /** Such as `compute_capability`. */
+  /** Such as `compute_capability`; no two of a device are equal. */
   EpStr name;
   /** The value; kind NONE when it is text. */
   EpScalar value;
@@ -463,7 +469,7 @@ struct EpDeviceInfo {
   uint64_t memory_bytes;
   /** EP_DEVICE_* bits. */
   uint64_t flags;
-  /** The space its own allocator hands out: `host`, `cuda:<uuid>`, ... */
+  /** The space its own allocator hands out, one of `reads` and of `writes`: `host`, `cuda:<uuid>`, ... */
   EpStr memory_space;
   /** Memory spaces that its kernels can read. */
   const EpStr *reads;
@@ -577,7 +583,10 @@ struct EpEventTable {
 
 /* ============================================================================================== Memory */
 
-/** Kinds of allocators. */
+/**
+ * Kinds of allocators. The space of PINNED_HOST memory is `host-pinned:`, the device's kind, `:` and its
+ * uuid as 32 lower-case hexadecimal digits, or the device's own space where that is host memory.
+ */
 #define EP_MEMORY_DEVICE UINT32_C(0)
 #define EP_MEMORY_PINNED_HOST UINT32_C(1)
 
@@ -590,7 +599,10 @@ struct EpAllocRequest {
   uint64_t struct_size;
   /** Size; 0 is legal and gives a non-null address that may not be accessed. */
   uint64_t bytes;
-  /** A power of two; 0: the device's preferred alignment, at least 64 bytes. */
+  /**
+   * A power of two; 0: the device's preferred alignment. The address is a multiple of it, and of 64 whatever
+   * it is.
+   */
   uint64_t alignment;
   /** Non-null: usable once the work before this call on that stream is done (stream-ordered). */
   EpStream *stream;

@@ -13,6 +13,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// What a launch costs: the figures that bandwidth and throughput are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub(crate) struct Core {
     pub(crate) instance: String,
     /// The descriptor that it was made for.
     pub(crate) desc: Box<[u64]>,
+    /// The address of the schema of the types that were last found to fit `schema`.
+    pub(crate) types: AtomicUsize,
 }
 
 impl Core {

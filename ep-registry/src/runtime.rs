@@ -25,6 +25,7 @@ use parking_lot::RwLock;
 use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Providers, their devices and what they can do. Several may live in one process.
 ///
@@ -215,6 +216,29 @@ impl Builder {
     }
 }
 
+/// Fails where the types of a program lay an op out in another way than what was registered. Those of the core never do;
+/// the others are a vendor's, and may be of one version here and of another there.
+#[inline]
+fn check_types<O: Op>(core: &Core) -> Result<()> {
+    let types = std::ptr::from_ref(O::raw_schema()).addr();
+    if core.types.load(Ordering::Relaxed) == types {
+        return Ok(());
+    }
+    compare_types(&core.schema, O::schema())?;
+    core.types.store(types, Ordering::Relaxed);
+    Ok(())
+}
+
+#[cold]
+fn compare_types(registered: &Schema, types: &Schema) -> Result<()> {
+    let Some(difference) = registered.conflict(types) else { return Ok(()) };
+    Err(Error::abi(format!(
+        "op `{}`: what was registered (here) and the types of this program (there) differ: {difference}; use the types that \
+         the provider was built with",
+        registered.name
+    )))
+}
+
 impl Runtime {
     /// Starts describing a runtime.
     pub fn builder() -> Builder {
@@ -322,7 +346,8 @@ impl Runtime {
     /// A primitive for a descriptor, on this device and no other. Repeated requests give the same one.
     ///
     /// # Errors
-    /// `Unsupported` with every candidate and the reason why it refused; else the factory's error.
+    /// `Unsupported` with every candidate and the reason why it refused; `AbiMismatch` where the program's types of a
+    /// vendor's op are not those that its provider was built with; else the factory's error.
     pub fn primitive<O: Op>(&self, device: &Device, mut desc: O::Desc) -> Result<Primitive<O>> {
         // The field is public, and providers trust it.
         // SAFETY: descriptors start with `struct_size: u64` (`Growable`).
@@ -332,15 +357,7 @@ impl Runtime {
             std::slice::from_raw_parts(std::ptr::from_ref(&desc).cast::<u64>(), size_of::<O::Desc>() / 8)
         };
         let core = self.core(O::NAME, device, words)?;
-        if core.schema.version != O::VERSION {
-            return Err(Error::abi(format!(
-                "op `{}` was registered with version {} of its schema, and this program has types for version {}; \
-                 use the types that the provider was built with",
-                O::NAME,
-                core.schema.version,
-                O::VERSION
-            )));
-        }
+        check_types::<O>(&core)?;
         Ok(Primitive { core, op: PhantomData })
     }
 
@@ -364,8 +381,9 @@ impl Runtime {
     /// Why a request gets the factory that it gets, or none.
     ///
     /// # Errors
-    /// When the request is incomplete.
+    /// When the request is incomplete; `InvalidArgument` for a request or a device of another runtime.
     pub fn explain(&self, device: &Device, request: &Request) -> Result<Explanation> {
+        self.own(device)?;
         self.same_schema(request)?;
         let registry = self.registry();
         let op = registry.op(&request.schema().name)?;
@@ -385,6 +403,18 @@ impl Runtime {
         )))
     }
 
+    /// Fails for a device of another runtime. Instances are told apart by their names, and the same name may be of another
+    /// provider there, which must not be handed this device.
+    fn own(&self, device: &Device) -> Result<()> {
+        if self.devices.get(device.id() as usize) == Some(device) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{} is a device of another runtime; ask that one, or use a device of this",
+            device.name()
+        )))
+    }
+
     #[inline]
     fn core(&self, op: &str, device: &Device, desc: &[u64]) -> Result<Arc<Core>> {
         let key = CacheKey::new(op, device.id(), desc);
@@ -397,9 +427,7 @@ impl Runtime {
 
     #[cold]
     fn create(&self, op: &str, device: &Device, desc: &[u64], key: Option<CacheKey>) -> Result<Arc<Core>> {
-        if self.devices.get(device.id() as usize) != Some(device) {
-            return Err(Error::invalid(format!("{} is a device of another runtime", device.name())));
-        }
+        self.own(device)?;
         let generation = self.cache.generation();
         let registry = self.registry();
         let entry = registry.op(op)?;
@@ -417,6 +445,7 @@ impl Runtime {
             schema: entry.schema.clone(),
             instance: factory.instance.clone(),
             desc: desc.into(),
+            types: AtomicUsize::new(0),
         });
         if let Some(key) = key {
             self.cache.insert(key, core.clone(), generation);

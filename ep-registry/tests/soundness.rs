@@ -597,6 +597,19 @@ fn a_cached_primitive_is_not_for_a_device_of_another_runtime() {
     assert!(e.message().contains("another runtime"), "{e}");
 }
 
+/// Explaining asks custom predicates of providers, which are found by the instance's name. That of the other runtime may
+/// be of another provider, whose device they would take for one of their own.
+#[test]
+fn a_device_of_another_runtime_is_not_explained() {
+    let ((one, _), (two, _)) = (late(), late());
+    let (mine, other) = (one.device("late").unwrap(), two.device("late").unwrap());
+    let request = one.request("permute").unwrap().dtype("data", "f32").unwrap();
+    assert!(one.explain(mine, &request).unwrap().chosen().is_some());
+    let e = one.explain(other, &request).unwrap_err();
+    assert_eq!(e.code(), Code::InvalidArgument);
+    assert!(e.message().contains("late:0 is a device of another runtime"), "{e}");
+}
+
 #[test]
 fn a_launch_keeps_the_alignment_that_the_descriptor_promised() {
     let (runtime, _) = late();

@@ -2,6 +2,33 @@
 //!
 //! A [`Plan`] holds the simplified dimensions of an `N`-operand broadcast, and [`Odometer`] walks its rows
 //! with additions only: no division, no multi-index.
+//!
+//! ```
+//! use primitives::broadcast::{Odometer, Plan};
+//!
+//! /// a + b by NumPy's rules.
+//! fn add((a_dims, a): (&[i64], &[f32]), (b_dims, b): (&[i64], &[f32])) -> ep_core::Result<Vec<f32>> {
+//!     let plan = Plan::new([a_dims, b_dims])?;
+//!     let mut sums = Vec::with_capacity(plan.count());
+//!     if plan.count() == 0 {
+//!         return Ok(sums);
+//!     }
+//!     // Steps along a row; 0 for an operand that repeats.
+//!     let [step_a, step_b] = [0, 1].map(|n| plan.strides(n)[plan.dims().len() - 1]);
+//!     let mut rows = Odometer::at(&plan, 0);
+//!     for _ in 0..plan.count() / plan.inner() {
+//!         let [at_a, at_b] = rows.offsets();
+//!         sums.extend((0..plan.inner()).map(|i| a[at_a + i * step_a] + b[at_b + i * step_b]));
+//!         rows.advance();
+//!     }
+//!     Ok(sums)
+//! }
+//!
+//! // A column and a row.
+//! let sums = add((&[2, 1], &[10.0, 20.0]), (&[3], &[1.0, 2.0, 3.0]))?;
+//! assert_eq!(sums, [11.0, 12.0, 13.0, 21.0, 22.0, 23.0]);
+//! # Ok::<(), ep_core::Error>(())
+//! ```
 
 use ep_core::{Error, Result};
 
@@ -50,7 +77,8 @@ impl<const N: usize> Plan<N> {
             for (span, &dim) in spans[..plan.rank].iter_mut().zip(&plan.dims).rev() {
                 if *span == 1 {
                     *span = stride;
-                    stride *= dim;
+                    // Beside an empty dimension the others are spanned all the same: 0 would say that they repeat.
+                    stride *= dim.max(1);
                 }
             }
         }
@@ -136,7 +164,7 @@ fn mismatch<const N: usize>(shapes: [&[i64]; N], axis: usize) -> Error {
 }
 
 /// Walks the rows (all dimensions but the innermost) of a [`Plan`] in row-major order, keeping the offset
-/// of each operand's row.
+/// of each operand's row. A plan without elements has no rows to walk.
 #[derive(Clone, Debug)]
 pub struct Odometer<'a, const N: usize> {
     plan: &'a Plan<N>,
@@ -245,6 +273,10 @@ mod tests {
     fn empty_is_a_shape_like_any_other() {
         assert_eq!(plan(&[0], &[1]).count(), 0);
         assert_eq!(plan(&[3, 0, 2], &[2]).count(), 0);
+        // The operand of the result's shape is dense, and no scalar.
+        let p = plan(&[3, 0], &[3, 1]);
+        assert_eq!((p.dims(), p.strides(0), p.strides(1)), (&[3, 0][..], &[1, 1][..], &[1, 0][..]));
+        assert!(p.is_dense(0) && !p.is_dense(1) && !p.is_scalar(0));
         assert_eq!(Plan::new([&[0i64][..], &[2]]).unwrap_err().code(), ep_core::Code::InvalidArgument);
     }
 

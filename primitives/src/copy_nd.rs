@@ -1,4 +1,16 @@
 //! Copying a box from one dense tensor into another: the fewest dimensions that do it.
+//!
+//! ```
+//! use primitives::copy_nd::BoxCopy;
+//!
+//! // Rows 1 and 2 of an image of 4 rows, 6 columns and 3 channels of u8, to the top of one of 2 rows.
+//! let copy = BoxCopy::simplify(&[2, 6, 3], &[0, 0, 0], &[4, 6, 3], &[1, 0, 0], &[2, 6, 3], 1)?.fold(16);
+//! // Whole rows are one run of 36 bytes, of which a kernel moves 2 at once: 36 and 18 are even, 9 is not.
+//! assert_eq!((copy.dims().len(), copy.count(), copy.movement_size()), (1, 18, 2));
+//! let (to, from) = copy.offsets();
+//! assert_eq!([to, from].map(|at| at * copy.movement_size()), [0, 18]);
+//! # Ok::<(), ep_core::Error>(())
+//! ```
 
 use crate::permute::{MAX_DIMS, MOVEMENT_SIZES};
 use ep_core::{Error, Result};

@@ -4,6 +4,17 @@
 //! several times a multiplication. The method is Granlund and Montgomery's (1994): with `l = ceil(log2 d)`
 //! and `m = floor(2^N * (2^l - d) / d) + 1`, the quotient is the high half of `m * n`, corrected by one
 //! addition and two shifts. It is exact for every `N`-bit dividend and every divisor but zero.
+//!
+//! ```
+//! use primitives::fast_div::FastDivU32;
+//!
+//! // Rows and columns of elements of a matrix of 7 columns, without a division in the loop.
+//! let by_cols = FastDivU32::new(7).expect("7 is not 0");
+//! let places: Vec<(u32, u32)> = (5..9).map(|element| by_cols.div_rem(element)).collect();
+//! assert_eq!(places, [(0, 5), (0, 6), (1, 0), (1, 1)]);
+//! assert_eq!(by_cols.div_rem(u32::MAX), (613_566_756, 3));
+//! assert!(FastDivU32::new(0).is_none());
+//! ```
 
 macro_rules! fast_div {
     ($name:ident, $t:ty, $wide:ty, $doc:literal) => {

@@ -64,6 +64,7 @@ impl Loops {
                 return;
             }
         }
+        assert!(self.len < MAX_LOOPS, "a batch of matrices has at most {MAX_LOOPS} loops");
         self.all[self.len] = new;
         self.len += 1;
     }
@@ -141,9 +142,18 @@ impl Problem {
         Problem { m, n, k, a, b, outer: Loops::default(), inner: Loops::default() }
     }
 
-    /// A batch of them, one behind the other.
+    /// A batch of them, each with operands of its own, which lie one behind the other without gaps.
+    ///
+    /// # Panics
+    /// Where there are [`MAX_LOOPS`] loops over results that do not go on as one.
     pub fn batch(self, length: u64) -> Problem {
-        let [a, b, c] = self.sizes();
+        let [mut a, mut b, mut c] = self.sizes();
+        // An operand that a loop does not step through is there once for all of the loop.
+        for l in self.outer.as_slice().iter().chain(self.inner.as_slice()) {
+            for (size, step) in [(&mut a, l.a), (&mut b, l.b), (&mut c, l.c)] {
+                *size = if step == 0 { *size } else { size.wrapping_mul(l.length) };
+            }
+        }
         let mut problem = self;
         problem.outer.surround(Loop { length, a, b, c });
         problem.folded()
@@ -206,10 +216,20 @@ impl Problem {
         self.k == 0 || self.inner.count() == 0
     }
 
+    /// Whether positions in all operands can be counted. Where they cannot, nothing is there to multiply, and products of
+    /// sizes say nothing.
+    fn can_exist(&self) -> bool {
+        let Problem { m, n, k, .. } = *self;
+        let products = self.outer.count().saturating_mul(self.inner.count());
+        [(m, k), (k, n), (m, n)].iter().all(|(rows, cols)| {
+            rows.checked_mul(*cols).is_some_and(|matrix| matrix.checked_mul(products).is_some())
+        })
+    }
+
     /// The same products as fewer and larger ones: a sum over a batch is a longer depth, and a b that all share is
     /// multiplied by all rows at once, wherever matrices go on where the one before ends.
     fn folded(mut self) -> Problem {
-        if self.is_empty() || self.sums_nothing() {
+        if self.is_empty() || self.sums_nothing() || !self.can_exist() {
             return self;
         }
         let p = &mut self;
@@ -341,6 +361,48 @@ mod tests {
         assert_eq!(plain.outer.as_slice(), [Loop { length: 6, a: 12, b: 8, c: 6 }]);
         let batch = Problem::one([3, 2, 4], [false; 2]).batch(6);
         assert_eq!(plain, batch);
+    }
+
+    #[test]
+    fn batches_of_batches_are_batches() {
+        for transposed in [[false, false], [true, false], [false, true], [true, true]] {
+            let one = Problem::one([3, 2, 4], transposed);
+            assert_eq!(one.batch(2).batch(5), one.batch(10));
+            let row = Problem::one([1, 2, 4], transposed);
+            assert_eq!(terms(&row.batch(2).batch(3)), terms(&row.batch(6)));
+        }
+        // Two sums over three products each, with operands of their own.
+        let dims = |x| shapes([&[2, 3], &[2, 3], &[2, 1]], [3, 2, 4], [x, false]);
+        for transposed in [false, true] {
+            let (two, one) = (dims(transposed), shapes([&[3], &[3], &[1]], [3, 2, 4], [transposed, false]));
+            let two = Problem::broadcast([&two[0], &two[1], &two[2]], [transposed, false]).unwrap();
+            let one = Problem::broadcast([&one[0], &one[1], &one[2]], [transposed, false]).unwrap();
+            assert_eq!(terms(&one.batch(2)), terms(&two), "{transposed}");
+        }
+    }
+
+    #[test]
+    fn sizes_whose_products_overflow_are_not_folded() {
+        let far = 1 << 40;
+        for transposed in [[false, false], [true, true]] {
+            let huge = Problem::one([far, far, far], transposed).batch(2);
+            assert_eq!((huge.m, huge.outer.count(), huge.is_empty()), (far, 2, false));
+        }
+        let huge = Problem::broadcast([&[2, far, far], &[2, far, far], &[far, far]], [true, false]).unwrap();
+        assert_eq!((huge.k, huge.inner.count(), huge.sums_nothing()), (far, 2, false));
+        // One product that fits, of which there are too many.
+        let many = Problem::one([1 << 20, 4, 1 << 20], [false; 2]).batch(1 << 40);
+        assert_eq!((many.m, many.outer.count()), (1 << 20, 1 << 40));
+    }
+
+    #[test]
+    #[should_panic(expected = "at most 6 loops")]
+    fn more_loops_than_there_is_room_for_are_told() {
+        let b = [1, 2, 1, 2, 1, 2];
+        let dims = shapes([&[2; 6], &b, &[2; 6]], [3, 2, 4], [true, false]);
+        let six = Problem::broadcast([&dims[0], &dims[1], &dims[2]], [true, false]).unwrap();
+        assert_eq!(six.outer.as_slice().len(), MAX_LOOPS);
+        let _ = six.batch(2);
     }
 
     #[test]

@@ -1,4 +1,28 @@
 //! Flat offsets and coordinates of a dense row-major tensor, each from the other.
+//!
+//! ```
+//! use primitives::nd_index::NdIndex;
+//!
+//! /// Permutes a tensor: for each element of the result, where it is in the source. In 32 bits where they do.
+//! fn sources(src_dims: [u64; 3], permutation: [usize; 3]) -> ep_core::Result<Vec<u32>> {
+//!     let src = NdIndex::<u32, 3>::new(&src_dims)?;
+//!     let dst = NdIndex::<u32, 3>::new(&permutation.map(|axis| src_dims[axis]))?;
+//!     let (mut at, mut from) = ([0; 3], [0; 3]);
+//!     let count = src_dims.iter().product::<u64>() as u32;
+//!     Ok((0..count)
+//!         .map(|element| {
+//!             dst.index_of(element, &mut at);
+//!             permutation.iter().zip(at).for_each(|(&axis, i)| from[axis] = i);
+//!             src.offset_of(&from)
+//!         })
+//!         .collect())
+//! }
+//!
+//! assert_eq!(sources([1, 2, 3], [2, 0, 1])?, [0, 3, 1, 4, 2, 5]);
+//! // More elements than 32 bits count: the caller takes `u64`.
+//! assert!(sources([1 << 16, 1 << 16, 1], [0, 1, 2]).is_err());
+//! # Ok::<(), ep_core::Error>(())
+//! ```
 
 use crate::fast_div::{FastDivU32, FastDivU64};
 use ep_core::{Error, Result};
@@ -115,13 +139,16 @@ impl<T: Index, const N: usize> NdIndex<T, N> {
         &self.strides[..self.num_dims]
     }
 
-    /// The offset of the element at `index`; missing trailing coordinates count as zero.
+    /// The offset of the element at `index`, whose coordinates lie inside the dimensions: of others the result means
+    /// nothing, and may not fit. Missing trailing coordinates count as zero, and more than there are dimensions are not
+    /// looked at.
     #[inline(always)]
     pub fn offset_of(&self, index: &[T]) -> T {
         self.strides().iter().zip(index).fold(T::default(), |sum, (&stride, &i)| i.mul_add(stride, sum))
     }
 
-    /// Writes the coordinates of the element at `offset` into the first `num_dims` places of `index`.
+    /// Writes the coordinates of the element at `offset` into the first `num_dims` places of `index`. The first of them
+    /// is too large for an offset behind the last element.
     ///
     /// # Panics
     /// If `index` is shorter than [`NdIndex::num_dims`].

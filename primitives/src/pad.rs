@@ -1,4 +1,16 @@
 //! Padding and cropping: the fewest dimensions that do it, and the box that is copied.
+//!
+//! ```
+//! use primitives::pad::Padding;
+//!
+//! // 2 images of 3 rows and 4 columns: a row more above, the last column cropped.
+//! let padding = Padding::simplify(&[2, 3, 4], &[0, 1, 0], &[0, 0, -1])?;
+//! let boxes: Vec<_> = padding.dims().iter().map(|d| (d.dst_pos(), d.src_pos(), d.extent())).collect();
+//! // What a kernel copies: from row 0 to row 1, three rows of three columns each. The rest gets the value.
+//! assert_eq!(boxes, [(0, 0, 2), (1, 0, 3), (0, 0, 3)]);
+//! assert_eq!((padding.count(), padding.kept()), (2 * 4 * 3, 2 * 3 * 3));
+//! # Ok::<(), ep_core::Error>(())
+//! ```
 
 use crate::permute::MAX_DIMS;
 use ep_core::{Error, Result};
@@ -184,6 +196,32 @@ mod tests {
             (&[0, 1], &[1 << 40, 1 << 40], &[0, 0]),
         ] {
             assert_eq!(Padding::simplify(src, before, after).unwrap_err().code(), Code::InvalidArgument);
+        }
+    }
+
+    /// The contract refuses them, although so many elements may be left.
+    #[test]
+    fn what_no_integer_holds_is_refused_also_where_it_is_taken_back() {
+        for (src, before, after, fits) in [
+            (10, i64::MAX, -i64::MAX, false),
+            (10, i64::MAX - 9, 9 - i64::MAX, false),
+            (10, i64::MAX - 10, 10 - i64::MAX, true),
+            (10, -i64::MAX, i64::MAX, true),
+        ] {
+            let (dims, before, after) = ([src], [before], [after]);
+            let content =
+                crate::reference::Data::new(ep_core::DType::U8, [crate::reference::Number::Int(7); 10]);
+            let reference = crate::reference::Launch::new("constant_pad")
+                .dtype("data", ep_core::DType::U8)
+                .dims("src_dims", &dims)
+                .dims("padding_before", &before)
+                .dims("padding_after", &after)
+                .read("src", content.view())
+                .run();
+            for refusal in [Padding::simplify(&dims, &before, &after).err(), reference.err()] {
+                let code = refusal.map(|e| e.code());
+                assert_eq!(code, (!fits).then_some(Code::InvalidArgument), "{before:?} {after:?}");
+            }
         }
     }
 

@@ -1,4 +1,16 @@
 //! The smallest permutation that moves the same bytes.
+//!
+//! ```
+//! use primitives::permute::Permutation;
+//!
+//! // NCHW to NHWC of bytes: rows and columns stay together, and one image needs no dimension.
+//! let p = Permutation::simplify(&[1, 3, 480, 640], &[0, 2, 3, 1], 1)?;
+//! assert_eq!((p.src_dims(), p.permutation()), (&[3, 307_200][..], &[1, 0][..]));
+//! // Heads of attention in f16: what stays innermost moves 16 bytes at once.
+//! let p = Permutation::simplify(&[128, 12, 64], &[1, 0, 2], 2)?.fold(16);
+//! assert_eq!((p.src_dims(), p.movement_size(), p.is_identity()), (&[128, 12, 8][..], 16, false));
+//! # Ok::<(), ep_core::Error>(())
+//! ```
 
 use ep_core::{Error, Result};
 

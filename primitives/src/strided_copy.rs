@@ -1,4 +1,14 @@
 //! What a strided copy has to be checked for.
+//!
+//! ```
+//! use primitives::strided_copy::check_destination;
+//!
+//! // Every second column of 4 rows, from the last row on; strides count elements.
+//! check_destination(&[4, 3], &[-6, 2])?;
+//! // A broadcast may be read, but not written: all rows are one.
+//! assert!(check_destination(&[4, 3], &[0, 1]).is_err());
+//! # Ok::<(), ep_core::Error>(())
+//! ```
 
 use crate::broadcast::MAX_DIMS;
 use ep_core::{Error, Result};

@@ -5,6 +5,26 @@
 //! neighbours that every operand steps through evenly become one. [`TensorIterator::for_each`] hands out the
 //! result as two-dimensional pieces, which a kernel covers with two plain loops; any linear sub-range can be
 //! asked for, so threads split the elements and not the dimensions. [`DimCounter`] finds those pieces.
+//!
+//! A kernel that transposes a matrix of f32, here in two parts as two threads would have them:
+//!
+//! ```
+//! use primitives::tensor_iterator::TensorIterator;
+//!
+//! // dst[i][j] = src[j][i] of 2 rows and 3 columns; strides are in bytes, and the operand that is written is the first.
+//! let (src, mut dst) = ([1f32, 2.0, 3.0, 4.0, 5.0, 6.0], [0f32; 6]);
+//! let it = TensorIterator::broadcast([(&[2, 3], &[12, 4]), (&[2, 3], &[4, 8])])?;
+//! for part in [0..2, 2..it.count()] {
+//!     it.for_each(part, |start, [inner, outer], [cols, rows]| {
+//!         for (row, col) in (0..rows as isize).flat_map(|row| (0..cols as isize).map(move |col| (row, col))) {
+//!             let [to, from] = [0, 1].map(|n| (start[n] + row * outer[n] + col * inner[n]) as usize / 4);
+//!             dst[to] = src[from];
+//!         }
+//!     });
+//! }
+//! assert_eq!(dst, [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
+//! # Ok::<(), ep_core::Error>(())
+//! ```
 
 use crate::broadcast::MAX_DIMS;
 use ep_core::{Error, Result};
@@ -231,8 +251,7 @@ impl<const N: usize> TensorIterator<N> {
         mut piece: impl FnMut([isize; N], &[[isize; N]; 2], [usize; 2]),
     ) {
         let strides = [self.strides[0], self.strides[1]];
-        let mut counter =
-            DimCounter::new(&self.sizes[..self.rank.max(2)], range.start..range.end.min(self.count));
+        let mut counter = DimCounter::new(&self.sizes[..self.rank.max(2)], range);
         while !counter.is_done() {
             let mut offsets = self.starts;
             for (&value, strides) in counter.values().iter().zip(&self.strides) {
@@ -270,9 +289,11 @@ pub struct DimCounter<'a> {
 }
 
 impl<'a> DimCounter<'a> {
-    /// Stands at the element `range.start`. Of more than [`MAX_DIMS`] sizes the first are used.
+    /// Stands at the element `range.start`. Of more than [`MAX_DIMS`] sizes the first are used. A range that ends behind
+    /// the last element of the shape is cut off there; a shape with a size of 0 has no element.
     pub fn new(sizes: &'a [usize], range: Range<usize>) -> Self {
         let sizes = &sizes[..sizes.len().min(MAX_DIMS)];
+        let count = sizes.iter().fold(1usize, |n, &size| n.saturating_mul(size));
         let mut values = [0; MAX_DIMS];
         let mut rest = range.start;
         for (value, &size) in values.iter_mut().zip(sizes) {
@@ -282,7 +303,7 @@ impl<'a> DimCounter<'a> {
             *value = rest % size;
             rest /= size;
         }
-        Self { sizes, values, offset: range.start, end: range.end }
+        Self { sizes, values, offset: range.start, end: range.end.min(count) }
     }
 
     /// The coordinates of the next element, innermost first.
@@ -394,6 +415,29 @@ mod tests {
         assert_eq!(steps(1..11), [[2, 1], [3, 2], [2, 1]]);
         assert_eq!(steps(4..5), [[1, 1]]);
         assert!(steps(5..5).is_empty());
+    }
+
+    #[test]
+    fn a_counter_ends_with_its_shape() {
+        let pieces = |sizes: &[usize], range: Range<usize>| {
+            let mut counter = DimCounter::new(sizes, range);
+            let mut pieces = Vec::new();
+            while !counter.is_done() && pieces.len() < 9 {
+                pieces.push(counter.max_2d_step());
+                counter.advance(counter.max_2d_step());
+            }
+            pieces
+        };
+        for sizes in [&[0][..], &[0, 3], &[3, 0], &[3, 4, 0], &[usize::MAX, usize::MAX, 0]] {
+            assert!(pieces(sizes, 0..5).is_empty() && pieces(sizes, 2..usize::MAX).is_empty(), "{sizes:?}");
+        }
+        assert_eq!(pieces(&[3, 4], 10..usize::MAX), [[2, 1]]);
+        assert!(pieces(&[3, 4], 12..13).is_empty() && pieces(&[3, 4], 99..usize::MAX).is_empty());
+        assert_eq!((pieces(&[], 0..9), pieces(&[], 1..9)), (vec![[1, 1]], vec![]));
+        // Sizes whose product no usize holds: as far as one counts.
+        let huge = [1 << 40, 1 << 40, 7];
+        assert_eq!(pieces(&huge, usize::MAX - 5..usize::MAX), [[5, 1]]);
+        assert_eq!(pieces(&[1; 9], 0..9), [[1, 1]]);
     }
 
     #[test]

@@ -329,13 +329,13 @@ pub struct ProviderTable {
     pub destroy: unsafe extern "C" fn(provider: *mut EpProvider),
     /// How many devices there are now. `Unavailable` says why none can be used (no driver, say).
     pub device_count: unsafe extern "C" fn(provider: *mut EpProvider, out: *mut u32) -> *const EpStatus,
-    /// Opens device `index`.
+    /// Opens device `index`, which is below the count; others are NotFound. One that is open may be opened again: each is an object of its own, with the same description.
     pub device_open: unsafe extern "C" fn(
         provider: *mut EpProvider,
         index: u32,
         out: *mut *mut EpDevice,
     ) -> *const EpStatus,
-    /// Puts every schema and factory into `registrar`.
+    /// Puts every schema and factory into `registrar`, whose error is returned where it refuses one. May be called several times, each time for the same ones, or never.
     pub register_all:
         unsafe extern "C" fn(provider: *mut EpProvider, registrar: *const EpRegistrar) -> *const EpStatus,
     /// An optional capability by name and version; success with null in `out` means absent.

@@ -102,9 +102,9 @@ pub const EP_LEVEL_DEBUG: u32 = 4;
 /// Log levels.
 pub const EP_LEVEL_TRACE: u32 = 5;
 
-/// Kinds of allocators.
+/// Kinds of allocators. The space of PINNED_HOST memory is `host-pinned:`, the device's kind, `:` and its uuid as 32 lower-case hexadecimal digits, or the device's own space where that is host memory.
 pub const EP_MEMORY_DEVICE: u32 = 0;
-/// Kinds of allocators.
+/// Kinds of allocators. The space of PINNED_HOST memory is `host-pinned:`, the device's kind, `:` and its uuid as 32 lower-case hexadecimal digits, or the device's own space where that is host memory.
 pub const EP_MEMORY_PINNED_HOST: u32 = 1;
 
 /// Bits of EpDeviceInfo.flags. INLINE: work is done when the call that queues it returns, so nothing is ever pending on its streams.
@@ -470,7 +470,7 @@ impl EpKeyValue {
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
 pub struct EpAttribute {
-    /// Such as `compute_capability`.
+    /// Such as `compute_capability`; no two of a device are equal.
     pub name: EpStr,
     /// The value; kind NONE when it is text.
     pub value: EpScalar,
@@ -738,7 +738,7 @@ pub struct EpDeviceInfo {
     pub memory_bytes: u64,
     /// EP_DEVICE_* bits.
     pub flags: u64,
-    /// The space its own allocator hands out: `host`, `cuda:<uuid>`, ...
+    /// The space its own allocator hands out, one of `reads` and of `writes`: `host`, `cuda:<uuid>`, ...
     pub memory_space: EpStr,
     /// Memory spaces that its kernels can read.
     pub reads: *const EpStr,
@@ -841,7 +841,7 @@ pub struct EpAllocRequest {
     pub struct_size: u64,
     /// Size; 0 is legal and gives a non-null address that may not be accessed.
     pub bytes: u64,
-    /// A power of two; 0: the device's preferred alignment, at least 64 bytes.
+    /// A power of two; 0: the device's preferred alignment. The address is a multiple of it, and of 64 whatever it is.
     pub alignment: u64,
     /// Non-null: usable once the work before this call on that stream is done (stream-ordered).
     pub stream: *mut EpStream,
@@ -1623,7 +1623,7 @@ pub struct EpProviderTable {
     /// How many devices there are now. `Unavailable` says why none can be used (no driver, say).
     pub device_count:
         Option<unsafe extern "C" fn(provider: *mut EpProvider, out: *mut u32) -> *const EpStatus>,
-    /// Opens device `index`.
+    /// Opens device `index`, which is below the count; others are NotFound. One that is open may be opened again: each is an object of its own, with the same description.
     pub device_open: Option<
         unsafe extern "C" fn(
             provider: *mut EpProvider,
@@ -1631,7 +1631,7 @@ pub struct EpProviderTable {
             out: *mut *mut EpDevice,
         ) -> *const EpStatus,
     >,
-    /// Puts every schema and factory into `registrar`.
+    /// Puts every schema and factory into `registrar`, whose error is returned where it refuses one. May be called several times, each time for the same ones, or never.
     pub register_all: Option<
         unsafe extern "C" fn(provider: *mut EpProvider, registrar: *const EpRegistrar) -> *const EpStatus,
     >,

@@ -19,7 +19,7 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
     /// Whether work is done when the call that queues it returns.
     pub inline: bool,
-    /// The memory space of its own allocator.
+    /// The memory space of its own allocator, one of `reads` and of `writes`.
     pub memory_space: String,
     /// Memory spaces its kernels read.
     pub reads: Vec<String>,
@@ -59,7 +59,9 @@ pub struct StreamOptions {
 pub enum MemoryKind {
     /// The device's own.
     Device,
-    /// Host memory that the device reaches fast.
+    /// Host memory that the device reaches fast. Its space is `host-pinned:KIND:UUID`, with the uuid as 32 lower-case
+    /// hexadecimal digits, or the device's own where that is host memory: kernels and copies that reach it have it
+    /// among [`DeviceInfo::reads`] and [`DeviceInfo::writes`].
     PinnedHost,
 }
 

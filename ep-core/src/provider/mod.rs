@@ -101,13 +101,14 @@ pub trait Provider: Send + Sync + Sized + 'static {
     /// `Unavailable` with the reason when none can be used: no driver, no permission.
     fn device_count(&self) -> Result<u32>;
 
-    /// Opens device `index`, below [`Provider::device_count`].
+    /// Opens device `index`, below [`Provider::device_count`]. One that is open may be opened again, and says the same of
+    /// itself.
     ///
     /// # Errors
     /// When it cannot be opened.
     fn open_device(&self, index: u32) -> Result<Self::Device>;
 
-    /// Registers everything that the provider can do.
+    /// Registers everything that the provider can do. May be called several times, each time for the same.
     ///
     /// # Errors
     /// Those of [`Registrar::add`].

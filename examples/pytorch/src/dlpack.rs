@@ -110,14 +110,17 @@ pub unsafe fn import(device: &Device, ordinal: i32, owned: Owned) -> Result<(Buf
     // SAFETY: the tensor's, with as many numbers as its rank says.
     let (shape, strides) = unsafe { (numbers(tensor.shape, rank), numbers(tensor.strides, rank)) };
     let shape = shape.ok_or_else(no_shape)?.to_vec();
+    // Of nothing, strides say nothing, and the address may be null.
+    let empty = shape.contains(&0);
     let mut dense = 1;
     for i in (0..rank).rev() {
-        if strides.is_some_and(|s| shape[i] != 1 && s[i] != dense) {
+        if !empty && strides.is_some_and(|s| shape[i] != 1 && s[i] != dense) {
             return Err(Error::unsupported("a tensor with gaps or turned dimensions; use .contiguous()"));
         }
         dense *= shape[i];
     }
-    let address = tensor.data.expose_provenance() as u64 + tensor.byte_offset;
+    let start = if empty { std::ptr::dangling_mut() } else { tensor.data };
+    let address = start.expose_provenance() as u64 + tensor.byte_offset;
     let bytes = dense as u64 * dtype.bytes_for_bounds();
     let space = device.info().memory_space.clone();
     // SAFETY: the tensor's memory is valid until `owned` is dropped; the rest is the caller's promise.
@@ -201,6 +204,12 @@ mod tests {
         let (shape, null) = ([2, 3], std::ptr::null());
         assert_eq!(imported(tensor(0, 2, shape.as_ptr())), Ok((6, vec![2, 3])));
         assert_eq!(imported(tensor(0, 0, null)), Ok((1, vec![])));
+        // As PyTorch has tensors without elements: strides that go on from a size of 1, and no memory.
+        let (nothing, strides) = ([3, 0], [1, 1]);
+        let none = Tensor { data: std::ptr::null_mut(), ..tensor(0, 2, nothing.as_ptr()) };
+        assert_eq!(imported(Tensor { strides: strides.as_ptr(), ..none }), Ok((0, vec![3, 0])));
+        let turned = Tensor { strides: strides.as_ptr(), ..tensor(0, 2, shape.as_ptr()) };
+        assert_eq!(imported(turned), Err(Code::Unsupported));
         assert_eq!(imported(tensor(1, 2, shape.as_ptr())), Err(Code::Unsupported));
         assert_eq!(imported(tensor(0, 2, null)), Err(Code::InvalidArgument));
         assert_eq!(imported(tensor(0, -1, null)), Err(Code::InvalidArgument));

@@ -42,7 +42,8 @@ impl Device for NullDevice {
             // its back needs. `true` spares it that, and promises that all work is done when a call returns.
             inline: false,
             // Memory that the host may not touch has a space of its own; copies into and out of it come to
-            // `Stream::copy`. Two devices whose memory is apart have two spaces.
+            // `Stream::copy`. Equal names are one space in all of the process, so where two devices, or two instances, cannot
+            // use each other's addresses, the names differ.
             memory_space: crate::NAME.into(),
             reads: vec![crate::NAME.into()],
             writes: vec![crate::NAME.into()],

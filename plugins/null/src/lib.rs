@@ -60,7 +60,7 @@ impl Provider for NullProvider {
         Ok(1)
     }
 
-    /// `index` is below `device_count`. The host opens a device once and keeps it.
+    /// `index` is below `device_count`. A device that is open may be opened again.
     fn open_device(&self, _index: u32) -> Result<NullDevice> {
         Ok(NullDevice::new(self.host.clone(), self.memory_bytes))
     }

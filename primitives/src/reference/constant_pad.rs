@@ -13,8 +13,10 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let value = launch.get_scalar("value").unwrap_or(Number::Int(0));
     let pad = Data::new(dtype, [value]);
     let padded = |((d, b), a): ((&usize, &i64), &i64)| {
-        let length = *d as i128 + i128::from(*b) + i128::from(*a);
-        usize::try_from(length).map_err(|_| launch.invalid(format!("a dimension of {length} is left")))
+        // Sizes and what is before them have to fit an i64, also where what is behind takes it away again.
+        let length = (*d as i64).checked_add(*b).and_then(|begun| begun.checked_add(*a));
+        let length = length.and_then(|length| usize::try_from(length).ok());
+        length.ok_or_else(|| launch.invalid(format!("{d} padded by {b} and {a} is no size")))
     };
     let dims: Vec<_> = src_dims.iter().zip(before).zip(after).map(padded).collect::<Result<_>>()?;
     let src = launch.get_read("src", dtype, count(launch, &src_dims)?)?;

@@ -106,3 +106,50 @@ fn run(launch: &Launch<'_>) -> Result<Outputs> {
         found.ok_or_else(|| Error::unsupported(format!("there is no reference of `{}`", launch.op())))?;
     run(launch)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ep_core::DType;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// No buffer says how large the other dimensions of nothing are.
+    #[test]
+    fn dimensions_beside_an_empty_one_are_not_counted_through() {
+        type Sizes = &'static [(&'static str, i64)];
+        const FAR: i64 = 1 << 40;
+        let cases: [(&str, Sizes, &str); 9] = [
+            ("reduce", &[("outer", FAR), ("reduced", 2), ("inner", 0)], "dst"),
+            ("reduce", &[("outer", 0), ("reduced", FAR), ("inner", FAR)], "dst"),
+            ("arg_reduce", &[("outer", FAR), ("reduced", 2), ("inner", 0)], "dst"),
+            ("gather", &[("outer", FAR), ("processed", 3), ("inner", 0), ("num_indices", 2)], "dst"),
+            ("gather", &[("outer", FAR), ("processed", 0), ("inner", FAR), ("num_indices", 0)], "dst"),
+            (
+                "batch_gather",
+                &[("batch", FAR), ("outer", 1), ("processed", 0), ("inner", 3), ("num_indices", 0)],
+                "dst",
+            ),
+            ("scatter_add", &[("outer", 2), ("processed", FAR), ("inner", 0), ("num_indices", 2)], "dst"),
+            ("softmax", &[("rows", FAR), ("cols", 0), ("inner", 1)], "dst"),
+            ("matmul", &[("m", FAR), ("n", 0), ("k", 0)], "c"),
+        ];
+        for (op, sizes, output) in cases {
+            let (done, finished) = mpsc::channel();
+            std::thread::spawn(move || {
+                let indices = Data::new(DType::I64, [0, 1].map(Number::Int));
+                let mut launch = Launch::new(op).selector("mode", "error").dtype("indices", DType::I64);
+                launch = launch.selector("op", if op == "reduce" { "sum" } else { "argmax" });
+                launch = launch.selector("transpose_a", "none").selector("transpose_b", "none");
+                let dst = if op == "arg_reduce" { DType::I64 } else { DType::F32 };
+                launch = launch.dtype("src", DType::F32).dtype("dst", dst).dtype("data", DType::F32);
+                launch = sizes.iter().fold(launch, |launch, (name, size)| launch.size(name, *size));
+                launch = launch.read("indices", indices.view());
+                let written = launch.run().map(|o| o.get(output).unwrap().bytes.len());
+                done.send(written).unwrap();
+            });
+            let written = finished.recv_timeout(Duration::from_secs(20));
+            assert_eq!(written, Ok(Ok(0)), "{op} {sizes:?}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use super::add::Exact;
 use super::launch::{Launch, Outputs};
 use super::math::Wide;
 use super::number::{Data, Number, format_of, int_range};
-use super::shape::count;
+use super::shape::{count, pairs};
 use ep_core::{DType, Result};
 
 pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
@@ -16,11 +16,10 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let reducer = reducer(launch, op, src_dtype, dst_dtype)?;
     let src = launch.get_read("src", src_dtype, count(launch, &[outer, reduced, inner])?)?;
     let mut dst = Data { dtype: dst_dtype, bytes: Vec::new() };
-    for o in 0..outer {
-        for i in 0..inner {
-            let terms: Vec<_> = (0..reduced).map(|r| src.get((o * reduced + r) * inner + i)).collect();
-            dst.push(reducer(&terms, dst_dtype));
-        }
+    // Each has a place in dst, so there are not more of them than memory holds.
+    for (o, i) in pairs(outer, inner) {
+        let terms: Vec<_> = (0..reduced).map(|r| src.get((o * reduced + r) * inner + i)).collect();
+        dst.push(reducer(&terms, dst_dtype));
     }
     Ok(Outputs::one("dst", dst))
 }

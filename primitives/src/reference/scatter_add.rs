@@ -18,10 +18,11 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let indices = launch.get_read("indices", index, num_indices)?;
     let src = launch.get_read("src", dtype, count(launch, &[outer, num_indices, inner])?)?;
     let old = launch.get_read("dst", dtype, count(launch, &[outer, processed, inner])?)?;
-    let mut positions = vec![Vec::new(); processed];
+    // Where rows are empty there may be more of them than anybody counts to.
+    let mut positions = vec![Vec::new(); if old.is_empty() { 0 } else { processed }];
     for position in 0..num_indices {
-        if let Some(place) = window.place(indices, position)? {
-            positions[place].push(position);
+        if let Some(list) = window.place(indices, position)?.and_then(|place| positions.get_mut(place)) {
+            list.push(position);
         }
     }
     let mut new = Data { dtype, bytes: Vec::with_capacity(old.len() * size_of(dtype)) };
