@@ -9,7 +9,8 @@ use ep_registry::{Cost, Runtime};
 /// Its softmax keeps the sums of the rows in workspace.
 struct Scratchy;
 
-impl Provider for Scratchy {
+// SAFETY: memory is there until it is freed, work is done in order, and kernels stay in their operands.
+unsafe impl Provider for Scratchy {
     type Device = HostDevice;
     const NAME: &'static str = "scratchy";
     const VERSION: &'static str = "1";

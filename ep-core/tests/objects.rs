@@ -33,7 +33,8 @@ static KEPT: Mutex<Option<Host>> = Mutex::new(None);
 
 static COPIES: Mutex<Vec<(u64, String, String)>> = Mutex::new(Vec::new());
 
-impl Provider for Noting {
+// SAFETY: memory is there until it is freed, work is done in order, and kernels stay in their operands.
+unsafe impl Provider for Noting {
     type Device = NotingDevice;
     const NAME: &'static str = "noting";
     const VERSION: &'static str = "1";

@@ -24,7 +24,8 @@ pub struct CpuProvider {
     cache_bytes: usize,
 }
 
-impl Provider for CpuProvider {
+// SAFETY: memory is the pool's until it is freed, work is done when a call returns, and kernels stay in their operands.
+unsafe impl Provider for CpuProvider {
     type Device = CpuDevice;
     const NAME: &'static str = "cpu";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");

@@ -30,7 +30,8 @@ struct Devices {
     order: Vec<(CuDevice, Option<CuContext>)>,
 }
 
-impl Provider for CudaProvider {
+// SAFETY: memory, streams and events are the driver's, in order and for as long as it says; kernels and copies stay in their operands.
+unsafe impl Provider for CudaProvider {
     type Device = CudaDevice;
     const NAME: &'static str = "cuda";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");

@@ -60,7 +60,8 @@ impl Device for RankedDevice {
     }
 }
 
-impl Provider for Ranked {
+// SAFETY: memory is there until it is freed, work is done in order, and kernels stay in their operands.
+unsafe impl Provider for Ranked {
     type Device = RankedDevice;
     const NAME: &'static str = "ranked";
     const VERSION: &'static str = "1.0";

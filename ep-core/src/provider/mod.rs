@@ -75,7 +75,17 @@ pub struct Warm<P: Provider> {
 }
 
 /// A provider instance.
-pub trait Provider: Send + Sync + Sized + 'static {
+///
+/// # Safety
+/// Hosts give safe code memory and take it back by what a provider says, so what is not true there is undefined behaviour in
+/// code without `unsafe`. The implementation promises, of all that it hands out:
+///
+/// - [`Allocator::alloc`] gives memory that is there until it is freed, of that size and alignment, and shared with no other
+///   allocation; an address of a space that the host reads or writes (`host`, pinned spaces) is one of this process;
+/// - work of a [`Stream`] is done in order, a stream or an [`Event`] is done no sooner than the work that it stands for, and
+///   what a recorded graph does belongs to the stream that it is launched on;
+/// - a [`Kernel`] and a copy read and write what their arguments name and nothing else, and bool is written as 0 or 1.
+pub unsafe trait Provider: Send + Sync + Sized + 'static {
     /// Its devices.
     type Device: Device;
     /// The provider's id: lower-case letters, digits, `-`, `_`, `.`.

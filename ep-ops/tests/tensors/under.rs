@@ -37,7 +37,8 @@ pub fn ops(device: &str) -> Ops<'static> {
 /// A simulated device that has memory and streams, and computes nothing.
 pub struct Bare(SimProvider);
 
-impl Provider for Bare {
+// SAFETY: memory is there until it is freed, work is done in order, and kernels stay in their operands.
+unsafe impl Provider for Bare {
     type Device = SimDevice;
     const NAME: &'static str = "bare";
     const VERSION: &'static str = "1";
@@ -63,7 +64,8 @@ impl Provider for Bare {
 /// A host device of i32 that copies between strides, and computes from what is dense and not transposed.
 pub struct Movers;
 
-impl Provider for Movers {
+// SAFETY: memory is there until it is freed, work is done in order, and kernels stay in their operands.
+unsafe impl Provider for Movers {
     type Device = HostDevice;
     const NAME: &'static str = "movers";
     const VERSION: &'static str = "1";

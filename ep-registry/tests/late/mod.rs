@@ -99,7 +99,8 @@ struct LateAllocator(Arc<Sim>, HostAllocator);
 struct LateGraph(Vec<(u64, u64, u64)>);
 struct Nothing;
 
-impl<const WHOLE: bool> Provider for Late<WHOLE> {
+// SAFETY: memory is there until it is freed, work is done in order, and kernels stay in their operands.
+unsafe impl<const WHOLE: bool> Provider for Late<WHOLE> {
     type Device = LateDevice<WHOLE>;
     const NAME: &'static str = "late";
     const VERSION: &'static str = "1";

@@ -11,7 +11,8 @@ use std::marker::PhantomData;
 /// An instance. A real one would keep its driver here.
 pub struct Example;
 
-impl Provider for Example {
+// SAFETY: devices and memory are those of `HostDevice`, and the kernel stays in its operands.
+unsafe impl Provider for Example {
     type Device = HostDevice;
     const NAME: &'static str = "example";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");

@@ -139,7 +139,8 @@ mod tests {
     /// A device on host memory stands for the GPU.
     struct Memory;
 
-    impl Provider for Memory {
+    // SAFETY: memory is there until it is freed, work is done in order, and kernels stay in their operands.
+    unsafe impl Provider for Memory {
         type Device = HostDevice;
         const NAME: &'static str = "memory";
         const VERSION: &'static str = "1";

@@ -33,7 +33,8 @@ pub struct NullProvider {
     memory_bytes: u64,
 }
 
-impl Provider for NullProvider {
+// SAFETY: memory is the host's until it is freed, and all work is done when a call returns.
+unsafe impl Provider for NullProvider {
     type Device = NullDevice;
     const NAME: &'static str = NAME;
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");

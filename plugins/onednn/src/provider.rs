@@ -16,7 +16,8 @@ pub struct OnednnProvider {
     engine: Result<Arc<Engine>>,
 }
 
-impl Provider for OnednnProvider {
+// SAFETY: devices and memory are those of `HostDevice`, work is done when a call returns, and oneDNN stays in its operands.
+unsafe impl Provider for OnednnProvider {
     type Device = OnednnDevice;
     const NAME: &'static str = "onednn";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");

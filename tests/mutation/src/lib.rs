@@ -31,7 +31,8 @@ fn activate(id: &str) {
 /// An instance of the provider.
 struct Faulty(SimProvider);
 
-impl Provider for Faulty {
+// SAFETY: it breaks its promises on purpose; the kit alone loads it, in processes of their own.
+unsafe impl Provider for Faulty {
     type Device = SimDevice;
     const NAME: &'static str = "ep-faulty";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");

@@ -114,7 +114,8 @@ impl Drop for Logger {
     }
 }
 
-impl Provider for AsyncProvider {
+// SAFETY: memory is there until it is freed, work is done in order, and kernels stay in their operands.
+unsafe impl Provider for AsyncProvider {
     type Device = AsyncDevice;
     const NAME: &'static str = "test-async";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");

@@ -89,7 +89,8 @@ pub(crate) struct Hostile {
     _bomb: Bomb,
 }
 
-impl Provider for Hostile {
+// SAFETY: it keeps to nothing, which is what it is for: tests load it where they expect that.
+unsafe impl Provider for Hostile {
     type Device = HostileDevice;
     const NAME: &'static str = "test-hostile";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
