@@ -45,7 +45,8 @@ EP_DEVICE A sum_of(A a, A b) { return a + b; }
     const A per_element = 1 / A(keeps ? count : count ^ i32(exchange.late_zero()));
     constexpr u32 places = Exchange<Moments>::places, lanes = least(places, warp_size);
     const u32 lane = threadIdx.x % lanes;
-    const A some = found[0].mean;
+    // A mean that is not finite is no distance from itself.
+    const A first = found[0].mean, some = first - first == 0 ? first : A(0);
     Moments all{0, 0, 0};
 #pragma unroll
     for (u32 i = 0; i < places; i += warp_size)
@@ -69,7 +70,9 @@ EP_DEVICE A sum_of(A a, A b) { return a + b; }
 EP_DEVICE Moments without(Moments all, A element, A share) {
     const A distance = all.mean - element;
     const A squares = all.squares - distance * distance * all.count * share;
-    return {all.count, all.mean + distance * share, squares < 0 ? A(0) : squares};
+    // One that is infinite stays, whatever the share is.
+    const A mean = all.mean - all.mean == 0 ? all.mean + distance * share : all.mean;
+    return {all.count, mean, squares < 0 ? A(0) : squares};
 }
 
 // Elements of this thread's warp, of which a row's packs have so many.

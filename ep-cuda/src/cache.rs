@@ -15,6 +15,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The variable that names the folder; `off` disables the cache.
 pub const FOLDER_ENV: &str = "EP_CUDA_CACHE";
@@ -27,6 +28,8 @@ const HEAD: usize = 8 + 8 + 32;
 
 const IMAGE: &str = "cubin";
 const MEMBER: &str = "member";
+/// What is being written.
+const BESIDE: &str = "new";
 
 /// A kernel's code.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -218,7 +221,7 @@ fn store(path: &Path, code: &[u8]) -> io::Result<()> {
     // Processes of several containers may have one number, and one that was killed leaves its file.
     let (beside, mut file) = loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let beside = path.with_extension(format!("{}.{number}.new", std::process::id()));
+        let beside = path.with_extension(format!("{}.{number}.{BESIDE}", std::process::id()));
         match fs::File::create_new(&beside) {
             Ok(file) => break (beside, file),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
@@ -238,7 +241,11 @@ fn store(path: &Path, code: &[u8]) -> io::Result<()> {
     })
 }
 
-/// Removes the oldest entries but `last` until the others with it have at most `limit` bytes.
+/// What lies beside a place for so long has nobody who is writing it.
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+
+/// Removes the oldest entries but `last` until the others with it have at most `limit` bytes, and what processes have left that
+/// were killed while they wrote.
 fn trim(folder: &Path, limit: u64, last: &Path) -> io::Result<()> {
     let mut entries = Vec::new();
     for arch in fs::read_dir(folder)? {
@@ -253,6 +260,13 @@ fn trim(folder: &Path, limit: u64, last: &Path) -> io::Result<()> {
                 let Ok(data) = file.metadata() else { continue };
                 if path.extension().is_some_and(|e| e == IMAGE || e == MEMBER) {
                     entries.push((data.modified()?, data.len(), path));
+                } else if path.extension().is_some_and(|e| e == BESIDE)
+                    && data.modified()?.elapsed().is_ok_and(|age| age > FORGOTTEN)
+                {
+                    match fs::remove_file(&path) {
+                        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                        _ => {}
+                    }
                 }
             }
         }
@@ -330,6 +344,25 @@ mod tests {
         // One that is larger than the limit is kept alone.
         cache.put(ARCH, NEW, &[5; 32], &[5; 1000]);
         assert_eq!(there(), [5]);
+    }
+
+    #[test]
+    fn a_limit_removes_what_was_left_half_written_long_ago() {
+        let folder = Folder::new();
+        let cache = cache(&folder).with_limit(Some(1 << 20));
+        cache.put(ARCH, NEW, &[1; 32], b"code");
+        let beside = |name: &str, hours: u64| {
+            let path = folder.path().join("sm_90/nvrtc-13.0").join(name);
+            fs::write(&path, b"half").unwrap();
+            let time = std::time::SystemTime::now() - Duration::from_secs(hours * 3600);
+            fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+            path
+        };
+        let [killed, writing, other] = [("0a.77.3.new", 30), ("0a.77.4.new", 1), ("news.txt", 30)]
+            .map(|(name, hours)| beside(name, hours));
+        cache.put(ARCH, NEW, &[2; 32], b"code");
+        assert_eq!([killed, writing, other].map(|path| path.exists()), [false, true, true]);
+        assert!([1, 2].iter().all(|key| cache.get(ARCH, NEW, &[*key; 32], &|_| false).is_some()));
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl CudaStream {
     /// A stream that queues onto one that another library made. Handle 0 is the legacy default stream.
     ///
     /// # Errors
-    /// `InvalidArgument` for a stream of another context than that of this device.
+    /// `InvalidArgument` for a stream of another context than that of this device, and for `CU_STREAM_PER_THREAD`.
     ///
     /// # Safety
     /// The other one is live, and lives until this one is gone.
@@ -78,6 +78,13 @@ impl CudaStream {
         handle: u64,
         sync_launches: bool,
     ) -> Result<CudaStream> {
+        if handle == constant::STREAM_PER_THREAD {
+            // Whichever thread waits for it, or frees in its order, would do so on another stream than the one that queued.
+            return Err(Error::invalid(
+                "CUstream 0x2 is CU_STREAM_PER_THREAD, another stream on each thread, and cannot be adopted; make a stream \
+                 of its own, or give the default stream, which is 0",
+            ));
+        }
         let raw = CuStream::from_raw(handle);
         {
             let _current = context.enter()?;

@@ -107,7 +107,7 @@ fn a_recorded_product_uses_the_workspace_that_its_launch_brings() {
         let runtime = rig.runtime(&[]);
         let device = runtime.device("cuda:0").unwrap();
         let (stream, matmul) = (device.stream().unwrap(), matmul(&runtime, device));
-        let (a, b, c) = (matrix(device, 1.0), matrix(device, 2.0), matrix(device, 0.0));
+        let (a, b, mut c) = (matrix(device, 1.0), matrix(device, 2.0), matrix(device, 0.0));
         let memory = device.alloc(DType::U8, 4096).unwrap();
         let record = |workspace: (u64, u64)| {
             rig.fake.fail(0, 0);
@@ -123,6 +123,14 @@ fn a_recorded_product_uses_the_workspace_that_its_launch_brings() {
         assert_eq!(c.download::<f32>().unwrap(), product(1.0, 2.0));
         assert_eq!(record((memory.address() + 16, 2048)), ["0) = 0"], "no multiple of 256");
         assert_eq!(record((memory.address(), 1023)), ["0) = 0"], "too little");
+        assert_eq!(record((0, 4096)), ["0) = 0"], "there is no memory at 0");
+        c.upload(&[0.0f32; N * N]).unwrap();
+        rig.fake.fail(0, 0);
+        // SAFETY: as above.
+        unsafe { matmul.launch_raw(&stream, &args([&a, &b, &c], (0, 4096))) }.unwrap();
+        stream.sync().unwrap();
+        assert_eq!(workspaces(&rig), ["1024) = 0"], "the stream's own");
+        assert_eq!(c.download::<f32>().unwrap(), product(1.0, 2.0));
     }
     rig.assert_clean();
 }

@@ -315,6 +315,14 @@ fn streams_of_others_are_used_and_left_alone() {
             "{error}"
         );
         assert!(adopt(&a, 0xdead0).is_err());
+        // Another thread would wait for another stream.
+        rig.fake.fail(0, 0);
+        let error = adopt(&a, 2).err().unwrap();
+        assert!(
+            error.code() == Code::InvalidArgument && error.message().contains("CU_STREAM_PER_THREAD"),
+            "{error}"
+        );
+        assert_eq!(rig.fake.log(), [""; 0]);
     }
     rig.assert_clean();
 }

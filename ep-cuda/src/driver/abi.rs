@@ -237,6 +237,8 @@ pub mod constant {
     pub const POOL_ATTR_RESERVED_MEM_CURRENT: i32 = 5;
     /// No implicit order with the legacy default stream.
     pub const STREAM_NON_BLOCKING: u32 = 1;
+    /// `CU_STREAM_PER_THREAD`: the handle of a stream that each thread has of its own.
+    pub const STREAM_PER_THREAD: u64 = 2;
     /// Pinned memory for all contexts.
     pub const MEMHOSTALLOC_PORTABLE: u32 = 1;
     /// What is called beside a capture is not restricted.

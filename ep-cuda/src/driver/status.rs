@@ -36,14 +36,18 @@ impl CuResult {
     pub fn code(self) -> Code {
         match self.0 {
             2 => Code::OutOfMemory,
-            // Of devices: lost ones, and contexts that are gone.
-            4 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 999 => Code::DeviceLost,
-            // Not initialized, no device, in use, or a driver that does not fit the machine.
-            3 | 34 | 35 | 46 | 100 | 101 | 102 | 208 | 216 | 802..=804 => Code::Unavailable,
+            // Of devices: lost ones, contexts that are gone, and processes that can only be started anew: those that an MPS
+            // server has ended, or that waited for a device of another kind that failed.
+            4 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810 | 911 | 999 => {
+                Code::DeviceLost
+            }
+            // Not initialized, no device, in use, a driver that does not fit the machine, or an MPS server that is not there or
+            // takes no more clients.
+            3 | 34 | 35 | 46 | 100 | 101 | 102 | 208 | 216 | 802..=809 => Code::Unavailable,
             // No code for this device, or an operation that it does not have.
             200 | 209 | 218 | 222 | 223 | 801 => Code::Unsupported,
             // Of graph capture.
-            900..=909 => Code::InvalidArgument,
+            900..=908 => Code::InvalidArgument,
             // Anything else is a call that this provider must not make.
             _ => Code::Internal,
         }
@@ -59,7 +63,11 @@ impl CuResult {
             200 | 209 | 218 | 222 => {
                 "the driver does not take code of this NVRTC; use an NVRTC of the driver's major version or older"
             }
-            900..=909 => "end the capture first, or leave the call out of it",
+            805..=809 => {
+                "see whether the server of MPS runs for this user and how many clients it takes, or do without it: stop \
+                 `nvidia-cuda-mps-control`"
+            }
+            900..=908 => "end the capture first, or leave the call out of it",
             _ => match self.code() {
                 Code::DeviceLost => {
                     "the device's context is lost: destroy its objects and start the process anew; \
@@ -117,15 +125,21 @@ mod tests {
     fn results_become_codes() {
         let of = |n| CuResult(n).code();
         assert_eq!(of(2), Code::OutOfMemory);
-        for lost in [700, 702, 714, 715, 716, 717, 718, 719, 214, 220, 999] {
+        for lost in [700, 702, 714, 715, 716, 717, 718, 719, 214, 220, 810, 911, 999] {
             assert_eq!(of(lost), Code::DeviceLost, "{lost}");
             assert!(CuResult(lost).is_sticky());
         }
         assert_eq!((of(100), of(46), of(803)), (Code::Unavailable, Code::Unavailable, Code::Unavailable));
         assert_eq!(
-            (of(209), of(801), of(900)),
-            (Code::Unsupported, Code::Unsupported, Code::InvalidArgument)
+            (of(209), of(801), of(900), of(908)),
+            (Code::Unsupported, Code::Unsupported, Code::InvalidArgument, Code::InvalidArgument)
         );
+        for of_mps in 805..=809 {
+            let error = Error::from(Failed { call: "cuInit", result: CuResult(of_mps), name: "", text: "" });
+            assert!(error.code() == Code::Unavailable && error.message().contains("MPS"), "{error}");
+        }
+        // A wait that has a limit, which none here has, is no matter of captures.
+        assert_eq!(of(909), Code::Internal);
         // What this version does not know, a newer driver's say, is no undefined behaviour but a number.
         assert_eq!(
             (of(1), of(400), of(123_456), of(-1)),

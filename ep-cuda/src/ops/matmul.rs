@@ -334,7 +334,8 @@ impl Library {
         let mut workspace = 0;
         if plan.workspace_bytes() > 0 {
             let (address, bytes) = call.workspace;
-            if address % u64::from(MOST_ALIGNMENT) == 0 && bytes >= plan.workspace_bytes() {
+            let is_given = address != 0 && address % u64::from(MOST_ALIGNMENT) == 0;
+            if is_given && bytes >= plan.workspace_bytes() {
                 workspace = address;
             } else if let Some(address) = stream.scratch(plan.workspace_bytes())? {
                 workspace = address;

@@ -101,6 +101,8 @@ def norm(mem, rms, dtype, cols, how):
         x[2, 0] = 300
         # No variance, not even by rounding.
         x[3] = 5
+        # The mean is infinite, and all else no number.
+        x[5, cols // 2] = np.inf
         return x.astype(numpy_dtype(dtype))
 
     x = mem.block(dtype, SIZE[dtype], rows * cols, offset, data)
@@ -111,9 +113,10 @@ def norm(mem, rms, dtype, cols, how):
     bare, each = "bare" in how, (7 if cols > 20000 else 19) if many else 3 if "several" in how or apart else None
     yield plan.norm(rms, dtype, rows, cols, 1e-5, x.address, y.address, 0 if bare else g.address, 0 if bare or rms else b.address, 0 if rms else mean.address, rstd.address, force="wide" if how == "wide" else None, each=each)
     v = x.read().reshape(rows, cols).astype(np.float64)
-    m = 0 if rms else v.mean(1, keepdims=True)
-    r = 1 / np.sqrt(((v - m) ** 2).mean(1, keepdims=True) + 1e-5)
-    expected = (v - m) * r
+    with np.errstate(invalid="ignore"):
+        m = 0 if rms else v.mean(1, keepdims=True)
+        r = 1 / np.sqrt(((v - m) ** 2).mean(1, keepdims=True) + 1e-5)
+        expected = (v - m) * r
     if not bare:
         expected = expected * g.read().astype(np.float64)
         if not rms:
