@@ -53,6 +53,11 @@ pub(super) fn unary(key: &Key) -> Vec<Case> {
     let mut cases = lengths(make);
     let wide = make("non-finite", 389).content(content(key, function));
     cases.push(wide.clone());
+    if key.op != "cast" {
+        // The same launch as another one, but for what is in the descriptor.
+        let other = Case::new(key, "other attributes").sizes(&[("count", 131)]);
+        cases.push(other.attr("attr0", 0.5).attr("attr1", 1.25));
+    }
     if key.size("src") == key.size("dst") {
         let mut shared = wide.in_place("dst", "src");
         shared.name = "in place";
@@ -96,7 +101,8 @@ pub(super) fn strided_unary(key: &Key) -> Vec<Case> {
 
 pub(super) fn binary(key: &Key) -> Vec<Case> {
     let function = key.selector("op");
-    let base = |name| Case::new(key, name).attr("attr0", 0.75).attr("attr1", 0.25);
+    let with = |name, attrs: [f64; 2]| Case::new(key, name).attr("attr0", attrs[0]).attr("attr1", attrs[1]);
+    let base = |name| with(name, [0.75, 0.25]);
     let case = |name, a: &[i64], b: &[i64]| base(name).list("src0_dims", a).list("src1_dims", b);
     let wide = content(key, function);
     let mut cases = vec![
@@ -116,6 +122,8 @@ pub(super) fn binary(key: &Key) -> Vec<Case> {
         case("rank 8", &[2, 1, 3, 1, 2, 1, 2, 3], &[1, 2, 1, 2, 1, 3, 1, 3]),
         case("scalar first", &[], &[67]).scalar("scalar0", Scalar::F64(2.0)).content(wide),
         case("scalar second", &[67], &[]).scalar("scalar1", Scalar::I64(3)).content(wide),
+        // The same launch as another one, but for what is in the descriptor.
+        with("other attributes", [0.5, 0.125]).list("src0_dims", &[131]).list("src1_dims", &[131]),
     ];
     if key.size("src") == key.size("dst") {
         let shared =

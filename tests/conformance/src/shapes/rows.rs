@@ -3,6 +3,11 @@
 use super::special;
 use crate::case::{Case, Content, Key};
 
+/// More rows than a grid of a GPU has along its second and third dimension.
+const MANY: i64 = 65_539;
+/// So many of them have content of their own.
+const MANY_PERIOD: i64 = 7;
+
 pub(super) fn rows(key: &Key, pairs: &[(&'static str, &'static str)]) -> Vec<Case> {
     let case = |name, rows, cols, inner| {
         Case::new(key, name).sizes(&[("rows", rows), ("cols", cols), ("inner", inner)])
@@ -28,7 +33,10 @@ pub(super) fn rows(key: &Key, pairs: &[(&'static str, &'static str)]) -> Vec<Cas
         case("other axis, short", 2, 3, 131).content(wide),
         case("other axis, narrow", 5, 67, 2),
     ];
+    cases.push(case("many rows", MANY, 3, 1).repeating(case("many rows", MANY_PERIOD, 3, 1)));
     if !key.op.ends_with("backward") {
+        // Wild numbers would leave nothing to say about the finite ones beside an infinity.
+        cases.push(case("some masked", 131, 13, 1).content(Content::NonFinite));
         cases.push(case("far from zero", 17, 37, 1).content(Content::Offset));
         cases.push(case("far from zero, other axis", 3, 37, 19).content(Content::Offset));
     }
@@ -46,9 +54,10 @@ pub(super) fn rows(key: &Key, pairs: &[(&'static str, &'static str)]) -> Vec<Cas
 }
 
 pub(super) fn norm(key: &Key, optional: &[&'static str]) -> Vec<Case> {
-    let case = |name, rows, cols| {
-        Case::new(key, name).sizes(&[("rows", rows), ("cols", cols)]).attr("epsilon", 1e-5)
+    let with = |name, rows, cols, epsilon| {
+        Case::new(key, name).sizes(&[("rows", rows), ("cols", cols)]).attr("epsilon", epsilon)
     };
+    let case = |name, rows, cols| with(name, rows, cols, 1e-5);
     let mut cases = vec![
         case("no rows", 0, 5),
         case("no columns", 5, 0),
@@ -66,6 +75,9 @@ pub(super) fn norm(key: &Key, optional: &[&'static str]) -> Vec<Case> {
         case("in place", 7, 131).in_place("dst", "src"),
         case("far from zero", 9, 131).content(Content::Offset),
         case("far from zero, long rows", 3, 1057).content(Content::Offset),
+        case("many rows", MANY, 3).repeating(case("many rows", MANY_PERIOD, 3)),
+        // The same launch as another one, but for what is in the descriptor.
+        with("large epsilon", 7, 131, 0.5),
     ];
     let mut bare = case("without any option", 7, 131);
     bare.absent = optional.to_vec();
@@ -111,5 +123,7 @@ pub(super) fn reduce(key: &Key) -> Vec<Case> {
         case("many short", 67, 2, 3).content(wide),
         case("equal elements", 33, 131, 1).content(Content::Few),
         case("equal elements in columns", 3, 67, 5).content(Content::Few),
+        case("many rows", MANY, 3, 1).repeating(case("many rows", MANY_PERIOD, 3, 1)),
+        case("many columns", 1, 3, MANY),
     ]
 }
