@@ -103,6 +103,35 @@ fn a_launch_uses_the_workspace_it_is_given_or_its_own() {
 }
 
 #[test]
+fn by_name_a_raw_launch_is_given_workspace_and_a_safe_one_is_not() {
+    let runtime = Runtime::builder().threads(1).linked::<Scratchy>("x").build().unwrap();
+    let device = &runtime.devices()[0];
+    let request =
+        runtime.request("softmax").unwrap().dtype("src", "f32").unwrap().dtype("dst", "f32").unwrap();
+    let softmax = runtime.primitive_dyn(device, &request).unwrap();
+    let stream = device.stream().unwrap();
+    let src = device.upload(&[0.0f32; 6]).unwrap();
+    let mut dst = device.upload(&[9.0f32; 6]).unwrap();
+    let sums = device.upload(&[-1.0f64; 3]).unwrap();
+    let sized = || softmax.args().size("rows", 3).unwrap().size("cols", 2).unwrap();
+    assert_eq!(softmax.workspace_size(&sized()), Ok(24));
+    let missing = softmax.workspace_size(&softmax.args()).unwrap_err();
+    assert!(missing.message().contains("not given"), "{missing}");
+    // The address of nothing: a safe launch has to leave it alone.
+    let args = sized().workspace(8, 24).read("src", &src).unwrap().write("dst", &mut dst).unwrap();
+    softmax.launch(&stream, args).unwrap();
+    stream.sync().unwrap();
+    assert_eq!(sums.download::<f64>().unwrap(), [-1.0; 3]);
+    let args = sized().workspace(sums.address(), 24);
+    let args = args.address("src", src.address()).unwrap().address("dst", dst.address()).unwrap();
+    // SAFETY: the buffers have these sizes, and nothing else uses them.
+    unsafe { softmax.launch_raw(&stream, &args) }.unwrap();
+    stream.sync().unwrap();
+    assert_eq!(sums.download::<f64>().unwrap(), [2.0; 3]);
+    assert_eq!(dst.download::<f32>().unwrap(), [0.5; 6]);
+}
+
+#[test]
 fn a_primitive_tells_whether_it_can_be_captured_and_what_a_launch_costs() {
     let runtime = Runtime::builder().threads(1).linked::<Scratchy>("x").build().unwrap();
     let device = &runtime.devices()[0];

@@ -120,9 +120,13 @@ impl Conformance {
         if providers.is_empty() {
             return Err(Failure::new(
                 Exit::NoProvider,
-                format!("{} names no provider", self.target.display()),
+                format!(
+                    "{} names no [[provider]] that is enabled; what only its [search] finds is not tested",
+                    self.target.display()
+                ),
             ));
         }
+        self.check_reports()?;
         let launcher = self.launcher()?;
         let mut all = Vec::new();
         for (i, provider) in providers.iter().enumerate() {
@@ -137,16 +141,20 @@ impl Conformance {
         check_names(&listings)?;
         let whole = self.filter() == Filter::default() && !self.quick;
         let mut summary = Summary::new(all, &expectations, whole, |case| self.repeat(case));
-        if let Some(required) = required {
-            let missing = missing(&required, &listings)?;
-            summary.add_missing(missing, |_| self.repeat_requirements());
+        // Told when what was run has been shown.
+        let mut unfit = Ok(());
+        match required.map(|required| missing(&required, &listings)) {
+            Some(Ok(missing)) => summary.add_missing(missing, |_| self.repeat_requirements()),
+            Some(Err(e)) => unfit = Err(e),
+            None => {}
         }
         if let Some(list) = not_run {
             let wrong = not_run::differences(&list, &summary);
             summary.add_stale(wrong, |name| self.repeat(&format!("onnx/*/{name}")));
         }
-        self.write_reports(&listings, &summary)?;
         show::summary(out, &listings, &summary)?;
+        self.write_reports(&listings, &summary)?;
+        unfit?;
         self.judge(&summary)?;
         match self.onnx_min {
             Some(least) if summary.passed < least => Err(Failure::new(
@@ -187,6 +195,21 @@ impl Conformance {
         let jobs = self.jobs.map_or(cpus.min(2), |n| n as usize);
         let command = vec![own.into_os_string(), "conformance-worker".into()];
         Ok(Launcher { command, jobs, timeout: Duration::from_secs(self.timeout_s), stop_at_failure: false })
+    }
+
+    /// A report that has no place is told before minutes of work are done for it.
+    fn check_reports(&self) -> Result<(), Failure> {
+        for path in [&self.junit, &self.json, &self.html, &self.support].into_iter().flatten() {
+            let cannot = |why: &str| Err(Failure::general(format!("cannot write {}: {why}", path.display())));
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            if !folder.is_dir() {
+                return cannot("there is no such folder; nothing was run");
+            }
+            if path.is_dir() {
+                return cannot("it is a folder; nothing was run");
+            }
+        }
+        Ok(())
     }
 
     /// A device that no provider has is a mistake on the command line, not an empty run.

@@ -20,6 +20,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use ep_core::abi::{ABI_FINGERPRINT, ABI_MAJOR, ABI_MINOR};
 use failure::Failure;
 use output::Out;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -180,12 +181,15 @@ fn main() -> ExitCode {
     match result.and(flushed) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
+            let mut lines = String::new();
             if !failure.message.is_empty() {
-                eprintln!("error: {}", failure.message);
+                lines.push_str(&format!("error: {}\n", failure.message));
             }
             if let Some(config) = &failure.config {
-                eprintln!("config: {}", config.display());
+                lines.push_str(&format!("config: {}\n", config.display()));
             }
+            // A reader that has gone (`2>&1 | head`) gets the exit code all the same.
+            let _gone = std::io::stderr().write_all(lines.as_bytes());
             ExitCode::from(failure.exit as u8)
         }
     }

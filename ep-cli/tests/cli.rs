@@ -619,3 +619,14 @@ fn bench_runs_the_program_beside() {
         assert!(0.0 < min && min <= median && row["runs"].as_u64().unwrap() > 0, "{row}");
     }
 }
+
+#[test]
+fn an_exit_code_outlives_the_reader_of_standard_error() {
+    let folder = Folder::new("no-reader");
+    for (args, code) in [(&["list"][..], 3), (&["new-provider", "1bad"], 2)] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let status = folder.command(EP, args).stderr(writer).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{args:?}");
+    }
+}

@@ -338,6 +338,22 @@ fn the_cpu_under_another_name_passes_a_sample() {
 }
 
 #[test]
+fn a_run_is_not_lost_for_what_is_wrong_about_its_reports() {
+    let folder = hostile("reports", "");
+    // Told at once.
+    for (flag, path) in [("--html", "none/r.html"), ("--junit", ".")] {
+        let run = folder.run(&["--case", "abi/*", flag, path]).exits(1);
+        assert!(run.text.contains("nothing was run") && run.text.contains(path), "{}", run.text);
+        assert!(run.json.is_null() && !run.text.contains("passed"), "{}", run.text);
+    }
+    // Told when all is shown and written: which devices there are, only the run has found out.
+    folder.write("other.csv", "op,dtypes,elsewhere,selectors\nadd,data=f32,yes,\n");
+    let run = folder.run(&["--case", "abi/strings", "--require", "other.csv"]).exits(1);
+    assert!(run.text.contains("no column for `hostile`") && run.text.contains("1 passed"), "{}", run.text);
+    assert_eq!(run.count("passed"), 1);
+}
+
+#[test]
 fn bad_command_lines_say_what_to_do() {
     let folder = hostile("usage", "");
     let gone = Command::new(EP).args(["conformance", "gone.so"]).current_dir(&folder.0).output().unwrap();

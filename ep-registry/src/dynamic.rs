@@ -130,6 +130,9 @@ impl std::fmt::Debug for DynPrimitive {
     }
 }
 
+/// The word of every argument struct with the address of scratch memory; the next one has its bytes.
+const WORKSPACE: usize = 2;
+
 /// The arguments of a launch by names.
 #[derive(Debug)]
 pub struct DynArgs<'a> {
@@ -282,6 +285,14 @@ impl<'a> DynArgs<'a> {
         Ok(self)
     }
 
+    /// Gives scratch memory, for [`DynPrimitive::launch_raw`]; [`DynPrimitive::workspace_size`] says how much a launch
+    /// wants. [`DynPrimitive::launch`] leaves scratch to the provider, and ignores this.
+    #[must_use]
+    pub fn workspace(mut self, address: u64, bytes: u64) -> Self {
+        (self.words[WORKSPACE], self.words[WORKSPACE + 1]) = (address, bytes);
+        self
+    }
+
     /// As [`DynArgs::address`], for an operand that is a list of buffers.
     ///
     /// # Errors
@@ -345,6 +356,17 @@ impl DynPrimitive {
         unsafe { self.core.cost(args.bytes()) }
     }
 
+    /// Bytes of scratch memory that a launch wants, for [`DynArgs::workspace`]; 0 where the provider does not say.
+    ///
+    /// # Errors
+    /// As [`DynPrimitive::cost`], and the provider's.
+    pub fn workspace_size(&self, args: &DynArgs<'_>) -> Result<u64> {
+        self.check_args(args)?;
+        self.uses(args)?;
+        // SAFETY: the argument struct of this op, with dims and lists that `args` borrows; nothing is launched.
+        unsafe { self.core.handle.workspace_size(args.words.as_ptr().cast()) }
+    }
+
     /// Starts the arguments of a launch.
     pub fn args<'a>(&self) -> DynArgs<'a> {
         let schema = self.core.schema.clone();
@@ -400,6 +422,7 @@ impl DynPrimitive {
         let in_place = |i: usize| self.core.schema.operands[i].in_place;
         operands.place_in_place(in_place)?;
         operands.check_overlap(in_place)?;
+        (args.words[WORKSPACE], args.words[WORKSPACE + 1]) = (0, 0);
         let addresses = operands.take_addresses();
         for (i, x) in schema.operands.iter().enumerate() {
             args.words[schema.args[x.arg].offset / 8] = match list {

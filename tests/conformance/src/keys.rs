@@ -1,7 +1,9 @@
 //! Running the cases of a key.
 
 use crate::case::{Case, Key};
+use crate::geometry::{limits, written};
 use crate::plan::{Setup, slug};
+use crate::predicates::Advertised;
 use crate::protocol::{End, Measured};
 use crate::rig::{Outcome, Rig};
 use crate::shapes::cases;
@@ -38,33 +40,70 @@ pub fn cases_of(
 ) -> Result<Vec<Listed>> {
     let seed = setup.seed.wrapping_add(hash(unit));
     let mut all = cases(key, seed);
+    let schema = runtime.schema(&key.op)?;
+    let advertised = rig.advertised(key);
     if all.is_empty() {
-        all = vendor::generated(key, &*runtime.schema(&key.op)?, &rig.advertised(key), seed);
+        all = vendor::generated(key, &schema, &advertised, seed);
     }
+    let near = near_limits(&all, &schema, &advertised);
     let name = |i: usize, case: &Case| format!("{unit}/{i:02}-{}", slug(case.name));
+    let (generated, with_limits) = (all.len(), all.len() + near.len());
     let mut named: Vec<Listed> =
         all.into_iter().enumerate().map(|(i, case)| (name(i, &case), case, None)).collect();
-    let generated = named.len();
     if setup.quick && setup.filter.case.is_none() {
         let wanted = setup.sample / rig.claims(&key.op).max(1);
-        let chosen = sample(&named, wanted, seed as usize, &*runtime.schema(&key.op)?);
+        let chosen = sample(&named, wanted, seed as usize, &schema);
         let mut at = 0;
         named.retain(|_| {
             at += 1;
             chosen.contains(&(at - 1))
         });
     }
+    // There are few of these, and each is the only one at its limit.
+    named.extend(near.into_iter().enumerate().map(|(i, case)| (name(generated + i, &case), case, None)));
     // A vendor's own are few, and the only ones of their kind: all of them are run.
     let of_vendor = vendor::known(runtime, rig.device(), &key.op, setup.seed)?;
     let of_key = of_vendor.into_iter().filter(|(case, _)| case.key == *key);
     // A name is the same whether a sample is run or all.
-    named
-        .extend(of_key.enumerate().map(|(i, (case, known))| (name(generated + i, &case), case, Some(known))));
+    named.extend(
+        of_key.enumerate().map(|(i, (case, known))| (name(with_limits + i, &case), case, Some(known))),
+    );
     Ok(named)
 }
 
+/// Launches on both sides of each value of a limit that a condition compares it with: the smallest of the cases, with
+/// another size or number of sources.
+pub fn near_limits(cases: &[Case], schema: &Schema, advertised: &Advertised) -> Vec<Case> {
+    /// Elements that such a launch writes at most.
+    const MOST: u64 = 1 << 18;
+    let accepted = |c: &&Case| c.period.is_none() && !c.far_index && c.in_place.is_none() && c.shift == 0;
+    let mut found = Vec::new();
+    for (limit, bound) in advertised.limit_values() {
+        for value in [bound - 1, bound, bound + 1] {
+            // Which argument a limit is of, its op's schema knows: the one that makes the limit what it is to be.
+            let fits = |case: Case| {
+                let reached = limits(&case, schema).ok()?.contains(&(limit.clone(), value));
+                let n = written(&case, schema).ok().filter(|n| reached && (1..=MOST).contains(n))?;
+                Some((n, Case { name: "near the limit of a condition", ..case }))
+            };
+            let with = |case: &Case| {
+                let size = |i: usize| {
+                    let mut case = case.clone();
+                    case.sizes[i].1 = value.cast_signed();
+                    case
+                };
+                let arity = (case.arity != 0).then(|| Case { arity: value as usize, ..case.clone() });
+                (0..case.sizes.len()).map(size).chain(arity).find_map(fits)
+            };
+            let smallest = cases.iter().filter(accepted).filter_map(with).min_by_key(|(n, _)| *n);
+            found.extend(smallest.map(|(_, case)| case));
+        }
+    }
+    found
+}
+
 /// Which cases of a key a sample has: two of all, others for each key, so that an op's keys together have all of them;
-/// one for each way to be in place; and what is wanted more of those that are not large. Where an op has more combinations
+/// one for each way to be in place; and what is wanted more, of which one is large. Where an op has more combinations
 /// than are wanted of it, few of them have a large case, which takes as long as dozens of others.
 fn sample(cases: &[Listed], wanted: usize, first: usize, schema: &Schema) -> BTreeSet<usize> {
     let count = cases.len();
@@ -74,6 +113,11 @@ fn sample(cases: &[Listed], wanted: usize, first: usize, schema: &Schema) -> BTr
     let mut chosen = BTreeSet::from([first % count, (first + 1 + count / 2) % count].map(next));
     let pairs: BTreeSet<_> = cases.iter().filter_map(|(_, c, _)| c.in_place).collect();
     chosen.extend(pairs.into_iter().filter_map(|p| cases.iter().position(|(_, c, _)| c.in_place == Some(p))));
+    // They differ in what is large; the keys of an op that has few of them share them.
+    let large: Vec<usize> = (0..count).filter(|i| is_large(*i)).collect();
+    if wanted >= 2 && !large.is_empty() {
+        chosen.insert(large[first / count % large.len()]);
+    }
     let small = (0..count).map(|i| (first + i) % count).filter(|i| !is_large(*i));
     for i in small {
         if chosen.len() >= wanted {

@@ -37,6 +37,7 @@ mod verdict;
 pub mod worker;
 
 pub use case::{Case, Content, Key};
+pub use keys::near_limits;
 pub use memory::{Arena, Edge};
 pub use refusals::refusal_cases;
 pub use rig::{Outcome, Rig, Speed};

@@ -30,10 +30,21 @@ impl Advertised {
     /// other, so that requests with them reach every registration that an attribute decides.
     pub fn attribute_values(&self) -> Vec<(String, f64)> {
         let mut found = Vec::new();
-        self.predicates.iter().flatten().for_each(|p| constants(p, &mut found));
+        self.predicates.iter().flatten().for_each(|p| constants(p, FactKind::Attr, &mut found));
         let around = |(name, value): (String, f64)| [value, value + 1.0].map(|v| (name.clone(), v));
         let mut values: Vec<_> = found.into_iter().flat_map(around).collect();
         values.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        values.dedup();
+        values
+    }
+
+    /// Values of limits that conditions compare them with: where one factory ends and another begins.
+    pub fn limit_values(&self) -> Vec<(String, u64)> {
+        let mut found = Vec::new();
+        self.predicates.iter().flatten().for_each(|p| constants(p, FactKind::Limit, &mut found));
+        let whole = |v: f64| (v >= 1.0 && v.fract() == 0.0 && v < 1e9).then_some(v as u64);
+        let mut values: Vec<_> = found.into_iter().filter_map(|(n, v)| Some((n, whole(v)?))).collect();
+        values.sort();
         values.dedup();
         values
     }
@@ -47,27 +58,30 @@ impl Advertised {
     }
 }
 
-/// The numbers that attributes are compared with.
-fn constants(e: &Expr, found: &mut Vec<(String, f64)>) {
+/// The numbers that facts of a kind are compared with.
+fn constants(e: &Expr, kind: FactKind, found: &mut Vec<(String, f64)>) {
     let number = |l: &Literal| match l {
         Literal::Scalar(s) => Some(s.as_f64()),
         Literal::Text(_) => None,
     };
     match e {
         Expr::Binary(BinaryOp::And | BinaryOp::Or, a, b) => {
-            constants(a, found);
-            constants(b, found);
+            constants(a, kind, found);
+            constants(b, kind, found);
         }
         Expr::Binary(_, a, b) => {
-            if let (Expr::Fact(FactKind::Attr, name), Expr::Literal(l))
-            | (Expr::Literal(l), Expr::Fact(FactKind::Attr, name)) = (&**a, &**b)
+            if let (Expr::Fact(k, name), Expr::Literal(l)) | (Expr::Literal(l), Expr::Fact(k, name)) =
+                (&**a, &**b)
+                && *k == kind
             {
                 found.extend(number(l).map(|v| (name.clone(), v)));
             }
         }
-        Expr::Not(e) => constants(e, found),
+        Expr::Not(e) => constants(e, kind, found),
         Expr::In(e, list) => {
-            if let Expr::Fact(FactKind::Attr, name) = &**e {
+            if let Expr::Fact(k, name) = &**e
+                && *k == kind
+            {
                 found.extend(list.iter().filter_map(number).map(|v| (name.clone(), v)));
             }
         }
@@ -125,20 +139,23 @@ impl Attempt {
     }
 }
 
-/// The requests to try for a case, in order: unbounded, bounded by what the case needs, with aligned operands.
+/// The requests to try for a case, in order: unbounded, bounded by what the case needs, with aligned operands. Only the
+/// first where no condition can tell them apart.
 ///
 /// # Errors
 /// For a case that does not fit the schema.
 pub fn attempts(case: &Case, schema: &Schema, advertised: &Advertised) -> Result<Vec<Attempt>> {
     let attrs: Vec<_> = case.attrs.iter().map(|(n, v)| ((*n).to_owned(), v.to_bits())).collect();
     let mut all = vec![Attempt { attrs: attrs.clone(), limits: Vec::new() }];
-    if !advertised.mentions(FactKind::Limit, None) {
+    // A callback may ask for limits too.
+    if !advertised.custom && !advertised.mentions(FactKind::Limit, None) {
         return Ok(all);
     }
     // 0 means unbounded.
     let bounds: Vec<_> = limits(case, schema)?.into_iter().map(|(n, v)| (n, v.max(1))).collect();
     all.push(Attempt { attrs: attrs.clone(), limits: bounds.clone() });
-    if case.shift == 0 && advertised.mentions(FactKind::Limit, Some("alignment")) {
+    let asks = advertised.custom || advertised.mentions(FactKind::Limit, Some("alignment"));
+    if case.shift == 0 && asks {
         let alignment = ("alignment".to_owned(), ALIGNMENT);
         all.push(Attempt { attrs, limits: bounds.into_iter().chain([alignment]).collect() });
     }

@@ -8,7 +8,7 @@ use crate::protocol::End;
 use crate::rig::Outcome;
 use crate::values::Random;
 use ep_core::handle::{FactoryHandle, PrimitiveHandle, StreamHandle};
-use ep_core::provider::StreamOptions;
+use ep_core::provider::{MemoryKind, StreamOptions};
 use ep_core::schema::{ArgKind, DescFacts, DescField, DescKind, Schema};
 use ep_core::{Code, DType, Error, Result};
 use ep_registry::{Device, Runtime};
@@ -33,10 +33,16 @@ enum Wrong {
     NegativeSize,
     /// All sizes are 3, and the addresses 0.
     NullAddress,
+    /// All sizes are 3, and each address is one byte behind an aligned one.
+    Misaligned,
+    /// All sizes are 3, where the descriptor promises 2 at most.
+    BeyondLimit,
+    /// Every list has nine entries.
+    Rank9,
 }
 
 /// Cases about descriptors and arguments: name, which struct, what is wrong, and which codes are right.
-const CASES: [(&str, bool, Wrong, &[Code]); 8] = [
+const CASES: [(&str, bool, Wrong, &[Code]); 11] = [
     ("descriptor-of-impossible-size", true, Wrong::Size, &[Code::AbiMismatch, Code::InvalidArgument]),
     ("descriptor-with-an-unknown-field", true, Wrong::UnknownField, &[Code::Unsupported]),
     ("arguments-of-impossible-size", false, Wrong::Size, &[Code::AbiMismatch, Code::InvalidArgument]),
@@ -45,7 +51,15 @@ const CASES: [(&str, bool, Wrong, &[Code]); 8] = [
     ("arguments-with-a-negative-size", false, Wrong::NegativeSize, &[Code::InvalidArgument]),
     ("arguments-without-addresses", false, Wrong::NullAddress, &[Code::InvalidArgument, Code::Unsupported]),
     ("descriptor-with-reserved-bytes", true, Wrong::Reserved, &[Code::Unsupported, Code::InvalidArgument]),
+    ("arguments-with-misaligned-addresses", false, Wrong::Misaligned, &[Code::InvalidArgument]),
+    ("arguments-beyond-a-limit", false, Wrong::BeyondLimit, &[Code::InvalidArgument]),
+    ("arguments-with-nine-dimensions", false, Wrong::Rank9, &[Code::InvalidArgument]),
 ];
+
+/// Memory for the operands of arguments that a provider refuses; one that does not finds room there.
+const ROOM: u64 = 1 << 16;
+/// How far apart they are.
+const APART: u64 = 1 << 12;
 
 /// The cases of an op on a device, by name.
 pub fn names(unit: &str) -> Vec<String> {
@@ -122,11 +136,13 @@ fn unadvertised(
     }
 }
 
-/// The first factory of an op on a device that takes a descriptor with nothing but its key and defaults, and that.
+/// The first factory of an op on a device that takes a descriptor with nothing but its key and defaults, and that; `wide`:
+/// with a key whose dtypes all have more than a byte.
 fn factory(
     runtime: &Runtime,
     device: &Device,
     schema: &Schema,
+    wide: bool,
 ) -> Result<(Arc<FactoryHandle>, usize, Vec<u64>)> {
     let found = runtime.with_registry(|registry| {
         let entry = registry.op(&schema.name)?;
@@ -136,7 +152,11 @@ fn factory(
                 .iter()
                 .position(|m| m.instance() == f.instance && m.handle().info().kind == f.handle.device_kind)?;
             // A newer provider's rows may all be of values that this host does not know.
-            let desc = descriptor(schema, f.handle.selectors.first()?, f.handle.dtypes.first()?);
+            let fits = |row: &&Vec<DType>| {
+                !wide || (!row.is_empty() && row.iter().all(|d| d.bytes_for_bounds() > 1))
+            };
+            let row = f.handle.dtypes.iter().find(fits)?;
+            let desc = descriptor(schema, f.handle.selectors.first()?, row);
             let bytes: Vec<u8> = desc.iter().flat_map(|word| word.to_ne_bytes()).collect();
             let facts = DescFacts { schema: &f.view, desc: &bytes, device: &[] };
             // A condition on the device is one that cannot be judged here.
@@ -145,7 +165,10 @@ fn factory(
         });
         Ok::<_, Error>(on_device)
     })?;
-    found.ok_or_else(|| Error::unsupported("every factory has a condition"))
+    found.ok_or_else(|| {
+        let wide = if wide { ", or dtypes of a byte" } else { "" };
+        Error::unsupported(format!("every factory has a condition{wide}"))
+    })
 }
 
 /// A descriptor with a key, and defaults.
@@ -174,7 +197,8 @@ fn malformed(
     (name, descriptor, wrong, codes): &(&str, bool, Wrong, &[Code]),
 ) -> Result<Option<String>> {
     let schema = runtime.schema(op)?;
-    let (factory, member, mut desc) = match factory(runtime, device, &schema) {
+    let wide = matches!(wrong, Wrong::Misaligned);
+    let (factory, member, mut desc) = match factory(runtime, device, &schema, wide) {
         Ok(found) => found,
         Err(e) if e.code() == Code::Unsupported => return Ok(Some(e.to_string())),
         Err(e) => return Err(e),
@@ -194,10 +218,22 @@ fn malformed(
         // size that it names or eight bytes.
         unsafe { factory.create(handle, desc.as_ptr().cast()) }.map(drop)
     } else {
+        let limits = schema.desc.iter().filter(|f| matches!(f.kind, DescKind::Limit(_)));
+        let limits: Vec<usize> = limits.map(|f| f.offset / 8).collect();
+        if matches!(wrong, Wrong::BeyondLimit) {
+            limits.iter().for_each(|at| desc[*at] = 2);
+        }
         // SAFETY: a descriptor of the op for a row of the factory.
         let primitive = unsafe { factory.create(handle, desc.as_ptr().cast()) }?;
-        let stream = handle.create_stream(StreamOptions::default())?;
-        match launch(&schema, &primitive, &stream, *wrong)? {
+        let allocator = handle.open_allocator(MemoryKind::Device)?;
+        let room = allocator.alloc(ROOM, 0)?;
+        let launched = handle.create_stream(StreamOptions::default()).and_then(|stream| {
+            let applies = !matches!(wrong, Wrong::BeyondLimit) || !limits.is_empty();
+            if applies { launch(&schema, &primitive, &stream, *wrong, room) } else { Ok(None) }
+        });
+        // SAFETY: allocated above; the stream that may have used it has been destroyed, which waits.
+        unsafe { allocator.free(room, ROOM) }?;
+        match launched? {
             Some(result) => result,
             None => return Ok(Some("the op has no such argument".to_owned())),
         }
@@ -221,7 +257,7 @@ fn spoil(words: &mut Vec<u64>, wrong: Wrong) {
         }
         // The second word of arguments.
         Wrong::Flags => words[1] = 1 << 40,
-        Wrong::Reserved | Wrong::NegativeSize | Wrong::NullAddress => {}
+        _ => {}
     }
 }
 
@@ -235,13 +271,25 @@ fn reserved(schema: &Schema) -> Option<usize> {
     (16..schema.desc_size).find(|at| !schema.desc.iter().any(|f| has(f, *at)))
 }
 
+/// Nine dimensions of one element.
+static ONES: [i64; 9] = [1; 9];
+/// Nine strides, positions, or places of dimensions.
+static STEPS: [i64; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+
 /// Launches with wrong arguments; `None` if the op cannot have this mistake.
 fn launch(
     schema: &Schema,
     primitive: &PrimitiveHandle,
     stream: &StreamHandle,
     wrong: Wrong,
+    room: u64,
 ) -> Result<Option<Result<()>>> {
+    // No list of buffers: addresses of addresses would be read.
+    let addressed =
+        matches!(wrong, Wrong::NullAddress | Wrong::Misaligned | Wrong::BeyondLimit | Wrong::Rank9);
+    if addressed && schema.list_length().is_some() {
+        return Ok(None);
+    }
     let mut args = vec![0u64; schema.args_size / 8];
     args[0] = schema.args_size as u64;
     let lengths: Vec<usize> = schema
@@ -262,17 +310,33 @@ fn launch(
             Some(at) => args[*at] = -1i64 as u64,
             None => return Ok(None),
         },
-        Wrong::NullAddress => {
-            // Shapes of rank 0 have one element; lists of addresses would be read.
-            if schema.list_length().is_some() {
-                return Ok(None);
+        // Shapes of rank 0 have one element.
+        Wrong::NullAddress | Wrong::Misaligned => sizes.iter().for_each(|at| args[*at] = 3),
+        Wrong::BeyondLimit | Wrong::Rank9 if lengths.is_empty() != matches!(wrong, Wrong::BeyondLimit) => {
+            return Ok(None);
+        }
+        Wrong::BeyondLimit => sizes.iter().for_each(|at| args[*at] = 3),
+        Wrong::Rank9 => {
+            for arg in &schema.args {
+                let (list, length) = match arg.kind {
+                    ArgKind::Dims { length } => (&ONES, length),
+                    ArgKind::Ints { length } => (&STEPS, length),
+                    _ => continue,
+                };
+                args[arg.offset / 8] = list.as_ptr().expose_provenance() as u64;
+                args[schema.args[length].offset / 8] = list.len() as u64;
             }
-            sizes.iter().for_each(|at| args[*at] = 3);
         }
         other => spoil(&mut args, other),
     }
-    // SAFETY: the argument struct is readable for the size that it names or eight bytes; it has no lists, and every
-    // address is 0 and so refused, or there is nothing to do.
+    if addressed && !matches!(wrong, Wrong::NullAddress) {
+        for (i, x) in schema.operands.iter().enumerate() {
+            let past = u64::from(matches!(wrong, Wrong::Misaligned));
+            args[schema.args[x.arg].offset / 8] = room + APART * (i as u64 % (ROOM / APART)) + past;
+        }
+    }
+    // SAFETY: the argument struct is readable for the size that it names or eight bytes; lists are static, and every address
+    // is 0 and so refused, or there is nothing to do, or it has room for the few elements that the sizes ask for.
     let launched = unsafe { primitive.launch(stream, args.as_ptr().cast()) };
     let done = stream.sync();
     Ok(Some(launched.and(done)))

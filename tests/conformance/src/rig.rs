@@ -22,6 +22,9 @@ const REGIONS: usize = 16;
 /// Bytes that one operand can have here.
 const CAPACITY: usize = 4 << 20;
 
+/// Bytes of scratch memory that a launch is given at most.
+const MOST_WORKSPACE: u64 = 64 << 20;
+
 /// How a case ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -69,16 +72,31 @@ pub struct Rig<'r> {
     arena: Option<Arena>,
     memory: DeviceMemory,
     advertised: BTreeMap<Key, Advertised>,
-    /// The primitive of the latest case, which the next one often shares.
-    latest: Option<(Key, Attempt, DynPrimitive)>,
+    /// The primitives of the latest key, which its next case often shares.
+    latest: Vec<(Key, Attempt, DynPrimitive)>,
 }
 
-/// A primitive for a case, or why the provider does not claim to have one.
+/// The primitives for a case, or why the provider does not claim to have one.
 enum Built {
-    Primitive(DynPrimitive),
-    /// The provider was promised that operands are aligned.
-    Aligned(DynPrimitive),
+    /// One of each factory that takes a request for the case, the one that takes the least demanding first.
+    Primitives(Vec<Candidate>),
     Refused(Error),
+}
+
+/// A primitive for a case.
+struct Candidate {
+    primitive: DynPrimitive,
+    /// The provider was promised that operands are aligned.
+    aligned: bool,
+}
+
+impl Built {
+    fn first(self) -> Option<DynPrimitive> {
+        match self {
+            Built::Primitives(all) => all.into_iter().next().map(|c| c.primitive),
+            Built::Refused(_) => None,
+        }
+    }
 }
 
 impl<'r> Rig<'r> {
@@ -99,7 +117,7 @@ impl<'r> Rig<'r> {
             arena,
             memory: DeviceMemory::new(device),
             advertised: crate::predicates::advertised(runtime, device),
-            latest: None,
+            latest: Vec::new(),
         })
     }
 
@@ -125,27 +143,38 @@ impl<'r> Rig<'r> {
 
     fn build(&mut self, case: &Case, schema: &Schema) -> Result<Built> {
         let advertised = self.advertised(&case.key);
-        let mut refused = None;
+        let (mut refused, mut built) = (None, Vec::<Candidate>::new());
         for attempt in attempts(case, schema, &advertised)? {
-            let known = self.latest.as_ref().filter(|(key, a, _)| *key == case.key && *a == attempt);
-            let made = match known {
-                Some((_, _, primitive)) => Ok(primitive.clone()),
-                None => self.request(&case.key, &attempt),
-            };
-            match made {
-                Ok(primitive) => {
-                    let aligned = attempt.aligned();
-                    self.latest = Some((case.key.clone(), attempt, primitive.clone()));
-                    return Ok(if aligned { Built::Aligned(primitive) } else { Built::Primitive(primitive) });
-                }
+            match self.made(&case.key, &attempt) {
+                // What a stricter promise leads to is another primitive only where another factory makes it.
+                Ok(primitive) if built.iter().any(|c| c.primitive.factory() == primitive.factory()) => {}
+                Ok(primitive) => built.push(Candidate { primitive, aligned: attempt.aligned() }),
                 Err(e) if e.code() == Code::Unsupported => {
                     refused.get_or_insert(e);
                 }
                 Err(e) => return Err(e),
             }
         }
+        if !built.is_empty() {
+            return Ok(Built::Primitives(built));
+        }
         let refused = refused.unwrap_or_else(|| Error::unsupported("no request was made"));
         if advertised.conditional() { Ok(Built::Refused(refused)) } else { Err(refused) }
+    }
+
+    /// The primitive of a request, the same for requests that are alike.
+    fn made(&mut self, key: &Key, attempt: &Attempt) -> Result<DynPrimitive> {
+        /// Requests of a key whose primitives are kept; each case may promise limits of its own.
+        const MOST: usize = 8;
+        if self.latest.first().is_some_and(|(k, ..)| k != key) || self.latest.len() > MOST {
+            self.latest.clear();
+        }
+        if let Some((_, _, primitive)) = self.latest.iter().find(|(_, a, _)| a == attempt) {
+            return Ok(primitive.clone());
+        }
+        let primitive = self.request(key, attempt)?;
+        self.latest.push((key.clone(), attempt.clone(), primitive.clone()));
+        Ok(primitive)
     }
 
     fn request(&self, key: &Key, attempt: &Attempt) -> Result<DynPrimitive> {
@@ -285,10 +314,8 @@ impl<'r> Rig<'r> {
     /// When the case cannot be built, or the device does not compute on host memory; `Unsupported` for more than 16
     /// operands, and for one of more than 4 MiB.
     pub fn run(&mut self, case: &Case, expected: &Expected, edge: Edge) -> Result<Outcome> {
-        let primitive = match self.build(case, &expected.schema)? {
-            Built::Primitive(primitive) => primitive,
-            // At the edge of a page it could not keep the promise.
-            Built::Aligned(_) => return Ok(Outcome::Pass),
+        let candidates = match self.build(case, &expected.schema)? {
+            Built::Primitives(candidates) => candidates,
             Built::Refused(e) => return Ok(Outcome::Unsupported(e.to_string())),
         };
         let Some(arena) = &mut self.arena else {
@@ -301,8 +328,16 @@ impl<'r> Rig<'r> {
             return Err(Error::unsupported(format!("{case}: too large for this memory")));
         }
         let mut memory = Edged { arena, edge };
-        Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded: None }
-            .judge(&mut memory)
+        // At the edge of a page a promise of alignment could not be kept.
+        for Candidate { primitive, .. } in candidates.iter().filter(|c| !c.aligned) {
+            let trial =
+                Trial { case, expected, primitive, stream: &self.stream, recorded: None, workspace: 0 };
+            let outcome = trial.judge(&mut memory)?;
+            if outcome != Outcome::Pass {
+                return Ok(of_factory(outcome, primitive, &candidates));
+            }
+        }
+        Ok(Outcome::Pass)
     }
 
     /// Launches a case on memory of the device with guard zones around each operand, compares everything, and does
@@ -311,16 +346,29 @@ impl<'r> Rig<'r> {
     /// # Errors
     /// When the case cannot be built, or its operands cannot be moved to the device and back.
     pub fn run_on_device(&mut self, case: &Case, expected: &Expected) -> Result<Outcome> {
-        let primitive = match self.build(case, &expected.schema)? {
-            Built::Primitive(primitive) | Built::Aligned(primitive) => primitive,
+        let candidates = match self.build(case, &expected.schema)? {
+            Built::Primitives(candidates) => candidates,
             Built::Refused(e) => return Ok(Outcome::Unsupported(e.to_string())),
         };
-        let trial = Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded: None };
-        let outcome = trial.judge(&mut self.memory)?;
-        if outcome == Outcome::Pass && expected.schema.deterministic {
-            return trial.repeat(&mut self.memory);
+        for Candidate { primitive, .. } in &candidates {
+            let trial =
+                Trial { case, expected, primitive, stream: &self.stream, recorded: None, workspace: 0 };
+            let (mut outcome, addresses) = trial.judge_at(&mut self.memory)?;
+            if outcome == Outcome::Pass && expected.schema.deterministic {
+                outcome = trial.repeat(&mut self.memory)?;
+            }
+            if outcome == Outcome::Pass && matches!(expected.after, Some(Ok(_))) {
+                // Its own scratch memory was used so far.
+                let workspace = trial.workspace_wanted(&addresses)?;
+                if (1..=MOST_WORKSPACE).contains(&workspace) {
+                    outcome = given_workspace(&Trial { workspace, ..trial }, &mut self.memory)?;
+                }
+            }
+            if outcome != Outcome::Pass {
+                return Ok(of_factory(outcome, primitive, &candidates));
+            }
         }
-        Ok(outcome)
+        Ok(Outcome::Pass)
     }
 
     /// Records a case so many times into a graph, launches that twice, and compares everything. `None` where that shows
@@ -334,16 +382,14 @@ impl<'r> Rig<'r> {
         expected: &Expected,
         times: usize,
     ) -> Result<Option<Outcome>> {
-        let (Built::Primitive(primitive) | Built::Aligned(primitive)) = self.build(case, &expected.schema)?
-        else {
-            return Ok(None);
-        };
+        let Some(primitive) = self.build(case, &expected.schema)?.first() else { return Ok(None) };
         let changes = case.in_place.is_some() || expected.uses.iter().any(|u| u.reads && u.writes);
         if changes || !primitive.capturable() || !matches!(expected.after, Some(Ok(_))) {
             return Ok(None);
         }
         let recorded = Some(times);
-        let trial = Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded };
+        let trial =
+            Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded, workspace: 0 };
         trial.judge(&mut self.memory).map(Some)
     }
 
@@ -352,13 +398,30 @@ impl<'r> Rig<'r> {
     /// # Errors
     /// As [`Rig::run_on_device`], and the launch's.
     pub fn measure(&mut self, case: &Case, expected: &Expected) -> Result<Option<Speed>> {
-        let (Built::Primitive(primitive) | Built::Aligned(primitive)) = self.build(case, &expected.schema)?
-        else {
-            return Ok(None);
-        };
-        Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded: None }
+        let Some(primitive) = self.build(case, &expected.schema)?.first() else { return Ok(None) };
+        Trial { case, expected, primitive: &primitive, stream: &self.stream, recorded: None, workspace: 0 }
             .measure(&mut self.memory)
             .map(Some)
+    }
+}
+
+/// Launches with scratch memory.
+fn given_workspace(trial: &Trial<'_>, memory: &mut DeviceMemory) -> Result<Outcome> {
+    Ok(match trial.judge(memory)? {
+        Outcome::Fail(why) => {
+            Outcome::Fail(format!("{why}, given the workspace of {} bytes that it wants", trial.workspace))
+        }
+        other => other,
+    })
+}
+
+/// Tells which factory a failure is of, where a case has primitives of several.
+fn of_factory(outcome: Outcome, primitive: &DynPrimitive, candidates: &[Candidate]) -> Outcome {
+    match outcome {
+        Outcome::Fail(why) if candidates.len() > 1 => {
+            Outcome::Fail(format!("{why}, by factory `{}`", primitive.factory()))
+        }
+        other => other,
     }
 }
 

@@ -4,7 +4,7 @@ use crate::case::Case;
 use crate::memory::Memory;
 use crate::rig::{Expected, Outcome, Speed};
 use crate::tolerance::tolerance;
-use crate::values::other_poison;
+use crate::values::{other_poison, poison};
 use ep_core::op::OperandUse;
 use ep_core::{Code, DType, Error, Result};
 use ep_registry::{DynArgs, DynPrimitive, Stream};
@@ -25,6 +25,8 @@ pub(crate) struct Trial<'a> {
     pub(crate) stream: &'a Stream,
     /// How often it is recorded into a graph; `None`: launched directly.
     pub(crate) recorded: Option<usize>,
+    /// Bytes of scratch memory that it is given; 0: none.
+    pub(crate) workspace: u64,
 }
 
 impl Trial<'_> {
@@ -69,11 +71,16 @@ impl Trial<'_> {
         Ok(addresses)
     }
 
-    /// Launches and waits.
-    fn launch(&self, addresses: &[u64]) -> Result<Result<()>> {
+    /// What a launch wants of scratch memory.
+    pub(crate) fn workspace_wanted(&self, addresses: &[u64]) -> Result<u64> {
+        self.primitive.workspace_size(&arguments(self.primitive, self.case, addresses)?)
+    }
+
+    /// Launches, with scratch memory at an address if it is given any, and waits.
+    fn launch(&self, addresses: &[u64], scratch: u64) -> Result<Result<()>> {
         let mut case = self.case.clone();
         let mut addresses = addresses.to_vec();
-        let args = arguments(self.primitive, &case, &addresses)?;
+        let args = arguments(self.primitive, &case, &addresses)?.workspace(scratch, self.workspace);
         // SAFETY: every address covers as many bytes of its memory as the schema says, apart but where the op allows
         // the same memory; the stream is awaited before the memory is looked at, and a graph is launched before.
         let once = |stream: &Stream| unsafe { self.primitive.launch_raw(stream, &args) };
@@ -95,8 +102,34 @@ impl Trial<'_> {
 
     /// Launches, and compares what is there then with what is expected.
     pub(crate) fn judge(&self, memory: &mut dyn Memory) -> Result<Outcome> {
+        Ok(self.judge_at(memory)?.0)
+    }
+
+    /// [`Trial::judge`], and where the operands were.
+    pub(crate) fn judge_at(&self, memory: &mut dyn Memory) -> Result<(Outcome, Vec<u64>)> {
         let addresses = self.put(memory, Data::clone)?;
-        let outputs = match (&self.expected.after, self.launch(&addresses)?) {
+        // Behind the operands, as one more.
+        let place = self.expected.uses.len();
+        let scratch = match self.workspace {
+            0 => 0,
+            bytes => memory.put(place, &poison(DType::U8, bytes as usize), 0, 1)?,
+        };
+        let mut outcome = self.compare(memory, self.launch(&addresses, scratch)?)?;
+        if outcome == Outcome::Pass && scratch != 0 {
+            let (_, changed) = memory.get(place, self.workspace as usize, 0, 1)?;
+            outcome = changed.map_or(Outcome::Pass, |at| {
+                let bytes = self.workspace;
+                Outcome::Fail(format!(
+                    "wrote outside of its workspace, which has {bytes} bytes: the first byte that changed is at offset \
+                     {at}"
+                ))
+            });
+        }
+        Ok((outcome, addresses))
+    }
+
+    fn compare(&self, memory: &mut dyn Memory, launched: Result<()>) -> Result<Outcome> {
+        let outputs = match (&self.expected.after, launched) {
             (_, Err(e)) if e.code() == Code::Panic => return Ok(Outcome::Fail(e.to_string())),
             (Some(Ok(outputs)), Ok(())) => Some(outputs),
             (Some(Err(e)), Err(found)) if e.code() == found.code() => None,
@@ -181,7 +214,7 @@ impl Trial<'_> {
         let other =
             |data: &Data| Data { dtype: data.dtype, bytes: other_poison(data.dtype, data.bytes.len()) };
         let addresses = self.put(memory, other)?;
-        if self.launch(&addresses)?.is_err() {
+        if self.launch(&addresses, 0)?.is_err() {
             // The first one was refused too, or it would not be repeated.
             let refused = matches!(self.expected.after, Some(Err(_)));
             return Ok(if refused { Outcome::Pass } else { Outcome::Fail("refused the second time".into()) });
@@ -205,7 +238,7 @@ impl Trial<'_> {
         let mut times = Vec::new();
         while times.len() < 3 || start.elapsed() < MEASURED {
             let before = Instant::now();
-            self.launch(&addresses)??;
+            self.launch(&addresses, 0)??;
             times.push(before.elapsed());
         }
         times.sort_unstable();
@@ -213,6 +246,11 @@ impl Trial<'_> {
         let median_us = times[times.len() / 2].as_secs_f64() * 1e6;
         Ok(Speed { median_us, bytes: cost.bytes, flops: cost.flops })
     }
+}
+
+/// Bytes as they lie in memory.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold("bytes".to_owned(), |text, b| text + &format!(" {b:02x}"))
 }
 
 /// Bytes of an element of an operand.
@@ -243,8 +281,18 @@ fn arguments<'a>(primitive: &DynPrimitive, case: &'a Case, addresses: &'a [u64])
     Ok(args)
 }
 
+/// Whether a launch moves elements as they are, so that every bit of them stays.
+pub(crate) fn moves_bits(case: &Case) -> bool {
+    const MOVERS: [&str; 8] =
+        ["batch_gather", "copy_nd", "gather", "memcpy", "permute", "tensor_fill", "where", "strided_copy"];
+    let key = &case.key;
+    let one_dtype = key.dtype("src") == key.dtype("dst");
+    let copies = key.op == "cast" || (key.op == "add" && case.arity == 1);
+    (MOVERS.contains(&&*key.op) || copies) && one_dtype
+}
+
 /// The first element that is not as it should be: its index, and what is wrong.
-fn difference(
+pub(crate) fn difference(
     case: &Case,
     operand: &str,
     wanted: &Data,
@@ -278,6 +326,19 @@ fn difference(
         let (w, f) = (wanted.get(i), found.get(i));
         if !written {
             return Some((i, format!("`{operand}`[{i}], which is only read, was {w} and is {f}")));
+        }
+        let bytes = found.element(i);
+        if moves_bits(case) {
+            let (was, is) = (hex(wanted.view().element(i)), hex(bytes));
+            return Some((i, format!("`{operand}`[{i}] is {f} ({is}), expected the bits of {w} ({was})")));
+        }
+        // Elements of a source may be moved as they are.
+        if wanted.dtype == DType::BOOL && bytes[0] > 1 && case.key.op != "constant_pad" {
+            let is = bytes[0];
+            return Some((
+                i,
+                format!("`{operand}`[{i}] is the byte {is}; a bool that is computed is 0 or 1"),
+            ));
         }
         let (accepted, bound): (_, &dyn Display) = match &expected.bound {
             Some(bound) => (bound.accepts(w, f), bound),

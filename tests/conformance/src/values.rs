@@ -1,6 +1,7 @@
 //! Content of operands.
 
 use crate::case::{Case, Content};
+use crate::trial::moves_bits;
 use ep_core::DType;
 use primitives::reference::{Data, Number, int_range};
 
@@ -122,7 +123,38 @@ pub fn content(case: &Case, operand: &str, dtype: DType, count: usize, random: &
     if !DType::ALL.contains(&dtype) {
         return Data { dtype, bytes: bits(count * dtype.bytes_for_bounds() as usize, random) };
     }
-    Data::new(dtype, (0..count).map(|_| number(dtype, case.content, random)))
+    let mut data = Data::new(dtype, (0..count).map(|_| number(dtype, case.content, random)));
+    if case.content == Content::Wild && moves_bits(case) {
+        payloads(&mut data, random);
+    }
+    data
+}
+
+/// Makes some floats NaN of any sign and payload, which a number does not keep.
+fn payloads(data: &mut Data, random: &mut Random) {
+    let (dtype, parts) = match data.dtype {
+        DType::COMPLEX64 => (DType::F32, 2),
+        DType::COMPLEX128 => (DType::F64, 2),
+        dtype => (dtype, 1),
+    };
+    let exponent: u64 = match dtype {
+        DType::F16 => 0x7c00,
+        DType::BF16 => 0x7f80,
+        DType::F32 => 0x7f80_0000,
+        DType::F64 => 0x7ff0 << 48,
+        _ => return,
+    };
+    let size = data.bytes.len().checked_div(data.view().len() * parts).unwrap_or(1).max(1);
+    for bytes in data.bytes.chunks_exact_mut(size) {
+        if random.below(16) == 0 {
+            let word = (random.bits() | exponent | 1).to_le_bytes();
+            bytes.copy_from_slice(&word[..size]);
+            // As a host of the other order has it.
+            if cfg!(target_endian = "big") {
+                bytes.reverse();
+            }
+        }
+    }
 }
 
 /// An index far outside of every axis: the ends of the range, and what looks like `index` to who cuts it.

@@ -1,6 +1,6 @@
 //! The rig finds what is wrong with kernels, and only that.
 
-use ep_conformance::{Case, Edge, Key, Outcome, Rig, cases};
+use ep_conformance::{Case, Edge, Key, Outcome, Rig, cases, near_limits};
 use ep_core::op::MAX_LIST;
 use ep_core::primitive::{
     Add, AddArgs, ElementwiseUnary, ElementwiseUnaryArgs, Softmax, SoftmaxArgs, TensorFill, TensorFillArgs,
@@ -55,7 +55,16 @@ unsafe impl Provider for Faulty {
         registrar.add(
             Factory::<Softmax, _, _>::new("softmax", move |_, _| Ok(Rows(rows.clone())))
                 .dtypes([[DType::F32, DType::F32]])
-                .when(hob::limit("cols").le(64)),
+                .when(hob::limit("cols").le(64))
+                .priority(1),
+        )?;
+        if !self.defect.starts_with("narrow") {
+            return Ok(());
+        }
+        // Takes what the other does not, and is never asked where both could be.
+        registrar.add(
+            Factory::<Softmax, _, _>::new("any", |_, _| Ok(Rows(String::new())))
+                .dtypes([[DType::F32, DType::F32]]),
         )
     }
 }
@@ -141,6 +150,13 @@ struct Rows(String);
 impl Kernel<Softmax, HostDevice> for Rows {
     unsafe fn launch(&self, _: &InlineStream, args: &SoftmaxArgs) -> Result<()> {
         let (cols, inner) = (args.cols.max(0) as usize, args.inner.max(1) as usize);
+        let defect = &*self.0;
+        // SAFETY: the caller promises scratch memory; what is behind it is its guard zone, which a defect is about.
+        let scratch = unsafe {
+            let overrun = defect == "workspace overrun" && args.workspace != 0;
+            cells::<f64>(args.workspace, (args.workspace_bytes / 8) as i64 + i64::from(overrun))
+        };
+        scratch.last().inspect(|last| last.set(last.get() + 1.0));
         let count = args.rows * args.cols * args.inner.max(1);
         // SAFETY: the caller promises both operands; they may be the same memory.
         let (src, dst) = unsafe { (cells::<f32>(args.src, count), cells::<f32>(args.dst, count)) };
@@ -149,14 +165,26 @@ impl Kernel<Softmax, HostDevice> for Rows {
                 let at = |j: usize| block * cols * inner + j * inner + lane;
                 let row: Vec<f64> = (0..cols).map(|j| src[at(j)].get().into()).collect();
                 let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let sum: f64 = row.iter().map(|x| (x - max).exp()).sum();
-                let last = if self.0 == "misses the last row" { args.rows - 1 } else { args.rows };
+                let mut sum: f64 = row.iter().map(|x| (x - max).exp()).sum();
+                if defect == "workspace not cleared" {
+                    sum += scratch.first().map_or(0.0, std::cell::Cell::get);
+                }
+                let misses = match defect {
+                    "misses the last row" | "narrow misses the last row" => true,
+                    "narrow misses the last row at its limit" => cols == 64,
+                    _ => false,
+                };
+                let last = if misses { args.rows - 1 } else { args.rows };
                 if (block as i64) < last {
                     (0..cols).for_each(|j| dst[at(j)].set(((row[j] - max).exp() / sum) as f32));
                 }
             }
         }
         Ok(())
+    }
+
+    fn workspace_size(&self, args: &SoftmaxArgs) -> Result<u64> {
+        Ok(if self.0.starts_with("workspace") { args.rows as u64 * 8 } else { 0 })
     }
 }
 
@@ -173,12 +201,21 @@ fn key(rig: &Rig<'_>, op: &str) -> Key {
     keys[0].clone()
 }
 
+/// The cases of a key, and those near what its conditions compare limits with.
+fn cases_near(rig: &Rig<'_>, key: &Key) -> Vec<Case> {
+    let all = cases(key, 1);
+    let schema = ep_core::schema::core_schema(&key.op).unwrap();
+    let near = near_limits(&all, schema, &rig.advertised(key));
+    assert_eq!(near.len(), if key.op == "softmax" { 3 } else { 0 }, "{near:?}");
+    all.into_iter().chain(near).collect()
+}
+
 /// Runs every case of an op; the messages of those that fail, and how many are not supported.
 fn run(op: &str, defect: &str) -> (Vec<String>, usize, usize) {
     let runtime = runtime(defect);
     let mut rig = Rig::new(&runtime, &runtime.devices()[0]).unwrap();
     let (mut failed, mut unsupported, mut count) = (Vec::new(), 0, 0);
-    for case in cases(&key(&rig, op), 1) {
+    for case in cases_near(&rig, &key(&rig, op)) {
         let expected = rig.expect(&case).unwrap();
         count += 1;
         match rig.run_everywhere(&case, &expected).unwrap() {
@@ -199,6 +236,14 @@ fn correct_kernels_pass() {
 }
 
 #[test]
+fn correct_factories_beside_each_other_and_their_workspace_pass() {
+    for which in ["narrow", "workspace"] {
+        let (failed, ..) = run("softmax", which);
+        assert!(failed.is_empty(), "{which}: {failed:?}");
+    }
+}
+
+#[test]
 fn every_defect_is_found() {
     for (op, defect, part) in [
         ("elementwise_unary", "leaves the tail", "`dst`["),
@@ -211,6 +256,11 @@ fn every_defect_is_found() {
         ("tensor_fill", "depends on the launch", "differs at byte"),
         ("tensor_fill", "leaves an element", "differs at byte"),
         ("softmax", "misses the last row", "`dst`["),
+        // The general factory, which takes every request for which nothing is promised, is right.
+        ("softmax", "narrow misses the last row", "by factory `softmax`"),
+        ("softmax", "narrow misses the last row at its limit", "by factory `softmax`"),
+        ("softmax", "workspace overrun", "wrote outside of its workspace"),
+        ("softmax", "workspace not cleared", "given the workspace of"),
     ] {
         let (failed, _, _) = run(op, defect);
         assert!(failed.iter().any(|f| f.contains(part)), "{op}, {defect}: {failed:?}");

@@ -1,5 +1,5 @@
 //! A provider with a defect on request: the simulated accelerator of `plugins/sim`, correct unless its option `defect`
-//! names one of `defects.toml`. The first instance of a process decides.
+//! names one of `defects.toml` or `later.toml`. The first instance of a process decides.
 //!
 //! A defect replaces functions in the plugin's tables, or takes over what launches and streams do.
 
@@ -43,7 +43,7 @@ unsafe impl Provider for Faulty {
         if let Some(id) = options.get(OPTION) {
             let defect = defects::find(id).ok_or_else(|| {
                 Error::invalid(format!(
-                    "option `{OPTION}` is `{id}`; tests/mutation/defects.toml has the names"
+                    "option `{OPTION}` is `{id}`; tests/mutation/defects.toml and later.toml have the names"
                 ))
             })?;
             let active = ACTIVE.get().map_or(defect.id, |active| active.id);

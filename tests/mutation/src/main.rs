@@ -60,6 +60,10 @@ const TRIED: [(&str, &[Part]); 8] = [
     ("matmul", &[Part::Op("matmul"), Part::Op("batch_matmul"), Part::Op("broadcast_matmul")]),
 ];
 
+/// The lists of defects.
+const LISTS: [(&str, &str); 2] =
+    [("defects.toml", include_str!("../defects.toml")), ("later.toml", include_str!("../later.toml"))];
+
 /// A part of the kit.
 #[derive(Clone, Copy, Debug)]
 enum Part {
@@ -80,7 +84,7 @@ const TIMEOUT: u64 = 120;
 /// Runs the conformance kit on a provider with a defect on request
 #[derive(Parser)]
 struct Line {
-    /// Only these defects [default: all of defects.toml]
+    /// Only these defects [default: all of defects.toml and later.toml]
     defects: Vec<String>,
     /// Seeds of the kit's content
     #[arg(long, value_delimiter = ',', default_value = "1,2,3")]
@@ -102,7 +106,7 @@ struct Line {
     only_defects: bool,
 }
 
-/// A line of `defects.toml`.
+/// A defect of a list.
 #[derive(Clone, Debug, Deserialize)]
 struct Entry {
     id: String,
@@ -141,12 +145,14 @@ fn report(result: Result<bool>) -> ExitCode {
 
 /// Whether the provider passes without a defect, and every defect is found at every seed.
 fn check(line: &Line) -> Result<bool> {
-    let entries: Entries = toml::from_str(include_str!("../defects.toml"))
-        .map_err(|e| Error::invalid(format!("defects.toml: {e}")))?;
-    let mut wanted = entries.defect;
+    let mut wanted = Vec::new();
+    for (file, text) in LISTS {
+        let entries: Entries = toml::from_str(text).map_err(|e| Error::invalid(format!("{file}: {e}")))?;
+        wanted.extend(entries.defect);
+    }
     if let Some(unknown) = line.defects.iter().find(|id| wanted.iter().all(|d| d.id != **id)) {
         return Err(Error::not_found(format!(
-            "no defect is called `{unknown}`; see tests/mutation/defects.toml"
+            "no defect is called `{unknown}`; see tests/mutation/defects.toml and later.toml"
         )));
     }
     let beyond = |d: &Entry| BEYOND.iter().find(|(id, _)| *id == d.id);

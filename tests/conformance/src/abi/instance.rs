@@ -1,6 +1,6 @@
 //! Instances, what they tell of themselves, and what they register (rules 2, 6, 7, 8, 10 and 12).
 
-use super::raw::{Host, Instance, Subject};
+use super::raw::{Host, Instance, OpenDevice, Subject};
 use super::{checked, refused, text};
 use crate::verdict::{Verdict, wrong};
 use ep_core::abi::*;
@@ -83,8 +83,51 @@ pub(super) fn device_out_of_range(subject: &Subject) -> Result<Verdict> {
 }
 
 pub(super) fn device_description(subject: &Subject) -> Result<Verdict> {
-    let instance = subject.instance()?;
-    let Some(device) = instance.open(0)? else { return Ok(Verdict::Unsupported(NO_DEVICE.to_owned())) };
+    let (instance, other) = (subject.instance()?, subject.instance()?);
+    let mut index = 0;
+    while let Some(device) = instance.open(index)? {
+        describes(&device)?;
+        // Asked again, opened once more, and opened by another instance, it is the same; but another instance may have hardware
+        // of its own where that is simulated.
+        let (again, elsewhere) = (instance.open(index)?, other.open(index)?);
+        let opened = [(Some(&device), true), (again.as_ref(), true), (elsewhere.as_ref(), false)];
+        for (other, own) in opened.into_iter().filter_map(|(other, own)| Some((other?, own))) {
+            let (first, found) = (description(&device, own)?, description(other, own)?);
+            if let Some((was, is)) = first.iter().zip(&found).find(|(was, is)| was != is) {
+                return wrong(format!(
+                    "device {index} describes itself differently when asked again, when opened again, or when opened by \
+                     another instance: {was}, then {is}"
+                ));
+            }
+        }
+        index += 1;
+    }
+    if index == 0 { Ok(Verdict::Unsupported(NO_DEVICE.to_owned())) } else { Ok(Verdict::Pass) }
+}
+
+/// What a device says of itself and what may not change, in words; with its identity and memory where these are the same.
+fn description(device: &OpenDevice<'_>, own: bool) -> Result<Vec<String>> {
+    let info = device.info()?;
+    // SAFETY: texts and lists that live as long as the device.
+    unsafe {
+        let mut all =
+            vec![format!("kind `{}`", string_of(info.kind)), format!("name `{}`", string_of(info.name))];
+        if own {
+            all.push(format!("uuid {:02x?}", info.uuid.bytes));
+            all.push(format!("flags {:#x}", info.flags));
+            all.push(format!("memory_space `{}`", string_of(info.memory_space)));
+            let lists = [("reads", info.reads, info.num_reads), ("writes", info.writes, info.num_writes)];
+            for (what, ptr, count) in lists {
+                let spaces: Vec<String> = list(ptr, count, what)?.iter().map(|s| string_of(*s)).collect();
+                all.push(format!("{what} {spaces:?}"));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Checks what one device says of itself.
+fn describes(device: &OpenDevice<'_>) -> Result<()> {
     let info = device.info()?;
     let unknown = info.flags & !u64::from(EP_DEVICE_INLINE);
     if unknown != 0 {
@@ -117,18 +160,7 @@ pub(super) fn device_description(subject: &Subject) -> Result<Verdict> {
             names.push(name);
         }
     }
-    // Asked again, and opened once more, it is the same.
-    let second = instance.open(0)?;
-    for other in [Some(&device), second.as_ref()].into_iter().flatten() {
-        let again = other.info()?;
-        // SAFETY: as above.
-        let same =
-            unsafe { string_of(info.name) == string_of(again.name) && info.uuid.bytes == again.uuid.bytes };
-        if !same {
-            return wrong("the device describes itself differently when asked again, or when opened again");
-        }
-    }
-    Ok(Verdict::Pass)
+    Ok(())
 }
 
 /// Asks an object for an interface.

@@ -45,7 +45,7 @@ pub(super) fn noise(random: &mut Random, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| random.bits() as u8).collect()
 }
 
-fn address(bytes: *const u8) -> u64 {
+pub(super) fn address(bytes: *const u8) -> u64 {
     bytes.expose_provenance() as u64
 }
 
@@ -59,11 +59,15 @@ pub(super) fn upload(stream: &StreamHandle, space: &str, to: u64, data: &[u8]) -
 /// Queues a copy to host memory and waits for it.
 pub(super) fn download(stream: &StreamHandle, space: &str, from: u64, bytes: usize) -> Result<Vec<u8>> {
     let mut data = vec![0x3c; bytes];
-    let dst = address(data.as_mut_ptr());
-    let (dst_space, src_space, src) = (HOST_SPACE, space, from);
-    // SAFETY: as above.
-    unsafe { awaited(stream, CopyRequest { dst, dst_space, src, src_space, bytes: bytes as u64 }) }?;
+    download_into(stream, space, from, &mut data)?;
     Ok(data)
+}
+
+/// Queues a copy into a part of host memory and waits.
+pub(super) fn download_into(stream: &StreamHandle, space: &str, from: u64, to: &mut [u8]) -> Result<()> {
+    let (dst, bytes) = (address(to.as_mut_ptr()), to.len() as u64);
+    // SAFETY: as above.
+    unsafe { awaited(stream, CopyRequest { dst, dst_space: HOST_SPACE, src: from, src_space: space, bytes }) }
 }
 
 /// Queues a copy and waits, for earlier work too where the copy is refused.

@@ -21,7 +21,7 @@ const ROUNDS: usize = 8;
 const LARGE: u64 = 1 << 14;
 
 /// A combination of each op, another one for each seed.
-fn one_of_each_op(bench: &Bench<'_>) -> Vec<Key> {
+pub(super) fn one_of_each_op(bench: &Bench<'_>) -> Vec<Key> {
     let claimed = crate::predicates::advertised(bench.runtime, bench.device);
     let mut ops: BTreeMap<String, Vec<Key>> = BTreeMap::new();
     for (key, _) in claimed.into_iter().filter(|(k, a)| k.has_reference() && !a.conditional()) {
@@ -30,14 +30,14 @@ fn one_of_each_op(bench: &Bench<'_>) -> Vec<Key> {
     ops.into_values().map(|mut keys| keys.swap_remove((bench.seed % keys.len() as u64) as usize)).collect()
 }
 
-/// A launch of a key, with content of its own for each thread: of those that write the most, and are not large.
-fn launch_of(bench: &Bench<'_>, key: &Key) -> Result<Option<Case>> {
+/// A launch of a key that suits: of those that write the most, and are not large.
+pub(super) fn launch_of(bench: &Bench<'_>, key: &Key, suits: impl Fn(&Case) -> bool) -> Result<Option<Case>> {
     let schema = bench.runtime.schema(&key.op)?;
     let mut found: Option<(u64, Case)> = None;
     for case in cases(key, bench.seed) {
         let n = written(&case, &schema)?;
         let refused = case.far_index || case.name == "refused";
-        if !refused && n < LARGE && found.as_ref().is_none_or(|(most, _)| n > *most) {
+        if !refused && suits(&case) && n < LARGE && found.as_ref().is_none_or(|(most, _)| n > *most) {
             found = Some((n, case));
         }
     }
@@ -51,7 +51,8 @@ pub(super) fn one_primitive_on_many_streams(bench: &Bench<'_>) -> Result<Verdict
         return Verdict::unsupported("the provider has no op that the kit has a reference of");
     }
     for key in &keys {
-        let Some(case) = launch_of(bench, key)? else { continue };
+        // Each thread has content of its own.
+        let Some(case) = launch_of(bench, key, |_| true)? else { continue };
         let together = Barrier::new(THREADS as usize);
         let work = |thread: u64| -> Result<()> {
             let mut prepared = Rig::new(bench.runtime, bench.device).and_then(|mut rig| {

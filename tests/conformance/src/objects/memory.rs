@@ -1,7 +1,7 @@
 //! Allocators and copies.
 
 use super::Bench;
-use super::block::{Block, download, move_bytes, noise, upload};
+use super::block::{Block, download, download_into, move_bytes, noise, upload};
 use crate::values::Random;
 use crate::verdict::{Verdict, expect_error, wrong};
 use ep_core::handle::AllocatorHandle;
@@ -12,6 +12,18 @@ use ep_core::{Code, Result};
 /// Nothing, less than a word, odd, around a page, more than a cache holds.
 const SIZES: [usize; 9] = [0, 1, 3, 64, 1000, 4095, 4097, 65_537, (1 << 20) + 13];
 
+/// Bytes on either side of what a copy writes, which stay as they were.
+const AROUND: usize = 32;
+
+/// Compares what a copy has left with the ground that it was written on, but for `data` at an offset.
+fn written(what: &str, found: &[u8], mut ground: Vec<u8>, at: usize, data: &[u8]) -> Result<()> {
+    ground[at..at + data.len()].copy_from_slice(data);
+    match found.iter().zip(&ground).position(|(f, w)| f != w) {
+        None => Ok(()),
+        Some(i) => wrong(format!("{what} of {} bytes to offset {at}: byte {i} is wrong", data.len())),
+    }
+}
+
 pub(super) fn copies(bench: &Bench<'_>) -> Result<Verdict> {
     let allocator = bench.handle().open_allocator(MemoryKind::Device)?;
     let stream = bench.handle().create_stream(StreamOptions::default())?;
@@ -19,23 +31,27 @@ pub(super) fn copies(bench: &Bench<'_>) -> Result<Verdict> {
     let mut random = Random::new(bench.seed);
     for bytes in SIZES {
         for shift in [0, 1, 7] {
-            let whole = bytes + 64;
+            let (whole, at) = (bytes + 2 * AROUND, AROUND + shift as usize);
             let (a, b) = (Block::new(&allocator, whole as u64)?, Block::new(&allocator, whole as u64)?);
-            let (data, ground) = (noise(&mut random, bytes), noise(&mut random, whole));
+            let (data, grounds) = (noise(&mut random, bytes), [0; 3].map(|_| noise(&mut random, whole)));
+            let [of_a, of_b, of_host] = grounds;
+            upload(&stream, space, a.address, &of_a)?;
+            upload(&stream, space, b.address, &of_b)?;
             // From host memory of every alignment.
             let mut host = vec![0; bytes + 8];
             host[shift as usize..][..bytes].copy_from_slice(&data);
-            upload(&stream, space, a.address + shift, &host[shift as usize..][..bytes])?;
-            upload(&stream, space, b.address, &ground)?;
+            let from = a.address + at as u64;
+            upload(&stream, space, from, &host[shift as usize..][..bytes])?;
+            written("a copy to the device", &download(&stream, space, a.address, whole)?, of_a, at, &data)?;
+            let to = b.address + at as u64 + shift;
             // SAFETY: distinct blocks with room, awaited by the download.
-            unsafe { move_bytes(&stream, space, b.address + 2 * shift, a.address + shift, bytes as u64) }?;
+            unsafe { move_bytes(&stream, space, to, from, bytes as u64) }?;
             let found = download(&stream, space, b.address, whole)?;
-            let mut wanted = ground;
-            let at = 2 * shift as usize;
-            wanted[at..at + bytes].copy_from_slice(&data);
-            if let Some(i) = found.iter().zip(&wanted).position(|(f, w)| f != w) {
-                return wrong(format!("a copy of {bytes} bytes to offset {at}: byte {i} is wrong"));
-            }
+            written("a copy on the device", &found, of_b, at + shift as usize, &data)?;
+            // To host memory of every alignment.
+            let mut found = of_host.clone();
+            download_into(&stream, space, from, &mut found[at..at + bytes])?;
+            written("a copy from the device", &found, of_host, at, &data)?;
         }
     }
     Ok(Verdict::Pass)
@@ -164,16 +180,67 @@ pub(super) fn pinned(bench: &Bench<'_>) -> Result<Verdict> {
     };
     let block = Block::new(&allocator, 4097)?;
     let data = noise(&mut Random::new(bench.seed), 4097);
-    let ptr = std::ptr::with_exposed_provenance_mut::<u8>(block.address as usize);
     // SAFETY: pinned memory is host memory, as long as was asked for; nothing else uses it.
     unsafe {
-        std::ptr::copy_nonoverlapping(data.as_ptr(), ptr, data.len());
-        if std::slice::from_raw_parts(ptr, data.len()) != data {
+        (*host_bytes(&block)).copy_from_slice(&data);
+        if *host_bytes(&block) != *data {
             return wrong("pinned host memory does not keep what the host writes");
         }
     }
     block.free()?;
+    let device = bench.handle().open_allocator(MemoryKind::Device)?;
+    pinned_copies(bench, &device, &allocator)?;
     Ok(Verdict::Pass)
+}
+
+/// The bytes of a pinned block, which is host memory.
+fn host_bytes(block: &Block<'_>) -> *mut [u8] {
+    let ptr = std::ptr::with_exposed_provenance_mut::<u8>(block.address as usize);
+    std::ptr::slice_from_raw_parts_mut(ptr, block.bytes as usize)
+}
+
+/// Copies from and to pinned memory, which a device does behind the call that queues them, each behind another copy of
+/// its memory that has to be done before.
+fn pinned_copies(bench: &Bench<'_>, device: &AllocatorHandle, pinned: &AllocatorHandle) -> Result<()> {
+    let space = bench.space();
+    let buffer = bench.device.alloc_pinned(ep_core::DType::U8, 1)?;
+    let host_space = buffer.space();
+    let mut random = Random::new(bench.seed.wrapping_add(1));
+    for bytes in SIZES {
+        for shift in [0, 1, 7] {
+            let whole = bytes + AROUND;
+            let [a, b] = [(); 2].map(|()| Block::new(device, whole as u64));
+            let [from, to] = [(); 2].map(|()| Block::new(pinned, whole as u64));
+            let (a, b, from, to) = (a?, b?, from?, to?);
+            let stream = bench.handle().create_stream(StreamOptions::default())?;
+            let [data, of_a, of_to] = [0; 3].map(|_| noise(&mut random, whole));
+            upload(&stream, space, a.address, &of_a)?;
+            // SAFETY: pinned blocks, which no work uses yet.
+            unsafe {
+                (*host_bytes(&from)).copy_from_slice(&data);
+                (*host_bytes(&to)).copy_from_slice(&of_to);
+            }
+            let (at, n) = (shift as usize, bytes as u64);
+            // SAFETY: distinct blocks with room that outlive the stream, and are looked at once it was awaited.
+            let queued = unsafe {
+                let (src, src_space) = (from.address + 2 * shift, host_space);
+                let up = CopyRequest { dst: a.address + shift, dst_space: space, src, src_space, bytes: n };
+                let (src, src_space, dst_space) = (b.address, space, host_space);
+                let down = CopyRequest { dst: to.address + shift, dst_space, src, src_space, bytes: n };
+                stream
+                    .copy(up)
+                    .and_then(|()| move_bytes(&stream, space, b.address, a.address + shift, n))
+                    .and_then(|()| stream.copy(down))
+            };
+            queued.and(stream.sync())?;
+            let data = &data[2 * at..][..bytes];
+            let found = download(&stream, space, a.address, whole)?;
+            written("a copy from pinned memory", &found, of_a, at, data)?;
+            // SAFETY: the stream was awaited.
+            written("a copy to pinned memory", unsafe { &*host_bytes(&to) }, of_to, at, data)?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn allocation_on_threads(bench: &Bench<'_>) -> Result<Verdict> {

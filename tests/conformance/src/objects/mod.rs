@@ -3,6 +3,7 @@
 mod block;
 mod graph;
 mod late;
+mod launch;
 mod lifetimes;
 mod memory;
 mod order;
@@ -36,12 +37,13 @@ impl Bench<'_> {
 type Check = fn(&Bench<'_>) -> Result<Verdict>;
 
 /// The checks and their names, by the files that they are in.
-const CHECKS: [(&str, Check); 27] = [
+const CHECKS: [(&str, Check); 28] = [
     ("streams", order::streams),
     ("events", order::events),
     ("event-recorded-twice", order::recorded_twice),
     ("order-on-a-stream", order::order_on_a_stream),
     ("copies-behind-work", order::copies_behind_work),
+    ("launches-and-copies", launch::launches_and_copies),
     ("done-means-done", order::done_means_done),
     ("late-errors", late::errors),
     ("streams-joined-by-an-event", order::joined_by_an_event),

@@ -8,6 +8,7 @@ use ep_core::handle::{EventHandle, StreamHandle};
 use ep_core::provider::inline::HOST_SPACE;
 use ep_core::provider::{CopyRequest, MemoryKind, StreamOptions};
 use ep_core::{Code, Result};
+use std::time::{Duration, Instant};
 
 /// Bytes of a link of a chain of copies: enough that one takes a while.
 const LINK: usize = 64 << 10;
@@ -254,11 +255,39 @@ pub(super) fn timing(bench: &Bench<'_>) -> Result<Verdict> {
         // A day: whatever the clock's unit, it is none that fits.
         Ok(ns) if ns > 86_400_000_000_000 => wrong(format!("{ns} ns passed between two events")),
         Ok(_) => match bench.handle().elapsed(&start, &start) {
-            Ok(0) => Ok(Verdict::Pass),
+            Ok(0) => clock(bench, &stream, &start, &end),
             Ok(ns) => wrong(format!("{ns} ns passed between an event and itself")),
             Err(e) => Err(e),
         },
         Err(e) if e.code() == Code::Unsupported => Verdict::unsupported(e.to_string()),
         Err(e) => Err(e),
     }
+}
+
+/// Compares the time between two events with that of the host, in which both are recorded and done. Clocks differ, and a
+/// device may stamp an event a little before or behind its work, but not by a factor of ten.
+fn clock(
+    bench: &Bench<'_>,
+    stream: &StreamHandle,
+    start: &EventHandle,
+    end: &EventHandle,
+) -> Result<Verdict> {
+    const PAUSE: Duration = Duration::from_millis(30);
+    let outer = Instant::now();
+    stream.record(start)?;
+    start.sync()?;
+    let inner = Instant::now();
+    std::thread::sleep(PAUSE);
+    let least = inner.elapsed();
+    stream.record(end)?;
+    end.sync()?;
+    let most = outer.elapsed();
+    let ns = u128::from(bench.handle().elapsed(start, end)?);
+    if ns < least.as_nanos() / 10 || ns > most.as_nanos() * 10 {
+        let (least, most) = (least.as_nanos(), most.as_nanos());
+        return wrong(format!(
+            "{ns} ns passed between two events, says the device; between {least} and {most}, says the host's clock"
+        ));
+    }
+    Ok(Verdict::Pass)
 }

@@ -58,6 +58,11 @@ pub(super) fn unary(key: &Key) -> Vec<Case> {
         shared.name = "in place";
         cases.push(shared);
     }
+    if key.op != "cast" {
+        // The same launch as another one, but for what is in the descriptor.
+        let other = Case::new(key, "other attributes").sizes(&[("count", 131)]);
+        cases.push(other.attr("attr0", 0.5).attr("attr1", 1.25));
+    }
     cases
 }
 
@@ -96,7 +101,8 @@ pub(super) fn strided_unary(key: &Key) -> Vec<Case> {
 
 pub(super) fn binary(key: &Key) -> Vec<Case> {
     let function = key.selector("op");
-    let base = |name| Case::new(key, name).attr("attr0", 0.75).attr("attr1", 0.25);
+    let with = |name, attrs: [f64; 2]| Case::new(key, name).attr("attr0", attrs[0]).attr("attr1", attrs[1]);
+    let base = |name| with(name, [0.75, 0.25]);
     let case = |name, a: &[i64], b: &[i64]| base(name).list("src0_dims", a).list("src1_dims", b);
     let wide = content(key, function);
     let mut cases = vec![
@@ -125,6 +131,9 @@ pub(super) fn binary(key: &Key) -> Vec<Case> {
         cases.push(shared("in place of the first", &[9, 37], &[37], "src0"));
         cases.push(shared("in place of the second", &[37], &[9, 37], "src1"));
     }
+    // The same launch as another one, but for what is in the descriptor.
+    let other = with("other attributes", [0.5, 0.125]);
+    cases.push(other.list("src0_dims", &[131]).list("src1_dims", &[131]));
     cases
 }
 

@@ -87,6 +87,9 @@ pub(super) fn permute(key: &Key) -> Vec<Case> {
         case("misaligned", &[33, 35], &[1, 0]).shifted(1),
         case("large", &[257, 259], &[1, 0]),
         case("rank 8", &[2, 1, 3, 2, 1, 2, 3, 2], &[7, 2, 0, 5, 1, 3, 6, 4]),
+        // The dimensions of others, in another order.
+        case("transpose", &[5, 37], &[1, 0]),
+        case("channels first, of few", &[2, 3, 9, 11], &[0, 3, 1, 2]),
     ]
 }
 
@@ -118,6 +121,8 @@ pub(super) fn copy_nd(key: &Key) -> Vec<Case> {
         case("misaligned", [&[9, 41], &[2, 3]], [&[9, 37], &[0, 0]], &[5, 37]).shifted(1),
         case("large", [&[257, 259], &[0, 1]], [&[257, 258], &[0, 0]], &[257, 258]),
         case("outside", [&[4, 4], &[3, 0]], [&[3, 3], &[0, 0]], &[2, 2]),
+        // The dimensions of another, elsewhere.
+        case("into another part", [&[9, 41], &[4, 1]], [&[5, 37], &[0, 0]], &[5, 37]),
     ]
 }
 
@@ -152,6 +157,8 @@ pub(super) fn strided_copy(key: &Key) -> Vec<Case> {
         case("large", &[257, 259], &[1, 257], &[259, 1], [0, 0]),
         case("below the start", &[5], &[-1], &[1], [3, 0]),
         case("twice the same element", &[5, 2], &[2, 1], &[1, 0], [0, 0]),
+        // The dimensions of another, with other strides.
+        case("transposed the other way", &[33, 35], &[35, 1], &[1, 33], [0, 0]),
     ]
 }
 
@@ -182,5 +189,6 @@ pub(super) fn pad(key: &Key) -> Vec<Case> {
         case("misaligned", &[33, 35], &[0, 1], &[0, 4], v).shifted(1),
         case("large", &[257, 255], &[0, 1], &[2, 3], v),
         case("negative", &[4], &[-3], &[-2], v),
+        case("complex value", &[9, 37], &[0, 2], &[1, 0], Scalar::Complex(1.5, -2.0)),
     ]
 }

@@ -5,11 +5,23 @@ use crate::case::{Case, Content, Key};
 use ep_core::{DType, Scalar};
 
 fn factors(key: &Key) -> [(Scalar, Scalar); 3] {
-    let whole = DType::INT.contains(&key.dtype("data"));
-    let alpha = if whole { Scalar::I64(3) } else { Scalar::F64(0.5) };
-    let beta = if whole { Scalar::I64(-2) } else { Scalar::F64(-0.75) };
+    let data = key.dtype("data");
+    let (alpha, beta) = if DType::INT.contains(&data) {
+        (Scalar::I64(3), Scalar::I64(-2))
+    } else if DType::COMPLEX.contains(&data) {
+        (Scalar::Complex(0.5, -1.25), Scalar::Complex(-0.75, 0.5))
+    } else {
+        (Scalar::F64(0.5), Scalar::F64(-0.75))
+    };
     [(Scalar::None, Scalar::None), (alpha, Scalar::F64(0.0)), (alpha, beta)]
 }
+
+/// Longer than the pieces that kernels cut sums into.
+const DEEP: i64 = 1057;
+/// More than a grid of a GPU has along its second and third dimension.
+const MANY: i64 = 65_539;
+/// So many of them have content of their own.
+const MANY_PERIOD: i64 = 7;
 
 pub(super) fn matmul(key: &Key) -> Vec<Case> {
     let shapes = [
@@ -50,6 +62,16 @@ pub(super) fn matmul(key: &Key) -> Vec<Case> {
         cases.push(last("zeros and infinities", [13, 17, 19]).content(Content::Sparse));
     }
     cases.push(last("large", [257, 259, 5]));
+    cases.push(last("very deep", [5, 7, DEEP]));
+    cases.push(last("very wide", [3, 4099, 5]));
+    cases.push(last("very tall", [4099, 3, 5]));
+    if key.op == "batch_matmul" {
+        let many = |batch| {
+            let case = Case::new(key, "many").sizes(&[("m", 1), ("n", 2), ("k", 3), ("batch", batch)]);
+            case.scalar("alpha", factors(key)[2].0).scalar("beta", factors(key)[2].1)
+        };
+        cases.push(many(MANY).repeating(many(MANY_PERIOD)));
+    }
     cases
 }
 
@@ -106,5 +128,7 @@ pub(super) fn broadcast_matmul(key: &Key) -> Vec<Case> {
         cases.push(square("zeros and infinities", 13, 17, 19, &[2]).content(Content::Sparse));
     }
     cases.push(square("large", 257, 259, 5, &[]));
+    cases.push(square("very deep", 5, 7, DEEP, &[]));
+    cases.push(square("many", 1, 2, 3, &[MANY]).repeating(square("many", 1, 2, 3, &[MANY_PERIOD])));
     cases
 }

@@ -3,6 +3,11 @@
 use super::special;
 use crate::case::{Case, Content, Key};
 
+/// More rows than a grid of a GPU has along its second and third dimension.
+const MANY: i64 = 65_539;
+/// So many of them have content of their own.
+const MANY_PERIOD: i64 = 7;
+
 pub(super) fn rows(key: &Key, pairs: &[(&'static str, &'static str)]) -> Vec<Case> {
     let case = |name, rows, cols, inner| {
         Case::new(key, name).sizes(&[("rows", rows), ("cols", cols), ("inner", inner)])
@@ -42,13 +47,19 @@ pub(super) fn rows(key: &Key, pairs: &[(&'static str, &'static str)]) -> Vec<Cas
                 .map(|(output, source)| case("in place, other axis", 2, 19, 35).in_place(output, source)),
         );
     }
+    cases.push(case("many rows", MANY, 3, 1).repeating(case("many rows", MANY_PERIOD, 3, 1)));
+    if !key.op.ends_with("backward") {
+        // Wild numbers would leave nothing to say about the finite ones beside an infinity.
+        cases.push(case("some masked", 131, 13, 1).content(Content::NonFinite));
+    }
     cases
 }
 
 pub(super) fn norm(key: &Key, optional: &[&'static str]) -> Vec<Case> {
-    let case = |name, rows, cols| {
-        Case::new(key, name).sizes(&[("rows", rows), ("cols", cols)]).attr("epsilon", 1e-5)
+    let with = |name, rows, cols, epsilon| {
+        Case::new(key, name).sizes(&[("rows", rows), ("cols", cols)]).attr("epsilon", epsilon)
     };
+    let case = |name, rows, cols| with(name, rows, cols, 1e-5);
     let mut cases = vec![
         case("no rows", 0, 5),
         case("no columns", 5, 0),
@@ -82,6 +93,9 @@ pub(super) fn norm(key: &Key, optional: &[&'static str]) -> Vec<Case> {
         case.absent.extend(pair);
         case
     }));
+    cases.push(case("many rows", MANY, 3).repeating(case("many rows", MANY_PERIOD, 3)));
+    // The same launch as another one, but for what is in the descriptor.
+    cases.push(with("large epsilon", 7, 131, 0.5));
     cases
 }
 
@@ -111,5 +125,7 @@ pub(super) fn reduce(key: &Key) -> Vec<Case> {
         case("many short", 67, 2, 3).content(wide),
         case("equal elements", 33, 131, 1).content(Content::Few),
         case("equal elements in columns", 3, 67, 5).content(Content::Few),
+        case("many rows", MANY, 3, 1).repeating(case("many rows", MANY_PERIOD, 3, 1)),
+        case("many columns", 1, 3, MANY),
     ]
 }

@@ -113,7 +113,7 @@ fn add_keeps_caller_list(call: &mut Call, memory: &DeviceMemory<'_>) -> Result<V
 /// Another stream of the same device, by stream.
 static SHADOWS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
-unsafe extern "C" fn create_with_shadow(
+pub unsafe extern "C" fn create_with_shadow(
     device: *mut EpDevice,
     options: *const EpStreamOptions,
     out: *mut *mut EpStream,
@@ -130,7 +130,7 @@ unsafe extern "C" fn create_with_shadow(
     }
 }
 
-unsafe extern "C" fn destroy_with_shadow(stream: *mut EpStream) {
+pub unsafe extern "C" fn destroy_with_shadow(stream: *mut EpStream) {
     let shadow = lock(&SHADOWS).remove(&stream.addr());
     let destroy = has(honest().stream.destroy);
     // SAFETY: the host's call, and the end of a stream that only this file knows.
@@ -141,20 +141,31 @@ unsafe extern "C" fn destroy_with_shadow(stream: *mut EpStream) {
 }
 
 unsafe extern "C" fn copy_at_once(stream: *mut EpStream, copy: *const EpCopy) -> *const EpStatus {
-    let own = has(honest().stream.copy);
-    // SAFETY: the host's call; a shadow is used under the lock, by one thread at a time, and lives as long as it is
-    // in the map. Texts live during the call.
+    // SAFETY: the host's call. Texts live during the call.
     unsafe {
         let small =
             read_struct(copy).is_ok_and(|c| c.bytes <= 64 && is_host(c.src_space) && !is_host(c.dst_space));
+        if small { on_shadow(stream, copy) } else { (has(honest().stream.copy))(stream, copy) }
+    }
+}
+
+/// Does a copy at once, on the other stream.
+///
+/// # Safety
+/// As `EpStreamTable.copy`, for a stream that [`create_with_shadow`] has made.
+pub unsafe fn on_shadow(stream: *mut EpStream, copy: *const EpCopy) -> *const EpStatus {
+    let own = has(honest().stream.copy);
+    // SAFETY: the host's call; a shadow is used under the lock, by one thread at a time, and lives as long as it is
+    // in the map.
+    unsafe {
         let shadows = lock(&SHADOWS);
         match shadows.get(&stream.addr()) {
-            Some(shadow) if small => {
+            Some(shadow) => {
                 let shadow = std::ptr::with_exposed_provenance_mut(*shadow);
                 let status = own(shadow, copy);
                 if status.is_null() { (has(honest().stream.sync))(shadow) } else { status }
             }
-            _ => own(stream, copy),
+            None => own(stream, copy),
         }
     }
 }

@@ -219,7 +219,7 @@ unsafe extern "C" fn stats_with_failed(
 ///
 /// # Safety
 /// As `EpStreamTable.copy`.
-unsafe fn copy_changed(
+pub unsafe fn copy_changed(
     stream: *mut EpStream,
     copy: *const EpCopy,
     change: impl FnOnce(&mut EpCopy),

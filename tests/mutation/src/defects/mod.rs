@@ -1,9 +1,10 @@
 //! The seeded defects, in a file for each area. What is wrong with each, and which rule it breaks, is in
-//! `defects.toml`.
+//! `defects.toml` and `later.toml`.
 
 mod abi;
 mod async_;
 mod elementwise;
+mod later;
 mod matmul;
 pub mod memory;
 mod movers;
@@ -19,7 +20,7 @@ pub type Compute = fn(&mut Call, &DeviceMemory<'_>) -> Result<Vec<Write>>;
 
 /// A defect.
 pub struct Defect {
-    /// Its name in `defects.toml`.
+    /// Its name in `defects.toml` or `later.toml`.
     pub id: &'static str,
     /// Replaces functions of the plugin.
     pub tables: Option<fn(&mut Tables)>,
@@ -59,7 +60,7 @@ const fn streams(id: &'static str, shortcuts: Shortcuts) -> Defect {
 }
 
 /// All defects, by area.
-const AREAS: [&[Defect]; 8] = [
+const AREAS: [&[Defect]; 9] = [
     &abi::DEFECTS,
     &objects::DEFECTS,
     &memory::DEFECTS,
@@ -68,6 +69,7 @@ const AREAS: [&[Defect]; 8] = [
     &movers::DEFECTS,
     &rows::DEFECTS,
     &matmul::DEFECTS,
+    &later::DEFECTS,
 ];
 
 /// The defect of a name.
@@ -82,8 +84,9 @@ mod tests {
 
     #[test]
     fn every_defect_of_the_list_is_there_and_no_other() {
-        let list: toml::Table = include_str!("../../defects.toml").parse().unwrap();
-        let list = list["defect"].as_array().unwrap();
+        let texts = [include_str!("../../defects.toml"), include_str!("../../later.toml")];
+        let tables = texts.map(|text| text.parse::<toml::Table>().unwrap());
+        let list: Vec<_> = tables.iter().flat_map(|t| t["defect"].as_array().unwrap()).collect();
         let wanted: BTreeSet<&str> = list.iter().map(|d| d["id"].as_str().unwrap()).collect();
         let found: BTreeSet<&str> = AREAS.into_iter().flatten().map(|d| d.id).collect();
         assert_eq!(wanted, found);
