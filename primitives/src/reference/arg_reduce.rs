@@ -26,13 +26,12 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     }
     let src = launch.get_read("src", src_dtype, count(launch, &[outer, reduced, inner])?)?;
     let mut dst = Data { dtype: dst_dtype, bytes: Vec::new() };
-    for o in 0..outer {
-        for i in 0..inner {
-            let at = |r: usize| src.get((o * reduced + r) * inner + i);
-            let nan = (0..reduced).find(|r| at(*r).is_nan());
-            let best = (1..reduced).fold(0, |best, r| if better(at(r), at(best)) { r } else { best });
-            dst.push(Number::Int(nan.unwrap_or(best) as i128));
-        }
+    for place in 0..count(launch, &[outer, inner])? {
+        let (o, i) = (place / inner, place % inner);
+        let at = |r: usize| src.get((o * reduced + r) * inner + i);
+        let nan = (0..reduced).find(|r| at(*r).is_nan());
+        let best = (1..reduced).fold(0, |best, r| if better(at(r), at(best)) { r } else { best });
+        dst.push(Number::Int(nan.unwrap_or(best) as i128));
     }
     Ok(Outputs::one("dst", dst))
 }

@@ -13,8 +13,9 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let value = launch.get_scalar("value").unwrap_or(Number::Int(0));
     let pad = Data::new(dtype, [value]);
     let padded = |((d, b), a): ((&usize, &i64), &i64)| {
-        let length = *d as i128 + i128::from(*b) + i128::from(*a);
-        usize::try_from(length).map_err(|_| launch.invalid(format!("a dimension of {length} is left")))
+        let front = i64::try_from(*d).ok().and_then(|d| d.checked_add(*b));
+        let length = front.and_then(|front| usize::try_from(front.checked_add(*a)?).ok());
+        length.ok_or_else(|| launch.invalid(format!("a dimension of {d} is padded by {b} and {a}")))
     };
     let dims: Vec<_> = src_dims.iter().zip(before).zip(after).map(padded).collect::<Result<_>>()?;
     let src = launch.get_read("src", dtype, count(launch, &src_dims)?)?;

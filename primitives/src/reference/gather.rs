@@ -19,8 +19,12 @@ pub(super) fn rows(launch: &Launch<'_>, batch: usize) -> Result<Outputs> {
     let indices = launch.get_read("indices", index, count(launch, &[batch, per_item])?)?;
     let src = launch.get_read("src", dtype, count(launch, &[batch, outer, processed, inner])?)?;
     let places: Vec<_> = (0..indices.len()).map(|i| window.place(indices, i)).collect::<Result<_>>()?;
-    let row = inner * size_of(dtype);
     let mut bytes = Vec::new();
+    if count(launch, &[batch, outer, per_item, inner])? == 0 {
+        // Other sizes may be too large to go through.
+        return Ok(Outputs::one("dst", Data { dtype, bytes }));
+    }
+    let row = inner * size_of(dtype);
     for item in 0..batch {
         for o in 0..outer {
             for place in &places[item * per_item..][..per_item] {

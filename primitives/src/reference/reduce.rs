@@ -16,11 +16,11 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let reducer = reducer(launch, op, src_dtype, dst_dtype)?;
     let src = launch.get_read("src", src_dtype, count(launch, &[outer, reduced, inner])?)?;
     let mut dst = Data { dtype: dst_dtype, bytes: Vec::new() };
-    for o in 0..outer {
-        for i in 0..inner {
-            let terms: Vec<_> = (0..reduced).map(|r| src.get((o * reduced + r) * inner + i)).collect();
-            dst.push(reducer(&terms, dst_dtype));
-        }
+    // Not a loop of each: one may be long beside the other's 0.
+    for place in 0..count(launch, &[outer, inner])? {
+        let (o, i) = (place / inner, place % inner);
+        let terms: Vec<_> = (0..reduced).map(|r| src.get((o * reduced + r) * inner + i)).collect();
+        dst.push(reducer(&terms, dst_dtype));
     }
     Ok(Outputs::one("dst", dst))
 }
