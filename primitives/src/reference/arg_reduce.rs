@@ -2,7 +2,7 @@
 
 use super::launch::{Launch, Outputs};
 use super::number::{Data, Number};
-use super::shape::{count, pairs};
+use super::shape::count;
 use ep_core::{DType, Result};
 
 pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
@@ -26,8 +26,8 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     }
     let src = launch.get_read("src", src_dtype, count(launch, &[outer, reduced, inner])?)?;
     let mut dst = Data { dtype: dst_dtype, bytes: Vec::new() };
-    // Each has a place in dst, so there are not more of them than memory holds.
-    for (o, i) in pairs(outer, inner) {
+    for place in 0..count(launch, &[outer, inner])? {
+        let (o, i) = (place / inner, place % inner);
         let at = |r: usize| src.get((o * reduced + r) * inner + i);
         let nan = (0..reduced).find(|r| at(*r).is_nan());
         let best = (1..reduced).fold(0, |best, r| if better(at(r), at(best)) { r } else { best });

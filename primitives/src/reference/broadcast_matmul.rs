@@ -70,7 +70,8 @@ impl Batches<'_> {
         let b = launch.get_read("b", dtype, elements(self.b, self.k, self.n)?)?;
         let trans = transposes(launch)?;
         let mut sums = vec![Sum::new(dtype); size];
-        for position in 0..if size == 0 { 0 } else { count(launch, &batch)? } {
+        // Nothing is added over no depth, however many products there are.
+        for position in 0..if size == 0 || self.k == 0 { 0 } else { count(launch, &batch)? } {
             let index = unravel(position, &batch);
             let start = |batch: &[usize], matrix: usize| ravel(&index, batch) * matrix;
             let a = Matrix {

@@ -13,10 +13,9 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let value = launch.get_scalar("value").unwrap_or(Number::Int(0));
     let pad = Data::new(dtype, [value]);
     let padded = |((d, b), a): ((&usize, &i64), &i64)| {
-        // Sizes and what is before them have to fit an i64, also where what is behind takes it away again.
-        let length = (*d as i64).checked_add(*b).and_then(|begun| begun.checked_add(*a));
-        let length = length.and_then(|length| usize::try_from(length).ok());
-        length.ok_or_else(|| launch.invalid(format!("{d} padded by {b} and {a} is no size")))
+        let front = i64::try_from(*d).ok().and_then(|d| d.checked_add(*b));
+        let length = front.and_then(|front| usize::try_from(front.checked_add(*a)?).ok());
+        length.ok_or_else(|| launch.invalid(format!("a dimension of {d} is padded by {b} and {a}")))
     };
     let dims: Vec<_> = src_dims.iter().zip(before).zip(after).map(padded).collect::<Result<_>>()?;
     let src = launch.get_read("src", dtype, count(launch, &src_dims)?)?;

@@ -3,7 +3,7 @@
 use super::index::{Window, index_dtype};
 use super::launch::{Launch, Outputs};
 use super::number::{Data, size_of};
-use super::shape::{count, pairs};
+use super::shape::count;
 use ep_core::Result;
 
 pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
@@ -19,18 +19,22 @@ pub(super) fn rows(launch: &Launch<'_>, batch: usize) -> Result<Outputs> {
     let indices = launch.get_read("indices", index, count(launch, &[batch, per_item])?)?;
     let src = launch.get_read("src", dtype, count(launch, &[batch, outer, processed, inner])?)?;
     let places: Vec<_> = (0..indices.len()).map(|i| window.place(indices, i)).collect::<Result<_>>()?;
-    let row = inner * size_of(dtype);
     let mut bytes = Vec::new();
-    // Where rows are empty, or nobody asks for one, there may be more of them than anybody counts to.
-    let (batch, outer) = if row == 0 || per_item == 0 { (0, 0) } else { (batch, outer) };
-    for (item, o) in pairs(batch, outer) {
-        for place in &places[item * per_item..][..per_item] {
-            match place {
-                Some(place) => {
-                    let start = ((item * outer + o) * processed + place) * row;
-                    bytes.extend_from_slice(&src.bytes[start..start + row]);
+    if count(launch, &[batch, outer, per_item, inner])? == 0 {
+        // Other sizes may be too large to go through.
+        return Ok(Outputs::one("dst", Data { dtype, bytes }));
+    }
+    let row = inner * size_of(dtype);
+    for item in 0..batch {
+        for o in 0..outer {
+            for place in &places[item * per_item..][..per_item] {
+                match place {
+                    Some(place) => {
+                        let start = ((item * outer + o) * processed + place) * row;
+                        bytes.extend_from_slice(&src.bytes[start..start + row]);
+                    }
+                    None => bytes.resize(bytes.len() + row, 0),
                 }
-                None => bytes.resize(bytes.len() + row, 0),
             }
         }
     }

@@ -110,46 +110,76 @@ fn run(launch: &Launch<'_>) -> Result<Outputs> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ep_core::DType;
-    use std::sync::mpsc;
-    use std::time::Duration;
+    use ep_core::{Code, DType};
 
-    /// No buffer says how large the other dimensions of nothing are.
+    const HUGE: i64 = 1 << 62;
+
+    /// A size of 0 leaves nothing to do, however large the others are: nothing is gone through, allocated or multiplied.
     #[test]
-    fn dimensions_beside_an_empty_one_are_not_counted_through() {
-        type Sizes = &'static [(&'static str, i64)];
-        const FAR: i64 = 1 << 40;
-        let cases: [(&str, Sizes, &str); 9] = [
-            ("reduce", &[("outer", FAR), ("reduced", 2), ("inner", 0)], "dst"),
-            ("reduce", &[("outer", 0), ("reduced", FAR), ("inner", FAR)], "dst"),
-            ("arg_reduce", &[("outer", FAR), ("reduced", 2), ("inner", 0)], "dst"),
-            ("gather", &[("outer", FAR), ("processed", 3), ("inner", 0), ("num_indices", 2)], "dst"),
-            ("gather", &[("outer", FAR), ("processed", 0), ("inner", FAR), ("num_indices", 0)], "dst"),
+    fn sizes_beside_a_zero_may_be_any() {
+        let reduce = |op, selector: &'static str, dst, sizes: [i64; 3]| {
+            let launch = Launch::new(op).selector("op", selector).dtype("src", DType::F32).dtype("dst", dst);
+            ["outer", "reduced", "inner"].into_iter().zip(sizes).fold(launch, |l, (name, n)| l.size(name, n))
+        };
+        let indexed = |op, sizes: [i64; 5]| {
+            let launch = Launch::new(op).selector("mode", "zero").dtype("indices", DType::I64);
+            let names = ["batch", "outer", "processed", "inner", "num_indices"];
+            names
+                .into_iter()
+                .zip(sizes)
+                .fold(launch.dtype("data", DType::F64), |l, (name, n)| l.size(name, n))
+        };
+        let index = Data::new(DType::I64, [Number::Int(1)]);
+        let launches = [
+            (reduce("reduce", "sum", DType::F32, [HUGE, 3, 0]), "dst"),
+            (reduce("reduce", "sum", DType::F32, [0, HUGE, HUGE]), "dst"),
+            (reduce("arg_reduce", "argmax", DType::I64, [HUGE, 3, 0]), "dst"),
+            (indexed("batch_gather", [HUGE, HUGE, 0, 2, 0]), "dst"),
+            (indexed("batch_gather", [1, HUGE, 2, 0, 1]).read("indices", index.view()), "dst"),
+            (indexed("gather", [0, 0, 3, HUGE, 0]), "dst"),
+            (indexed("scatter_add", [0, 0, HUGE, 2, 1]).read("indices", index.view()), "dst"),
+            (indexed("scatter_add", [0, 2, HUGE, 0, 1]).read("indices", index.view()), "dst"),
             (
-                "batch_gather",
-                &[("batch", FAR), ("outer", 1), ("processed", 0), ("inner", 3), ("num_indices", 0)],
+                Launch::new("permute")
+                    .dtype("data", DType::U8)
+                    .dims("src_dims", &[HUGE, HUGE, 0])
+                    .dims("permutation", &[2, 0, 1]),
                 "dst",
             ),
-            ("scatter_add", &[("outer", 2), ("processed", FAR), ("inner", 0), ("num_indices", 2)], "dst"),
-            ("softmax", &[("rows", FAR), ("cols", 0), ("inner", 1)], "dst"),
-            ("matmul", &[("m", FAR), ("n", 0), ("k", 0)], "c"),
         ];
-        for (op, sizes, output) in cases {
-            let (done, finished) = mpsc::channel();
-            std::thread::spawn(move || {
-                let indices = Data::new(DType::I64, [0, 1].map(Number::Int));
-                let mut launch = Launch::new(op).selector("mode", "error").dtype("indices", DType::I64);
-                launch = launch.selector("op", if op == "reduce" { "sum" } else { "argmax" });
-                launch = launch.selector("transpose_a", "none").selector("transpose_b", "none");
-                let dst = if op == "arg_reduce" { DType::I64 } else { DType::F32 };
-                launch = launch.dtype("src", DType::F32).dtype("dst", dst).dtype("data", DType::F32);
-                launch = sizes.iter().fold(launch, |launch, (name, size)| launch.size(name, *size));
-                launch = launch.read("indices", indices.view());
-                let written = launch.run().map(|o| o.get(output).unwrap().bytes.len());
-                done.send(written).unwrap();
-            });
-            let written = finished.recv_timeout(Duration::from_secs(20));
-            assert_eq!(written, Ok(Ok(0)), "{op} {sizes:?}");
+        for (launch, output) in launches {
+            let outputs = launch.run().unwrap_or_else(|e| panic!("{launch:?}: {e}"));
+            assert!(outputs.get(output).unwrap().bytes.is_empty(), "{launch:?}");
         }
+    }
+
+    #[test]
+    fn products_over_nothing_are_as_quick_for_any_batch() {
+        let c = Data::new(DType::F32, [Number::Real(3.0)]);
+        let product = Launch::new("broadcast_matmul")
+            .selector("transpose_a", "none")
+            .selector("transpose_b", "none")
+            .dtype("data", DType::F32)
+            .dims("a_dims", &[HUGE, HUGE, 1, 0])
+            .dims("b_dims", &[0, 1])
+            .dims("c_dims", &[1, 1])
+            .scalar("beta", ep_core::Scalar::F64(2.0))
+            .read("c", c.view());
+        assert_eq!(product.run().unwrap().get("c").unwrap().get(0), Number::Real(6.0));
+    }
+
+    /// Also where what is behind a dimension brings it back.
+    #[test]
+    fn paddings_beyond_an_i64_are_refused() {
+        let pad = |before: &[i64], after: &[i64]| {
+            let launch = Launch::new("constant_pad").dtype("data", DType::U8).dims("src_dims", &[2]);
+            let src = Data::new(DType::U8, [Number::Int(7), Number::Int(8)]);
+            launch.dims("padding_before", before).dims("padding_after", after).read("src", src.view()).run()
+        };
+        for (before, after) in [(i64::MAX, i64::MIN + 3), (i64::MAX - 2, 1), (-3, 0), (i64::MIN, 5)] {
+            let refused = pad(&[before], &[after]).unwrap_err();
+            assert_eq!(refused.code(), Code::InvalidArgument, "{before} {after}");
+        }
+        assert_eq!(pad(&[-3], &[2]).unwrap().get("dst").unwrap().bytes, [0]);
     }
 }

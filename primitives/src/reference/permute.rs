@@ -25,6 +25,10 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
 /// If `src` is shorter than the dimensions say, or `permutation` is none.
 pub fn permute(src_dims: &[usize], permutation: &[usize], element_size: usize, src: &[u8]) -> Vec<u8> {
     assert_eq!(src_dims.len(), permutation.len());
+    if src_dims.contains(&0) {
+        // Others may be too large to multiply.
+        return Vec::new();
+    }
     let count: usize = src_dims.iter().product();
     let mut dst = Vec::with_capacity(count * element_size);
     let mut src_index = vec![0; src_dims.len()];

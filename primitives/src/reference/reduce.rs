@@ -5,7 +5,7 @@ use super::add::Exact;
 use super::launch::{Launch, Outputs};
 use super::math::Wide;
 use super::number::{Data, Number, format_of, int_range};
-use super::shape::{count, pairs};
+use super::shape::count;
 use ep_core::{DType, Result};
 
 pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
@@ -16,8 +16,9 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let reducer = reducer(launch, op, src_dtype, dst_dtype)?;
     let src = launch.get_read("src", src_dtype, count(launch, &[outer, reduced, inner])?)?;
     let mut dst = Data { dtype: dst_dtype, bytes: Vec::new() };
-    // Each has a place in dst, so there are not more of them than memory holds.
-    for (o, i) in pairs(outer, inner) {
+    // Not a loop of each: one may be long beside the other's 0.
+    for place in 0..count(launch, &[outer, inner])? {
+        let (o, i) = (place / inner, place % inner);
         let terms: Vec<_> = (0..reduced).map(|r| src.get((o * reduced + r) * inner + i)).collect();
         dst.push(reducer(&terms, dst_dtype));
     }

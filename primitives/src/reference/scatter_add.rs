@@ -6,6 +6,7 @@ use super::launch::{Launch, Outputs};
 use super::number::{Data, size_of};
 use super::shape::count;
 use ep_core::{DType, Result};
+use std::collections::BTreeMap;
 
 pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let (index, dtype) = (index_dtype(launch)?, launch.get_dtype("data")?);
@@ -18,23 +19,23 @@ pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
     let indices = launch.get_read("indices", index, num_indices)?;
     let src = launch.get_read("src", dtype, count(launch, &[outer, num_indices, inner])?)?;
     let old = launch.get_read("dst", dtype, count(launch, &[outer, processed, inner])?)?;
-    // Where rows are empty there may be more of them than anybody counts to.
-    let mut positions = vec![Vec::new(); if old.is_empty() { 0 } else { processed }];
+    // By place: an axis may be long where other sizes are 0.
+    let mut positions = BTreeMap::<usize, Vec<usize>>::new();
     for position in 0..num_indices {
-        if let Some(list) = window.place(indices, position)?.and_then(|place| positions.get_mut(place)) {
-            list.push(position);
+        if let Some(place) = window.place(indices, position)? {
+            positions.entry(place).or_default().push(position);
         }
     }
     let mut new = Data { dtype, bytes: Vec::with_capacity(old.len() * size_of(dtype)) };
     for element in 0..old.len() {
         let (row, i) = (element / inner, element % inner);
         let (o, place) = (row / processed, row % processed);
-        let terms = positions[place].iter().map(|p| src.get((o * num_indices + p) * inner + i));
-        if positions[place].is_empty() {
+        let Some(positions) = positions.get(&place) else {
             new.bytes.extend_from_slice(old.element(element));
-        } else {
-            new.push(sum(dtype, std::iter::once(old.get(element)).chain(terms)));
-        }
+            continue;
+        };
+        let terms = positions.iter().map(|p| src.get((o * num_indices + p) * inner + i));
+        new.push(sum(dtype, std::iter::once(old.get(element)).chain(terms)));
     }
     Ok(Outputs::one("dst", new))
 }

@@ -12,12 +12,6 @@ pub(super) fn count(launch: &Launch<'_>, dims: &[usize]) -> Result<usize> {
     product.ok_or_else(|| launch.invalid(format!("a tensor of shape {dims:?} is too large")))
 }
 
-/// All pairs of numbers below these, in order; none, and at once, where one of them is 0.
-pub(super) fn pairs(first: usize, second: usize) -> impl Iterator<Item = (usize, usize)> {
-    let first = if second == 0 { 0 } else { first };
-    (0..first).flat_map(move |i| (0..second).map(move |j| (i, j)))
-}
-
 /// The index of an element by its position.
 pub(super) fn unravel(mut position: usize, dims: &[usize]) -> Vec<usize> {
     let mut index = vec![0; dims.len()];
