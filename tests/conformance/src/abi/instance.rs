@@ -92,7 +92,10 @@ pub(super) fn device_description(subject: &Subject) -> Result<Verdict> {
         let (again, elsewhere) = (instance.open(index)?, other.open(index)?);
         let opened = [(Some(&device), true), (again.as_ref(), true), (elsewhere.as_ref(), false)];
         for (other, own) in opened.into_iter().filter_map(|(other, own)| Some((other?, own))) {
-            let (first, found) = (description(&device, own)?, description(other, own)?);
+            // What the first answer points to is read when there is a second one.
+            let (first, found) = (device.info()?, other.info()?);
+            // SAFETY: both devices are open.
+            let (first, found) = unsafe { (description(&first, own)?, description(&found, own)?) };
             if let Some((was, is)) = first.iter().zip(&found).find(|(was, is)| was != is) {
                 return wrong(format!(
                     "device {index} describes itself differently when asked again, when opened again, or when opened by \
@@ -106,8 +109,10 @@ pub(super) fn device_description(subject: &Subject) -> Result<Verdict> {
 }
 
 /// What a device says of itself and what may not change, in words; with its identity and memory where these are the same.
-fn description(device: &OpenDevice<'_>, own: bool) -> Result<Vec<String>> {
-    let info = device.info()?;
+///
+/// # Safety
+/// The device is open.
+unsafe fn description(info: &EpDeviceInfo, own: bool) -> Result<Vec<String>> {
     // SAFETY: texts and lists that live as long as the device.
     unsafe {
         let mut all =
