@@ -138,7 +138,8 @@ impl Call {
         for operand in self.operands.iter().filter(|operand| operand.reads) {
             launch = launch.read(operand.name, View::new(operand.dtype, &operand.old));
         }
-        let outputs = launch.run()?;
+        let written = self.operands.iter().filter(|operand| operand.writes).map(|operand| operand.name);
+        let outputs = launch.take(written).run()?;
         let mut writes = Vec::new();
         for (i, operand) in self.operands.iter().enumerate().filter(|(_, operand)| operand.writes) {
             let new = &outputs.get(operand.name)?.bytes;

@@ -35,6 +35,7 @@ pub struct Launch<'a> {
     dims: Vec<(&'a str, &'a [i64])>,
     scalars: Vec<(&'a str, Scalar)>,
     reads: Vec<(&'a str, View<'a>)>,
+    taken: Option<Vec<&'a str>>,
 }
 
 fn find<T: Copy>(list: &[(&str, T)], name: &str) -> Option<T> {
@@ -96,6 +97,13 @@ impl<'a> Launch<'a> {
         self
     }
 
+    /// Says which outputs are taken, where that is not all of them: others may come out empty.
+    #[must_use]
+    pub fn take(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.taken = Some(names.into_iter().collect());
+        self
+    }
+
     /// The op's name.
     pub fn op(&self) -> &'a str {
         self.op
@@ -132,6 +140,10 @@ impl<'a> Launch<'a> {
     pub(super) fn get_dtype(&self, role: &str) -> Result<DType> {
         let dtype = find(&self.dtypes, role).ok_or_else(|| self.missing("dtype", role))?;
         if DType::ALL.contains(&dtype) { Ok(dtype) } else { Err(self.unsupported(format!("dtype {dtype}"))) }
+    }
+
+    pub(super) fn is_taken(&self, output: &str) -> bool {
+        self.taken.as_ref().is_none_or(|taken| taken.contains(&output))
     }
 
     pub(super) fn get_attr(&self, name: &str) -> f64 {

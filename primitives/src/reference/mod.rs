@@ -168,6 +168,21 @@ mod tests {
         assert_eq!(product.run().unwrap().get("c").unwrap().get(0), Number::Real(6.0));
     }
 
+    /// Statistics of empty rows are NaN, of each row; where nobody takes them there is nothing to go through.
+    #[test]
+    fn empty_rows_are_counted_for_their_statistics_only() {
+        for (op, statistics) in [("layer_norm", &["mean", "rstd"][..]), ("rms_norm", &["inv_rms"])] {
+            let launch = Launch::new(op).dtype("data", DType::F16).dtype("stats", DType::F32);
+            let outputs = launch.clone().size("rows", HUGE).take(["dst"]).run().unwrap();
+            assert!(outputs.get("dst").unwrap().bytes.is_empty());
+            for taken in statistics {
+                let outputs = launch.clone().size("rows", 3).take(["dst", *taken]).run().unwrap();
+                let found = outputs.get(taken).unwrap();
+                assert!((0..3).all(|row| found.get(row).is_nan()), "{taken}");
+            }
+        }
+    }
+
     /// Also where what is behind a dimension brings it back.
     #[test]
     fn paddings_beyond_an_i64_are_refused() {

@@ -8,7 +8,7 @@ use super::number::{Data, Number};
 use ep_core::Result;
 
 pub(super) fn run(launch: &Launch<'_>) -> Result<Outputs> {
-    let rows = Rows::new(launch)?;
+    let rows = Rows::new(launch, &["inv_rms"])?;
     let weight = rows.factors("weight")?;
     let [mut dst, mut inverses] = [rows.data, rows.stats].map(|d| Data::new(d, []));
     for row in rows.iter() {
