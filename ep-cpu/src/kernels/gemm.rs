@@ -131,9 +131,9 @@ pub(super) unsafe fn solve<T: Element>(
 ) -> Result<()> {
     let Problem { m, n, k, outer, inner, .. } = *problem;
     let empty = k == 0 || inner.iter().any(|l| l.len == 0);
+    let [alpha, beta] = [T::scalar("alpha", alpha)?, T::scalar("beta", beta)?];
     // A product over nothing is 0 also where the factor is infinite.
-    let alpha = T::scalar("alpha", if empty { (0.0, 0.0) } else { alpha })?;
-    let beta = T::scalar("beta", beta)?;
+    let alpha = if empty { T::scalar("alpha", (0.0, 0.0))? } else { alpha };
     if m == 0 || n == 0 || outer.iter().any(|l| l.len == 0) {
         return Ok(());
     }

@@ -75,9 +75,13 @@ fn factors_must_exist_in_the_dtype() {
         (DType::I8, Scalar::I64(128), "128"),
         (DType::F32, Scalar::Complex(1.0, 2.0), "2i"),
     ] {
-        for product in products(dtype, [1, 1, 1]) {
-            rig.refuses(&product.clone().scalar("alpha", factor), &["alpha", word]);
-            rig.refuses(&product.scalar("beta", factor).ints("c", &[1]), &["beta", word]);
+        // Over nothing too, and where nothing is written.
+        for sizes in [[1, 1, 1], [1, 1, 0], [0, 1, 1]] {
+            for product in products(dtype, sizes) {
+                let c = vec![1; sizes[0] as usize];
+                rig.refuses(&product.clone().scalar("alpha", factor), &["alpha", word]);
+                rig.refuses(&product.scalar("beta", factor).ints("c", &c), &["beta", word]);
+            }
         }
     }
 }

@@ -79,6 +79,8 @@ pub enum Content {
     Sparse,
     /// Few different numbers, so that many are equal.
     Few,
+    /// The same as modest, with few infinities, all positive, so that a sum over them is infinite and no NaN.
+    Infinite,
     /// In operand `src` numbers that lie close together, far from zero; modest ones in others.
     Offset,
 }

@@ -144,7 +144,10 @@ pub fn traits(case: &Case, schema: &Schema) -> Vec<Trait> {
         Trait::Misaligned => case.shift != 0,
         Trait::InPlace => case.in_place.is_some(),
         Trait::NonFinite => {
-            let special = matches!(case.content, Content::NonFinite | Content::Wild | Content::Sparse);
+            let special = matches!(
+                case.content,
+                Content::NonFinite | Content::Infinite | Content::Wild | Content::Sparse
+            );
             (special && has_non_finite(&case.key, schema)) || case.scalars.iter().any(|(_, s)| scalar(s))
         }
         Trait::Tiles => written > 1024 && extents.iter().any(|n| *n > 32 && n % 32 != 0),

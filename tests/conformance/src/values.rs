@@ -68,11 +68,16 @@ fn real(dtype: DType, content: Content, random: &mut Random) -> f64 {
     };
     match (content, random.below(8)) {
         (Content::NonFinite, _) if random.below(24) == 0 => SPECIAL[random.below(5) as usize],
+        (Content::Infinite, _) if random.below(200) == 0 => f64::INFINITY,
         (Content::Sparse, _) if random.below(48) == 0 => SPECIAL[random.below(3) as usize],
         (Content::Sparse, 0..5) => SPECIAL[3 + random.below(2) as usize],
         (Content::Few, _) => random.below(5) as f64 - 2.0,
-        (Content::Modest | Content::NonFinite | Content::Offset, 0) => (random.below(9) as f64 - 4.0) * 0.5,
-        (Content::Modest | Content::NonFinite | Content::Sparse | Content::Offset, _) => 3.0 * random.unit(),
+        (Content::Modest | Content::NonFinite | Content::Infinite | Content::Offset, 0) => {
+            (random.below(9) as f64 - 4.0) * 0.5
+        }
+        (Content::Modest | Content::NonFinite | Content::Infinite | Content::Sparse | Content::Offset, _) => {
+            3.0 * random.unit()
+        }
         (Content::Wild, 0..3) => SPECIAL[random.below(SPECIAL.len() as u64) as usize],
         (Content::Wild, 3..5) => bits(random),
         (Content::Wild, _) => 20.0 * random.unit(),

@@ -96,6 +96,12 @@ pub(super) fn norm(key: &Key, optional: &[&'static str]) -> Vec<Case> {
     cases.push(case("many rows", MANY, 3).repeating(case("many rows", MANY_PERIOD, 3)));
     // The same launch as another one, but for what is in the descriptor.
     cases.push(with("large epsilon", 7, 131, 0.5));
+    // Such a row's mean is infinite, however its elements are shared out among threads and blocks.
+    let infinite = |name, rows, cols| case(name, rows, cols).content(Content::Infinite);
+    cases.push(infinite("infinities", 17, 131));
+    cases.push(infinite("infinities, misaligned", 17, 131).shifted(1));
+    cases.push(infinite("infinities, long rows", 5, 2040));
+    cases.push(infinite("infinities, longer rows", 1, 9001));
     cases
 }
 
