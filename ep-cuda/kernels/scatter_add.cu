@@ -92,16 +92,17 @@ extern "C" __global__ void __launch_bounds__(EP_THREADS) ep_scatter_add(const __
             const u32 lanes = args.inner < threads ? u32(args.inner) : threads, groups = threads / lanes;
             const u32 group = threadIdx.x / lanes, column = threadIdx.x % lanes;
             for (u32 m = 0; m < all; m += groups) {
-                const u32 own = m + group;
-                const bool has = group < groups && own < all;
                 if (groups == 1) {
-                    const Data* const from = src + (first + which[own]) * args.inner + column_of[own];
+                    // All threads are at one row, those behind its end too.
+                    const Data* const from = src + (first + which[m]) * args.inner + column_of[m];
                     // An element has the same owner in every row: no thread waits for another.
-                    const u32 skew = u32(column_of[own] % threads);
-                    for (u32 c = (threadIdx.x + threads - skew) % threads; c < width_of[own]; c += threads)
-                        sums[place_of[own] + c] = plus(sums[place_of[own] + c], widen(from[c]));
+                    const u32 skew = u32(column_of[m] % threads);
+                    for (u32 c = (threadIdx.x + threads - skew) % threads; c < width_of[m]; c += threads)
+                        sums[place_of[m] + c] = plus(sums[place_of[m] + c], widen(from[c]));
                     continue;
                 }
+                const u32 own = m + group;
+                const bool has = group < groups && own < all;
                 A x{};
                 if (has && column < width_of[own])
                     x = widen(src[(first + which[own]) * args.inner + column_of[own] + column]);
