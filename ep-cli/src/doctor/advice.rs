@@ -7,6 +7,11 @@ use std::path::Path;
 
 /// What to do; `None` where there is nothing to do. `found`: in a folder of `[search]`, without an entry of its own.
 pub fn advice(row: &Row, found: bool, config: &Path) -> Option<String> {
+    let debugger = format!(
+        "`gdb --args ep doctor-worker --config {} {}`",
+        quoted(&config.to_string_lossy()),
+        quoted(&row.provider)
+    );
     let config = config.display();
     let library = quoted(&row.path);
     let without = if found {
@@ -39,12 +44,12 @@ pub fn advice(row: &Row, found: bool, config: &Path) -> Option<String> {
             Some(format!("{mend}; {without}"))
         }
         State::Crashed => Some(format!(
-            "it would have ended your program: {without}, and tell its author; `ep conformance {library}` finds more, a \
-             debugger on `ep list --config {config}` shows where"
+            "it would have ended your program: {without}, and tell its author; `ep conformance {library}` finds more, and \
+             {debugger} shows where"
         )),
         State::Hung => Some(format!(
-            "if it is only slow, give it longer with --timeout; else {without}, and tell its author; a debugger on `ep list \
-             --config {config}` shows where it waits"
+            "if it is only slow, give it longer with --timeout; else {without}, and tell its author; {debugger} shows where \
+             it waits"
         )),
     }
 }
