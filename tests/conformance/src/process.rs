@@ -161,3 +161,46 @@ fn signal_name(signal: i32) -> String {
     let name = NAMES.iter().find(|(n, _)| *n == signal).map_or("signal", |(_, name)| name);
     format!("{name} ({signal})")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn ends_are_named() {
+        assert_eq!(
+            ended(ExitStatus::from_raw(libc::SIGABRT)),
+            "the provider's process was ended by SIGABRT (6)"
+        );
+        assert_eq!(ended(ExitStatus::from_raw(3 << 8)), "the provider's process exited with code 3");
+        assert_eq!(signal_name(40), "signal (40)");
+    }
+
+    #[test]
+    fn a_group_is_ended_with_its_leader_or_at_the_deadline() {
+        use std::os::unix::process::CommandExt;
+        let start = |script: &str| {
+            let mut sh = std::process::Command::new("sh");
+            sh.args(["-c", script]).process_group(0).stdout(std::process::Stdio::piped()).spawn().unwrap()
+        };
+        let within = |seconds| Instant::now() + Duration::from_secs(seconds);
+        // The pipe is at its end once nobody is left that holds it.
+        for (script, limit, killed) in [("sleep 60 & exit 3", 20, false), ("sleep 60 & sleep 60", 0, true)] {
+            let mut child = start(script);
+            let fate = end_group(&mut child, within(limit)).unwrap();
+            assert!(matches!(fate, Fate::Killed) == killed, "{script}: {fate:?}");
+            assert!(killed || matches!(fate, Fate::Ended(status) if status.code() == Some(3)), "{fate:?}");
+            let started = Instant::now();
+            child.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
+            assert!(started.elapsed() < Duration::from_secs(30), "{script}");
+        }
+    }
+
+    #[test]
+    fn the_last_lines_are_kept_of_any_flood() {
+        let flood = "first\n".repeat(10_000) + "a\n\n b \nc\n";
+        assert_eq!(Tail::of(std::io::Cursor::new(flood)).said(), "; it said: a / b / c");
+        assert_eq!(Tail::of(std::io::empty()).said(), "");
+    }
+}

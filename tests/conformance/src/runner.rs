@@ -386,19 +386,3 @@ impl Shared<'_> {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::process::ExitStatusExt;
-
-    #[test]
-    fn ends_are_named() {
-        assert_eq!(
-            ended(ExitStatus::from_raw(libc::SIGABRT)),
-            "the provider's process was ended by SIGABRT (6)"
-        );
-        assert_eq!(ended(ExitStatus::from_raw(3 << 8)), "the provider's process exited with code 3");
-        assert_eq!(signal_name(40), "signal (40)");
-    }
-}
