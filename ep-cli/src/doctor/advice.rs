@@ -28,6 +28,8 @@ pub fn advice(row: &Row, found: bool, config: &Path) -> Option<String> {
         State::Failed => {
             let step = row.step.as_deref().unwrap_or_default();
             let mend = match step {
+                // Not about this provider: leaving it out mends nothing.
+                "config" => return Some(format!("correct {config}")),
                 "check" => format!("correct the file, or its path in {config}"),
                 "load" => {
                     format!("install what the message names (`ldd {library}` lists what the library needs)")
