@@ -245,8 +245,7 @@ fn each_step_of_loading_is_told_before_it_is_taken() {
             .watch(move |instance, step| told.lock().unwrap().push(format!("{instance} {step}")))
             .load()
             .unwrap();
-        let steps = steps.lock().unwrap().join(", ");
-        steps
+        steps.lock().unwrap().join(", ")
     };
     assert_eq!(steps_in(""), "x query, x create, x devices, x open, x register");
     assert_eq!(steps_in("open.second"), "x query, x create, x devices, x open, x open, x register");
