@@ -4,6 +4,7 @@ mod bench;
 mod completions;
 mod conformance;
 mod demo;
+mod doctor;
 mod explain;
 mod failure;
 mod host;
@@ -41,6 +42,7 @@ Examples:
   ep query --op softmax --dtype f16   what can be done with f16 softmax
   ep explain --op cast --dtype src=f16 --dtype dst=f32
                                       who gets a request, and why not the others
+  ep doctor                           try each provider in a process of its own
   ep demo                             classify handwritten digits on every device
 
 --help adds the config's places, JSON and the exit codes.";
@@ -55,6 +57,8 @@ Examples:
   ep explain --op softmax --dtype src=f16 --dtype dst=f32 --limit cols=1024
                                       who gets a request, and why not the others
   ep support --device cpu             every combination, and why one has no meaning
+  ep doctor                           try each provider in a process of its own,
+                                      where a crash or a hang ends nothing else
   ep demo                             classify handwritten digits on every device
   ep demo --device cpu:0 --json       on one device, for programs
   ep bench --device cpu --filter add  how fast primitives are, and how near the
@@ -79,7 +83,8 @@ Colour:
 Exit codes:
   0  it worked
   1  it failed: a malformed config, [select] with an instance that is not there,
-     a file that cannot be read or written, an error of a provider
+     a file that cannot be read or written, an error of a provider (of
+     `doctor`: one failed, crashed or hung, or is required and not there)
   2  the command line is wrong: an unknown flag, op, dtype, selector, attribute
      or limit
   3  no config, no provider that loads, or no such device
@@ -121,6 +126,9 @@ enum Command {
     Query(query::Query),
     Explain(explain::Explain),
     Support(support::Support),
+    Doctor(doctor::Doctor),
+    #[command(hide = true)]
+    DoctorWorker(doctor::Worker),
     Bench(bench::Bench),
     Conformance(Box<conformance::Conformance>),
     /// Runs a provider for `ep conformance`, which starts it
@@ -141,6 +149,8 @@ impl Command {
             Command::Query(x) => x.run(config, out),
             Command::Explain(x) => x.run(config, out),
             Command::Support(x) => x.run(config, out),
+            Command::Doctor(x) => x.run(config, out),
+            Command::DoctorWorker(x) => x.run(config),
             Command::Bench(x) => x.run(config, out),
             Command::Conformance(x) => x.run(out),
             Command::ConformanceWorker => Ok(ep_conformance::worker::main()?),

@@ -148,7 +148,7 @@ fn version_names_package_and_contract() {
 #[test]
 fn help_teaches() {
     let folder = Folder::new("help");
-    let commands = ["demo", "list", "query", "explain", "bench", "init", "completions"];
+    let commands = ["demo", "list", "doctor", "query", "explain", "bench", "init", "completions"];
     folder.ep(&["--help"]).works().shows(&commands).shows(&[
         "Examples:",
         "Exit codes:",

@@ -48,6 +48,7 @@ mod runtime;
 pub mod select;
 mod services;
 mod shared;
+mod step;
 mod stream;
 mod terms;
 mod transfer;
@@ -61,6 +62,7 @@ pub use graph::{Graph, Updated};
 pub use primitive::{Cost, Primitive};
 pub use report::{LoadReport, Status};
 pub use runtime::{Builder, Runtime};
+pub use step::Step;
 pub use stream::Stream;
 pub use transfer::{MapRead, MapWrite};
 

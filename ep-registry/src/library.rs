@@ -2,7 +2,7 @@
 
 use crate::elf_check::{QUERY_SYMBOL, inspect_file, judge};
 use crate::mapped;
-use crate::trust::{Digest, Policy};
+use crate::trust::{Digest, Policy, Trusted};
 use ep_core::provider::QueryFn;
 use ep_core::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -31,9 +31,30 @@ pub struct OpenedLibrary {
 /// # Safety
 /// The file's code runs in this process, its constructors at once. The caller trusts it.
 pub unsafe fn open(path: &Path, sha256: Option<&Digest>, policy: &Policy) -> Result<OpenedLibrary> {
+    let trusted = check(path, sha256, policy)?;
+    // SAFETY: as the caller promises.
+    unsafe { map(path, sha256, &trusted) }
+}
+
+/// The part of [`open`] that runs none of the file's code.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn check(path: &Path, sha256: Option<&Digest>, policy: &Policy) -> Result<Trusted> {
     let trusted = policy.open(path, sha256)?;
     judge(&inspect_file(trusted.file(), trusted.path())?, trusted.path())?;
-    let claim = mapped::claim(&trusted, sha256)?;
+    Ok(trusted)
+}
+
+/// The rest of [`open`]: loads the file that was checked.
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Safety
+/// As [`open`].
+pub(crate) unsafe fn map(path: &Path, sha256: Option<&Digest>, trusted: &Trusted) -> Result<OpenedLibrary> {
+    let claim = mapped::claim(trusted, sha256)?;
     // SAFETY: as the caller promises.
     let library = unsafe { libloading::Library::new(trusted.path()) }.map_err(|e| {
         Error::unavailable(format!("{}: the system cannot load it: {}", path.display(), text(&e)))

@@ -11,6 +11,7 @@ use crate::pool::ThreadPool;
 use crate::registry::Registry;
 use crate::report::{Entry, LoadReport, Status};
 use crate::services::InstanceServices;
+use crate::step::Step;
 use crate::trust::Policy;
 use ep_core::abi::{ABI_MAJOR, ABI_MINOR};
 use ep_core::handle::{DeviceHandle, Plugin, ProviderHandle};
@@ -43,6 +44,7 @@ pub(crate) struct Loading<'a> {
     pub(crate) strict_layout: bool,
     pub(crate) pool: &'a ThreadPool,
     pub(crate) policy: &'a Policy,
+    pub(crate) watch: &'a (dyn Fn(&str, Step) + Send + Sync),
     pub(crate) registry: Registry,
     pub(crate) groups: Vec<Group>,
     pub(crate) warm: Vec<(String, Arc<ProviderHandle>)>,
@@ -52,11 +54,14 @@ pub(crate) struct Loading<'a> {
 impl Loading<'_> {
     pub(crate) fn file(&mut self, candidate: &Candidate) {
         let settings = &candidate.settings;
-        let policy = self.policy;
+        let (policy, watch) = (self.policy, self.watch);
         self.load(settings, candidate.manifest.as_ref(), |s| {
+            watch(&s.name, Step::Check);
+            let trusted = library::check(&s.path, s.sha256.as_ref(), policy)?;
+            watch(&s.name, Step::Load);
             // SAFETY: naming a file in the config, or a folder to search, is the user's word that its code may
             // run here (SECURITY.md).
-            let opened = unsafe { library::open(&s.path, s.sha256.as_ref(), policy) }?;
+            let opened = unsafe { library::map(&s.path, s.sha256.as_ref(), &trusted) }?;
             let path = opened.path.display().to_string();
             let (query, earlier) = (opened.query, opened.earlier);
             Ok(Opened { query, path, earlier, difference: opened.layout_difference })
@@ -118,12 +123,14 @@ impl Loading<'_> {
             add_remark(&mut entry.reason, remark);
         }
         let origin = if path.is_empty() { format!("provider `{}`", settings.name) } else { path.clone() };
+        (self.watch)(&settings.name, Step::Query);
         // SAFETY: a provider's entry point; libraries stay mapped (docs/decisions/0004).
         let plugin = unsafe { Plugin::load(query, &origin) };
         let plugin = Arc::new(self.second_opinion(plugin, difference, &mut entry.reason)?);
         self.refuse_duplicate(&plugin, &path)?;
         let side = InstanceServices { instance: settings.name.clone(), pool: self.pool.clone() };
         let options: Vec<_> = settings.options.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        (self.watch)(&settings.name, Step::Create);
         let provider =
             ProviderHandle::create(plugin.clone(), Arc::new(side), &settings.name, &path, &options)?;
         entry.provider = Some((plugin.name.clone(), plugin.version.clone()));
@@ -131,7 +138,9 @@ impl Loading<'_> {
         if provider.can_warm() {
             self.warm.push((settings.name.clone(), provider.clone()));
         }
-        let devices = open_devices(&provider, settings, &mut entry.reason)?;
+        let watch = |step| (self.watch)(&settings.name, step);
+        let devices = open_devices(&provider, settings, watch, &mut entry.reason)?;
+        watch(Step::Register);
         self.registry.register(&provider, &settings.name, settings.priority, &devices)?;
         if let Some(manifest) = manifest {
             let names: Vec<String> = devices.iter().map(|d| d.info().kind.clone()).collect();
@@ -222,9 +231,11 @@ fn add_remark(reason: &mut String, remark: &str) {
 fn open_devices(
     provider: &Arc<ProviderHandle>,
     settings: &ProviderConfig,
+    watch: impl Fn(Step),
     remarks: &mut String,
 ) -> Result<Vec<Arc<DeviceHandle>>> {
     const MAX_DEVICES: u32 = 4096;
+    watch(Step::Devices);
     let count = provider.device_count()?;
     if count > MAX_DEVICES {
         return Err(Error::internal(format!(
@@ -237,6 +248,7 @@ fn open_devices(
     let (mut devices, mut names, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     let mut places = HashMap::<String, usize>::new();
     for index in 0..count {
+        watch(Step::Open(index));
         let device = provider.open(index).map_err(|e| e.context(format!("device {index}")));
         if let Ok(device) = &device {
             kind.clone_from(&device.info().kind);

@@ -13,6 +13,7 @@ use crate::registry::Registry;
 use crate::report::{Entry, LoadReport, Status};
 use crate::rules;
 use crate::select::{self, Explanation, Rules};
+use crate::step::Step;
 use crate::trust::Policy;
 use ep_core::abi::{ABI_MAJOR, ABI_MINOR};
 use ep_core::handle::ProviderHandle;
@@ -55,7 +56,11 @@ pub struct Builder {
     linked: Vec<(ProviderConfig, QueryFn)>,
     threads: Option<usize>,
     policy: Policy,
+    watch: Option<Box<Watch>>,
 }
+
+/// Who is told what comes next: an instance and a step.
+type Watch = dyn Fn(&str, Step) + Send + Sync;
 
 impl Builder {
     /// Takes everything from a config; providers added so far stay.
@@ -132,6 +137,14 @@ impl Builder {
         self
     }
 
+    /// Has `watch` called with the instance and the step before each step of loading. After the end of a process the last
+    /// one says which provider ended it, and where: `ep doctor` is made of that.
+    #[must_use]
+    pub fn watch(mut self, watch: impl Fn(&str, Step) + Send + Sync + 'static) -> Self {
+        self.watch = Some(Box::new(watch));
+        self
+    }
+
     /// Loads everything. One bad provider does not stop the others; [`Runtime::report`] tells what happened.
     ///
     /// # Errors
@@ -168,6 +181,7 @@ impl Builder {
             strict_layout: self.config.strict_layout,
             pool: &pool,
             policy: &self.policy,
+            watch: self.watch.as_deref().unwrap_or(&|_, _| {}),
             registry: Registry::new(),
             groups: Vec::new(),
             warm: Vec::new(),

@@ -20,6 +20,7 @@ mod objects;
 pub mod onnx;
 pub mod plan;
 pub mod predicates;
+pub mod process;
 pub mod protocol;
 mod refusals;
 pub mod report;

@@ -1,14 +1,15 @@
 //! Worker processes and what becomes of them.
 
 use crate::plan::{Group, Setup, Unit};
+use crate::process::{Tail, ended};
 use crate::protocol::{Command, End, Listing, Measured, Reply, receive, send};
 use ep_core::{Error, Result};
 use std::collections::{HashMap, VecDeque};
-use std::io::{BufReader, Read};
-use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::io::BufReader;
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Crashes and hangs of one unit after which the rest of it is not run.
@@ -16,8 +17,6 @@ const MOST_DEATHS: usize = 3;
 /// Hangs of one op, or of one group of checks, after which the rest of it is not run: each costs the whole time that a
 /// case may take.
 const MOST_HANGS: usize = 3;
-/// How much of what a worker writes to standard error is kept for the message about its death.
-const KEPT_ERRORS: usize = 2048;
 
 /// How workers are started, and how long they may take.
 #[derive(Clone, Debug)]
@@ -88,8 +87,8 @@ struct Worker {
     /// `None`: it was told to end.
     input: Option<ChildStdin>,
     replies: Receiver<Result<Reply>>,
-    errors: Arc<Mutex<VecDeque<u8>>>,
-    readers: Vec<std::thread::JoinHandle<()>>,
+    errors: Tail,
+    reader: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Worker {
@@ -106,8 +105,7 @@ impl Worker {
             .map_err(|e| Error::unavailable(format!("cannot start {}: {e}", program.display())))?;
         let pipe = || Error::internal("a pipe to the worker is missing");
         let (input, output) = (child.stdin.take().ok_or_else(pipe)?, child.stdout.take().ok_or_else(pipe)?);
-        let mut complaints = child.stderr.take().ok_or_else(pipe)?;
-        let errors = Arc::new(Mutex::new(VecDeque::new()));
+        let errors = Tail::of(child.stderr.take().ok_or_else(pipe)?);
         let (sender, replies) = channel();
         let reading = std::thread::spawn(move || {
             let mut output = BufReader::new(output);
@@ -118,18 +116,7 @@ impl Worker {
                 }
             }
         });
-        let kept = errors.clone();
-        let listening = std::thread::spawn(move || {
-            let mut piece = [0; 512];
-            while let Ok(n @ 1..) = complaints.read(&mut piece) {
-                let mut kept = lock(&kept);
-                kept.extend(&piece[..n]);
-                let excess = kept.len().saturating_sub(KEPT_ERRORS);
-                kept.drain(..excess);
-            }
-        });
-        let mut worker =
-            Worker { child, input: Some(input), replies, errors, readers: vec![reading, listening] };
+        let mut worker = Worker { child, input: Some(input), replies, errors, reader: Some(reading) };
         worker.say(&Command::Setup(setup.clone()))?;
         Ok(worker)
     }
@@ -168,10 +155,8 @@ impl Worker {
         }
         let status = self.child.wait();
         // All that it wrote is in the pipes; nothing of it is left that could write more.
-        for reader in self.readers.drain(..) {
-            if reader.join().is_err() {
-                return "a reader of the worker's output panicked".to_owned();
-            }
+        if self.reader.take().is_some_and(|reader| reader.join().is_err()) {
+            return "the reader of the worker's output panicked".to_owned();
         }
         let how = match (death, status) {
             (Death::Hang, _) => format!("no answer within {} s, and ended by the kit", timeout.as_secs()),
@@ -179,11 +164,7 @@ impl Worker {
             (Death::Ended, Ok(status)) => ended(status),
             (Death::Ended, Err(e)) => format!("the process has gone: {e}"),
         };
-        let errors: Vec<u8> = lock(&self.errors).iter().copied().collect();
-        let errors = String::from_utf8_lossy(&errors);
-        let said: Vec<&str> = errors.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
-        let said = said[said.len().saturating_sub(3)..].join(" / ");
-        if said.is_empty() { how } else { format!("{how}; it said: {said}") }
+        how + &self.errors.said()
     }
 }
 
@@ -200,32 +181,6 @@ enum Death {
     Hang,
     Ended,
     Broken(String),
-}
-
-/// The end of a process in words.
-fn ended(status: ExitStatus) -> String {
-    use std::os::unix::process::ExitStatusExt;
-    match (status.code(), status.signal()) {
-        (_, Some(signal)) => format!("the provider's process was ended by {}", signal_name(signal)),
-        (Some(code), _) => format!("the provider's process exited with code {code}"),
-        (None, None) => format!("the provider's process ended: {status}"),
-    }
-}
-
-fn signal_name(signal: i32) -> String {
-    const NAMES: [(i32, &str); 9] = [
-        (libc::SIGABRT, "SIGABRT"),
-        (libc::SIGSEGV, "SIGSEGV"),
-        (libc::SIGBUS, "SIGBUS"),
-        (libc::SIGILL, "SIGILL"),
-        (libc::SIGFPE, "SIGFPE"),
-        (libc::SIGKILL, "SIGKILL"),
-        (libc::SIGTERM, "SIGTERM"),
-        (libc::SIGTRAP, "SIGTRAP"),
-        (libc::SIGPIPE, "SIGPIPE"),
-    ];
-    let name = NAMES.iter().find(|(n, _)| *n == signal).map_or("signal", |(_, name)| name);
-    format!("{name} ({signal})")
 }
 
 /// Runs a provider's units in worker processes.
@@ -429,21 +384,5 @@ impl Shared<'_> {
                 Reply::Listing(_) => return Err(Death::Broken("a listing that nobody asked for".into())),
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::process::ExitStatusExt;
-
-    #[test]
-    fn ends_are_named() {
-        assert_eq!(
-            ended(ExitStatus::from_raw(libc::SIGABRT)),
-            "the provider's process was ended by SIGABRT (6)"
-        );
-        assert_eq!(ended(ExitStatus::from_raw(3 << 8)), "the provider's process exited with code 3");
-        assert_eq!(signal_name(40), "signal (40)");
     }
 }

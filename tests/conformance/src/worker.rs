@@ -8,6 +8,7 @@ use crate::onnx;
 use crate::onnx::machine::Machine;
 use crate::onnx::suite::Suite;
 use crate::plan::{Filter, Group, Setup, Unit};
+use crate::process::take_pipes;
 use crate::protocol::{Command, DeviceLine, End, Listing, Reply, receive, send};
 use crate::refusals;
 use crate::rig::Rig;
@@ -15,9 +16,7 @@ use ep_core::{DType, Error, Result};
 use ep_registry::config::{Config, ProviderConfig};
 use ep_registry::{Device, Runtime, Status};
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::os::fd::FromRawFd;
+use std::io::{BufRead, Write};
 use std::path::Path;
 
 /// Threads that a worker gives the provider, unless the config says otherwise: parallel kernels run in parallel, and
@@ -53,19 +52,8 @@ pub fn providers(target: &Path) -> Result<(Vec<ProviderConfig>, Option<usize>)> 
 /// # Errors
 /// As [`work`].
 pub fn main() -> Result<()> {
-    let failed = |what: &str| Error::internal(format!("{what}: {}", std::io::Error::last_os_error()));
-    // SAFETY: plain system calls; the duplicates are new descriptors that nothing else owns.
-    let (input, output) = unsafe {
-        // The kit ends this process also where a provider keeps it from reading that the pipe is closed.
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-        let (input, output) = (libc::dup(0), libc::dup(1));
-        let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
-        if input < 0 || output < 0 || nothing < 0 || libc::dup2(nothing, 0) < 0 || libc::dup2(2, 1) < 0 {
-            return Err(failed("cannot set up the worker's pipes"));
-        }
-        (File::from_raw_fd(input), File::from_raw_fd(output))
-    };
-    work(BufReader::new(input), output)
+    let (input, output) = take_pipes()?;
+    work(input, output)
 }
 
 /// Obeys commands until there are no more.

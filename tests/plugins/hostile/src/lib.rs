@@ -2,7 +2,7 @@
 //! f32.
 //!
 //! A mode is `<stage>.<what>`; `cases.rs` lists them with what a host is to make of each. Besides, every stage in
-//! `provider.rs` has `<stage>.abort`, `.exit` and `.hang`, which a host survives only in a child process. The mode
+//! `provider.rs` has `<stage>.abort`, `.segv`, `.exit` and `.hang`, which a host survives only in a child process. The mode
 //! comes, first one wins, from
 //! - the instance's option `mode`, for stages from `create` on,
 //! - `ep_test_hostile_mode`, an exported function, for the calling thread,
@@ -10,6 +10,7 @@
 //!
 //! An unknown mode is an error, so that a misspelt one does not pass for good behaviour.
 
+mod process;
 mod provider;
 mod tables;
 
@@ -56,6 +57,10 @@ impl Mode {
             Some(".error") => Err(Error::internal(format!("hostile {stage}"))),
             Some(".unavailable") => Err(Error::unavailable(format!("hostile {stage}: there is no driver"))),
             Some(".abort") => std::process::abort(),
+            Some(".segv") => loop {
+                // Rust's handler looks for overflows of the stack, and lets only the second one end the process.
+                raise(11);
+            },
             Some(".exit") => std::process::exit(3),
             Some(".hang") => loop {
                 std::thread::sleep(std::time::Duration::from_secs(1));
@@ -63,6 +68,10 @@ impl Mode {
             _ => Ok(()),
         }
     }
+}
+
+unsafe extern "C" {
+    safe fn raise(signal: i32) -> i32;
 }
 
 /// Sets the mode for the calling thread.

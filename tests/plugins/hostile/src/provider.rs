@@ -12,7 +12,7 @@ use ep_core::provider::{
 };
 use ep_core::{DType, Error, Result};
 
-/// Where [`Mode::act`] is called. With each: `.panic`, `.error`, `.unavailable`, `.abort`, `.exit`, `.hang`.
+/// Where [`Mode::act`] is called. With each: `.panic`, `.error`, `.unavailable`, `.abort`, `.segv`, `.exit`, `.hang`.
 const STAGES: &[&str] = &[
     "query",
     "create",
@@ -57,10 +57,13 @@ const OTHERS: &[&str] = &[
     "schema.overlap",
     "schema.conflict",
     "end.abort",
+    "process.noise",
+    "process.orphan",
+    "process.pipe",
 ];
 
 pub(crate) fn knows(mode: &str) -> bool {
-    let acts = ["panic", "error", "unavailable", "abort", "exit", "hang"];
+    let acts = ["panic", "error", "unavailable", "abort", "segv", "exit", "hang"];
     let staged = mode.split_once('.').is_some_and(|(s, act)| STAGES.contains(&s) && acts.contains(&act));
     staged || DROPS.contains(&mode) || OTHERS.contains(&mode)
 }
@@ -104,6 +107,7 @@ unsafe impl Provider for Hostile {
             // SAFETY: the function is there until the process ends: plugins are not unloaded.
             unsafe { atexit(abort_at_end) };
         }
+        crate::process::act(&mode)?;
         Ok(Hostile { _bomb: Bomb(mode.clone(), "drop.provider"), mode })
     }
 

@@ -232,3 +232,23 @@ fn the_environment_sets_the_mode_and_processes_can_be_killed() {
     let aborted = run("launch.abort").status;
     assert!(!aborted.success() && aborted.code().is_none(), "{aborted}");
 }
+
+#[test]
+fn each_step_of_loading_is_told_before_it_is_taken() {
+    let steps_in = |mode: &str| {
+        let mut settings = ProviderConfig::new("x", "");
+        settings.options.insert("mode".into(), mode.into());
+        let steps = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let told = steps.clone();
+        // SAFETY: this crate's own entry point.
+        unsafe { Runtime::builder().threads(1).linked_query(settings, ep_plugin_query) }
+            .watch(move |instance, step| told.lock().unwrap().push(format!("{instance} {step}")))
+            .load()
+            .unwrap();
+        steps.lock().unwrap().join(", ")
+    };
+    assert_eq!(steps_in(""), "x query, x create, x devices, x open, x register");
+    assert_eq!(steps_in("open.second"), "x query, x create, x devices, x open, x open, x register");
+    assert_eq!(steps_in("create.error"), "x query, x create");
+    assert_eq!(steps_in("open.error"), "x query, x create, x devices, x open");
+}
