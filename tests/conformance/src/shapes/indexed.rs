@@ -85,5 +85,7 @@ pub(super) fn gather(key: &Key, outer: &[&'static str]) -> Vec<Case> {
         let special = super::special(key, "");
         cases.push(case("non-finite", 2, 17, 33, 19, [0, 0], (0, 17)).content(special));
     }
+    // Rows that leave a part of a block of threads without a column.
+    cases.push(case("rows of 185", 15, 5, 185, 10, [0, 0], (0, 5)));
     cases
 }
