@@ -85,11 +85,17 @@ impl Ops<'_> {
     }
 
     /// Memory of its device. Buffers that were dropped are kept while queued work uses them; where no memory is left, that
-    /// work is waited for, and the device is asked once more.
+    /// work is waited for, and the device is asked once more. (Not while a graph is recorded, which waits for nothing.)
     pub(crate) fn alloc(&self, dtype: DType, len: usize) -> Result<Buffer> {
         match self.device().alloc(dtype, len) {
-            Err(e) if e.code() == Code::OutOfMemory => {
-                self.sync()?;
+            Err(e) if e.code() == Code::OutOfMemory && !self.stream().is_recording() => {
+                // An error of that work must not pass for one of what needs the memory, nor make that run elsewhere.
+                self.stream().sync().map_err(|of_work| {
+                    let told = format!(
+                        "work that was queued before, and waited for because no memory was left, failed: {of_work}"
+                    );
+                    if of_work.code() == Code::Unsupported { Error::internal(told) } else { Error::new(of_work.code(), told) }
+                })?;
                 self.device().alloc(dtype, len)
             }
             done => done,

@@ -23,7 +23,7 @@ pub trait Operator: Debug + Send + Sync {
 
     /// Computes into the first input, whose spec the only output has, and says whether it could: `false`, as it is unless
     /// an operator says otherwise, makes [`Ops::apply_`] run it and copy. The elements of the first input do not overlap, and
-    /// no other input shares its memory.
+    /// no other input shares its memory. [`Tensor::lock`] gives access to all of them.
     ///
     /// # Errors
     /// As [`Operator::run`]; before an `Unsupported` nothing is written.

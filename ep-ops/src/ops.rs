@@ -197,7 +197,9 @@ impl<'r> Ops<'r> {
             match operator.run_in_place(self, inputs) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                Err(e) if e.code() == Code::Unsupported => {}
+                Err(e) if e.code() == Code::Unsupported => {
+                    tracing::debug!("{name} is computed apart and copied: {}", e.message());
+                }
                 Err(e) => return Err(told(name, inputs, e)),
             }
         }

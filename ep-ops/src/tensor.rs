@@ -224,7 +224,8 @@ impl Tensor {
     }
 
     /// Access for a launch that writes the elements of a contiguous tensor: an output that the operator has just made. It
-    /// waits until nobody reads or writes the storage, so it must be taken last, and no thread may hold a second one.
+    /// waits until nobody reads or writes the storage, so it must be taken last, and no thread may hold a second one. For a
+    /// tensor that others know use [`Tensor::lock`].
     ///
     /// # Errors
     /// `InvalidArgument` for a tensor that is not contiguous.
@@ -245,12 +246,14 @@ impl Tensor {
         if self.numel() == 0 { 0 } else { self.offset - first }
     }
 
-    /// Access to what is read, and to what is written, of another buffer than the rest. In the order of their addresses, so
-    /// that two threads that copy to and fro do not wait for each other.
-    pub(crate) fn lock<'a, const N: usize>(
+    /// Access to tensors that a launch reads, and to one that it writes and that other threads may know too: in one order
+    /// for all, so that two threads that copy to and fro do not wait for each other. None that is read shares the storage
+    /// of the one that is written, and the thread holds no other access.
+    pub fn lock<'a, const N: usize>(
         reads: [&'a Tensor; N],
         write: &'a Tensor,
     ) -> ([TensorRead<'a>; N], TensorWrite<'a>) {
+        debug_assert!(reads.iter().all(|read| !read.shares_storage(write)), "it would wait for itself");
         let written = Arc::as_ptr(&write.storage);
         let mut order: [usize; N] = std::array::from_fn(|i| i);
         order.sort_unstable_by_key(|i| Arc::as_ptr(&reads[*i].storage));

@@ -23,8 +23,8 @@ use std::cmp::Reverse;
 /// | any, all | all | bool | |
 ///
 /// Dimensions that are neighbours in memory count as one. Those that are not are combined one after the other, from the
-/// innermost on, except where that would round f16 or bf16 twice: then x is copied with them put last. A view with gaps is
-/// copied.
+/// innermost on, so that sums and means of f32, f64 and complex numbers are rounded after each; for products of such, and
+/// for f16 and bf16, x is copied with them put last. A view with gaps is copied.
 #[derive(Clone, Debug)]
 pub struct Reduce {
     /// How elements combine.
@@ -86,17 +86,21 @@ impl Reduce {
         }
     }
 
-    /// Whether what comes of parts may be combined like elements: not where it has been rounded.
+    /// Whether what comes of parts may be combined like elements: products of floats may leave the range on the way, and
+    /// halves would be rounded twice.
     fn combines_parts(&self, to: DType) -> bool {
-        let exact = ![ReduceOp::SUM, ReduceOp::PROD, ReduceOp::MEAN].contains(&self.op);
-        exact || ![DType::F16, DType::BF16].contains(&to)
+        let is_exact = match self.op {
+            ReduceOp::SUM | ReduceOp::PROD | ReduceOp::MEAN => !(to.is_float() || to.is_complex()),
+            _ => true,
+        };
+        is_exact || self.op != ReduceOp::PROD && ![DType::F16, DType::BF16].contains(&to)
     }
 
     /// The input as it lies where that can be combined, else a copy; and its dimensions.
     fn arranged(&self, ops: &Ops<'_>, x: &Tensor, to: DType) -> Result<(Tensor, Runs)> {
         let combined = self.combined(x.spec())?;
         let parts = self.combines_parts(to);
-        let fits = |runs: &Runs| parts || runs.iter().filter(|run| run.combined).count() < 2;
+        let fits = |runs: &Runs| parts || steps(runs) < 2;
         let plain = || runs(x.shape(), 0..x.rank(), &combined).filter(fits);
         if x.is_contiguous(MemoryFormat::Contiguous) {
             if let Some(runs) = plain() {
@@ -112,11 +116,43 @@ impl Reduce {
         if let Some(runs) = plain() {
             return Ok((launch::dense(ops, x)?, runs));
         }
+        self.combined_last(ops, x)
+    }
+
+    /// A copy with the dimensions that are combined as the last ones.
+    fn combined_last(&self, ops: &Ops<'_>, x: &Tensor) -> Result<(Tensor, Runs)> {
+        let combined = self.combined(x.spec())?;
         let (gone, kept): (Vec<usize>, Vec<usize>) = (0..x.rank()).partition(|d| combined[*d]);
         let order = [kept, gone].concat();
         let view = x.permute(&order.iter().map(|d| *d as i64).collect::<Vec<_>>())?;
         let runs = runs(x.shape(), order, &combined).unwrap_or_default();
         Ok((launch::dense(ops, &view)?, runs))
+    }
+
+    /// One launch for each run that is combined, the innermost first.
+    fn steps(&self, ops: &Ops<'_>, mut x: Tensor, mut runs: Runs, to: &Spec) -> Result<Tensor> {
+        loop {
+            let size = |runs: &[Run]| runs.iter().map(|run| run.size).product::<i64>();
+            let innermost = runs.iter().rposition(|run| run.combined);
+            let (outer, reduced, inner) = match innermost {
+                Some(at) => (size(&runs[..at]), runs[at].size, size(&runs[at + 1..])),
+                None => (size(&runs), 1, 1),
+            };
+            if let Some(at) = innermost {
+                runs.remove(at);
+            }
+            let done = steps(&runs) == 0;
+            let part = if done { to.clone() } else { Spec::new(to.dtype, [outer * inner]) };
+            let primitive = ops.primitive::<p::Reduce>(p::ReduceDesc::new(self.op, x.dtype(), to.dtype))?;
+            let dst = launch::output(ops, &part, |dst| {
+                let src = x.read_strided();
+                primitive.launch(ops.stream(), p::ReduceCall { outer, reduced, inner, src: src.view()?, dst })
+            })?;
+            if done {
+                return Ok(dst);
+            }
+            x = dst;
+        }
     }
 }
 
@@ -129,6 +165,11 @@ struct Run {
 
 /// Of a dense tensor, the outermost first.
 type Runs = SmallVec<[Run; MAX_DIMS]>;
+
+/// How many are combined.
+fn steps(runs: &Runs) -> usize {
+    runs.iter().filter(|run| run.combined).count()
+}
 
 /// Those of a shape whose dimensions lie in this order; none where the kept ones would come out in another order than that of
 /// the shape. Along a dimension of one element nothing is combined.
@@ -167,29 +208,19 @@ impl Operator for Reduce {
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         let to = launch::inferred(self, inputs)?.remove(0);
-        let (mut x, mut runs) = self.arranged(ops, inputs[0], to.dtype)?;
-        loop {
-            let size = |runs: &[Run]| runs.iter().map(|run| run.size).product::<i64>();
-            let innermost = runs.iter().rposition(|run| run.combined);
-            let (outer, reduced, inner) = match innermost {
-                Some(at) => (size(&runs[..at]), runs[at].size, size(&runs[at + 1..])),
-                None => (size(&runs), 1, 1),
-            };
-            if let Some(at) = innermost {
-                runs.remove(at);
-            }
-            let done = !runs.iter().any(|run| run.combined);
-            let part = if done { to.clone() } else { Spec::new(to.dtype, [outer * inner]) };
-            let primitive = ops.primitive::<p::Reduce>(p::ReduceDesc::new(self.op, x.dtype(), to.dtype))?;
-            let dst = launch::output(ops, &part, |dst| {
-                let src = x.read_strided();
-                primitive.launch(ops.stream(), p::ReduceCall { outer, reduced, inner, src: src.view()?, dst })
-            })?;
-            if done {
-                return Ok(vec![dst]);
-            }
-            x = dst;
+        let (x, runs) = self.arranged(ops, inputs[0], to.dtype)?;
+        if steps(&runs) < 2 {
+            return Ok(vec![self.steps(ops, x, runs, &to)?]);
         }
+        // The later steps are of another dtype than the first where the output is.
+        let dst = launch::or_dense(
+            || self.steps(ops, x, runs, &to),
+            || {
+                let (x, runs) = self.combined_last(ops, inputs[0])?;
+                self.steps(ops, x, runs, &to)
+            },
+        )?;
+        Ok(vec![dst])
     }
 
     fn signatures(&self, inputs: &[Spec]) -> Vec<Signature> {

@@ -13,7 +13,8 @@ fn combine(op: ReduceOp, all: &[f64]) -> f64 {
         ReduceOp::MEAN => all.iter().sum::<f64>() / count,
         ReduceOp::MAX => all.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         ReduceOp::MIN => all.iter().copied().fold(f64::INFINITY, f64::min),
-        ReduceOp::PROD => all.iter().product(),
+        // Beyond the largest f32 is infinity.
+        ReduceOp::PROD => f64::from(all.iter().product::<f64>() as f32),
         ReduceOp::ANY => f64::from(u8::from(all.iter().any(|x| *x != 0.0))),
         _ => f64::from(u8::from(all.iter().all(|x| *x != 0.0))),
     }
@@ -74,6 +75,43 @@ proptest! {
             expected.assert_equal(ops, &out);
         });
     }
+}
+
+/// Dimensions that are no neighbours give what one step over all of them gives, also at the ends of the range.
+#[test]
+fn dimensions_apart() {
+    on_each(|ops| {
+        let of = |values: [f64; 8], dtype, op, to: Option<DType>| {
+            let x = Host::new(&[2, 2, 2], &values).to(ops, dtype);
+            let reduce = Reduce { op, dims: vec![0, 2], keep_dims: false, dtype: to };
+            let out = ops.apply(&reduce, &[&x]).unwrap().remove(0);
+            (out.dtype(), crate::support::from(ops, &out).data)
+        };
+        let ends = [1e30, 1e30, 1.0, 2.0, 1e-30, 1e-30, 3.0, 4.0];
+        assert_eq!(of(ends, DType::F32, ReduceOp::PROD, None).1[1], 24.0);
+        assert!((of(ends, DType::F32, ReduceOp::PROD, None).1[0] - 1.0).abs() < 1e-6);
+        let nan = [1.0, f64::NAN, 2.0, f64::INFINITY, 3.0, 4.0, -5.0, 6.0];
+        for op in [ReduceOp::MAX, ReduceOp::MIN, ReduceOp::SUM, ReduceOp::MEAN] {
+            assert!(of(nan, DType::F32, op, None).1[0].is_nan(), "{op:?}");
+        }
+        assert_eq!(of(nan, DType::F64, ReduceOp::MAX, None).1[1], f64::INFINITY);
+        assert_eq!(of(nan, DType::F64, ReduceOp::MIN, None).1[1], -5.0);
+        let zeros = [0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.5];
+        assert_eq!(of(zeros, DType::F32, ReduceOp::ANY, None), (DType::BOOL, vec![0.0, 1.0]));
+        assert_eq!(
+            of(zeros.map(|x| x + 1.0), DType::F32, ReduceOp::ALL, None),
+            (DType::BOOL, vec![1.0, 1.0])
+        );
+        assert_eq!(of(zeros, DType::BOOL, ReduceOp::SUM, None), (DType::I64, vec![0.0, 2.0]));
+        let bytes = [127.0, 127.0, -128.0, -128.0, 127.0, 127.0, -128.0, 1.0];
+        assert_eq!(of(bytes, DType::I8, ReduceOp::SUM, Some(DType::I64)), (DType::I64, vec![508.0, -383.0]));
+        assert_eq!(of(bytes, DType::I8, ReduceOp::SUM, None), (DType::I8, vec![-4.0, -127.0]));
+        // Halves are summed in f32, of which 2049 is one, and 2048 + 1 + 1 in halves is not 2050.
+        let halves = [2048.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0];
+        assert_eq!(of(halves, DType::F16, ReduceOp::SUM, None), (DType::F16, vec![2050.0, 0.0]));
+        assert_eq!(of(halves, DType::F16, ReduceOp::SUM, Some(DType::F32)), (DType::F32, vec![2050.0, 0.0]));
+        assert_eq!(of(halves, DType::BF16, ReduceOp::MEAN, Some(DType::F32)).1[0], 512.5);
+    });
 }
 
 #[test]

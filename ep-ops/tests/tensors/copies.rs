@@ -2,7 +2,7 @@
 
 use crate::model::{Model, Step, apply, shape, step};
 use crate::under::{devices, invalid, ops};
-use ep_core::primitive::{BinaryOp, UnaryOp};
+use ep_core::primitive::{BinaryOp, IndexMode, UnaryOp};
 use ep_core::{Complex, DType};
 use ep_ops::{MemoryFormat, Ops, Tensor};
 use proptest::prelude::*;
@@ -279,6 +279,9 @@ fn to_and_fro_by_two_threads() {
                         let (dst, src) = if swap { (&b, &a) } else { (&a, &b) };
                         ops.copy_(dst, src).unwrap();
                         ops.binary_(BinaryOp::MAX, dst, src).unwrap();
+                        let index = ops.zeros(DType::I32, &[0]).unwrap();
+                        let none = src.narrow(0, 0, 0).unwrap();
+                        ops.scatter_add_(dst, &index, &none, 0, IndexMode::ERROR).unwrap();
                     }
                     ops.sync().unwrap();
                 });
@@ -323,4 +326,10 @@ fn recorded() {
         .unwrap();
     graph.launch(ops.stream()).unwrap();
     assert_eq!(ops.to_vec::<i32>(&joined.unwrap()).unwrap(), [-1, 2, -3, -1, -1, 2, -3, -1]);
+    // In place, each time that the graph is launched.
+    let step = ops.tensor(&[10], &[1]).unwrap();
+    let graph = ops.stream().capture(|_| ops.binary_(BinaryOp::ADD, &a, &step)).unwrap();
+    graph.launch(ops.stream()).unwrap();
+    graph.launch(ops.stream()).unwrap();
+    assert_eq!(ops.to_vec::<i32>(&a).unwrap(), [21, 18]);
 }

@@ -2,7 +2,7 @@
 
 use crate::log;
 use crate::under::{Bare, invalid, message, simulated, with_bare, with_movers};
-use ep_core::primitive::{ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, UnaryOp};
+use ep_core::primitive::{BinaryOp, ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, UnaryOp};
 use ep_core::{Code, DType, Error, Result};
 use ep_ops::{Fallback, MemoryFormat, Operator, Ops, Signature, Spec, Tensor};
 use ep_registry::Runtime;
@@ -119,6 +119,24 @@ fn one_dtype_only() {
     let told = ops.fallbacks();
     // There 4 of the 6 halves, back 2 i32.
     assert_eq!((told[2].operator, told[2].bytes), ("to_dtype", 16));
+}
+
+/// What another device computes for an operator in place comes back into the tensor, and none of it while a graph is recorded.
+#[test]
+fn in_place_elsewhere() {
+    let runtime = with_bare();
+    let ops = Ops::new(&runtime, "sim:0").unwrap().with_fallback(["cpu:0"]).unwrap();
+    let x = ops.tensor(&[1.0f32, -2.0, 3.0, -4.0], &[2, 2]).unwrap();
+    let row = x.select(0, 1).unwrap();
+    ops.unary_(UnaryOp::ABS, &row).unwrap();
+    ops.binary_(BinaryOp::ADD, &x, &row).unwrap();
+    assert_eq!(ops.to_vec::<f32>(&x).unwrap(), [4.0, 2.0, 6.0, 8.0]);
+    let told = ops.fallbacks();
+    assert_eq!(told.iter().map(|f| f.operator).collect::<Vec<_>>(), ["elementwise_unary", "add"]);
+    let told = message(ops.stream().capture(|_| ops.unary_(UnaryOp::NEGATIVE, &x)), Code::Unsupported);
+    assert!(told.contains("records a graph, in which nothing can run elsewhere"), "{told}");
+    let here = Ops::new(&runtime, "cpu:0").unwrap();
+    assert_eq!(here.to_vec::<f32>(&x).unwrap(), [4.0, 2.0, 6.0, 8.0]);
 }
 
 /// A device that computes from dense operands only makes them, and nothing runs elsewhere.
