@@ -192,7 +192,9 @@ pub(super) fn pinned(bench: &Bench<'_>) -> Result<Verdict> {
     let buffer = bench.device.alloc_pinned(ep_core::DType::U8, 1)?;
     let (space, info) = (buffer.space(), bench.handle().info());
     if ![&info.reads, &info.writes].into_iter().all(|spaces| spaces.iter().any(|s| s == space)) {
-        return Verdict::unsupported(format!("copies of it: `reads` and `writes` do not both name `{space}`"));
+        return Verdict::unsupported(format!(
+            "copies of it: `reads` and `writes` do not both name `{space}`"
+        ));
     }
     pinned_copies(bench, &device, &allocator, space)?;
     Ok(Verdict::Pass)
