@@ -354,8 +354,8 @@ struct EpProviderTable {
   /** How many devices there are now. `Unavailable` says why none can be used (no driver, say). */
   const EpStatus *(*device_count)(EpProvider *provider, uint32_t *out);
   /**
-   * Opens device `index`, which is below the count; others are NotFound. One that is open may be opened
-   * again: each is an object of its own, with the same description.
+   * Opens device `index`, which is below the count; others are refused, preferably with NotFound. One that
+   * is open may be opened again: each is an object of its own, with the same description.
    */
   const EpStatus *(*device_open)(EpProvider *provider, uint32_t index, EpDevice **out);
   /**

@@ -170,6 +170,8 @@ impl<O: Op> Primitive<O> {
     /// # Safety
     /// - The memory that the op touches for these arguments is valid until the work is done, and nobody else
     ///   writes what it reads or touches what it writes in that time.
+    /// - `workspace` in `args`, where it is not 0, is `workspace_bytes` of memory of the device, and nobody else uses it in
+    ///   that time.
     /// - On a stream that records a graph this holds for each launch of the graph.
     /// - Dims pointers in `args` are readable during the call.
     #[inline]

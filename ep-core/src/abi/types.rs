@@ -1623,7 +1623,7 @@ pub struct EpProviderTable {
     /// How many devices there are now. `Unavailable` says why none can be used (no driver, say).
     pub device_count:
         Option<unsafe extern "C" fn(provider: *mut EpProvider, out: *mut u32) -> *const EpStatus>,
-    /// Opens device `index`, which is below the count; others are NotFound. One that is open may be opened again: each is an object of its own, with the same description.
+    /// Opens device `index`, which is below the count; others are refused, preferably with NotFound. One that is open may be opened again: each is an object of its own, with the same description.
     pub device_open: Option<
         unsafe extern "C" fn(
             provider: *mut EpProvider,

@@ -81,6 +81,8 @@ impl PrimitiveHandle {
     /// - `stream` is of this primitive's provider and device, and no other thread uses it now.
     /// - The memory that the op touches for these arguments is valid until the work is done, and nobody else
     ///   writes what it reads or touches what it writes in that time.
+    /// - `workspace` in `args`, where it is not 0, is `workspace_bytes` of memory of the device, and nobody else uses it in
+    ///   that time.
     #[inline]
     pub unsafe fn launch(&self, stream: &StreamHandle, args: *const c_void) -> Result<()> {
         // SAFETY: as the caller promises.

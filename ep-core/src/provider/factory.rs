@@ -19,7 +19,8 @@ pub trait Kernel<O: Op, D: Device>: Send + Sync + 'static {
     ///
     /// # Safety
     /// The memory that [`Op::uses`] tells for `args` is valid until the work is done, and nobody else writes
-    /// what it reads or touches what it writes in that time.
+    /// what it reads or touches what it writes in that time. `workspace`, where it is not 0, is `workspace_bytes` of memory
+    /// of the device that nobody else uses in that time.
     ///
     /// # Errors
     /// What cannot be launched.

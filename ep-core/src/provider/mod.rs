@@ -82,8 +82,13 @@ pub struct Warm<P: Provider> {
 ///
 /// - [`Allocator::alloc`] gives memory that is there until it is freed, of that size and alignment, and shared with no other
 ///   allocation; an address of a space that the host reads or writes (`host`, pinned spaces) is one of this process;
+/// - [`Allocator::free_async`] frees no sooner than the stream's work so far is done;
+/// - [`DeviceInfo::memory_space`], [`DeviceInfo::reads`] and [`DeviceInfo::writes`] name spaces whose addresses the device
+///   does reach; equal names are one space in all of the process;
+/// - [`DeviceInfo::inline`] is true only where all work is done when the call that queues it returns;
 /// - work of a [`Stream`] is done in order, a stream or an [`Event`] is done no sooner than the work that it stands for, and
 ///   what a recorded graph does belongs to the stream that it is launched on;
+/// - a stream that was dropped, and [`Stream::sync`], also where it fails, leave no work behind that uses memory;
 /// - a [`Kernel`] and a copy read and write what their arguments name and nothing else, and bool is written as 0 or 1.
 pub unsafe trait Provider: Send + Sync + Sized + 'static {
     /// Its devices.

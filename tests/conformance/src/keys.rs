@@ -1,7 +1,7 @@
 //! Running the cases of a key.
 
 use crate::case::{Case, Key};
-use crate::geometry::{limits, written};
+use crate::geometry::{limits, uses, written};
 use crate::plan::{Setup, slug};
 use crate::predicates::Advertised;
 use crate::protocol::{End, Measured};
@@ -47,7 +47,7 @@ pub fn cases_of(
     }
     let near = near_limits(&all, &schema, &advertised);
     let name = |i: usize, case: &Case| format!("{unit}/{i:02}-{}", slug(case.name));
-    let (generated, with_limits) = (all.len(), all.len() + near.len());
+    let generated = all.len();
     let mut named: Vec<Listed> =
         all.into_iter().enumerate().map(|(i, case)| (name(i, &case), case, None)).collect();
     if setup.quick && setup.filter.case.is_none() {
@@ -59,15 +59,14 @@ pub fn cases_of(
             chosen.contains(&(at - 1))
         });
     }
-    // There are few of these, and each is the only one at its limit.
-    named.extend(near.into_iter().enumerate().map(|(i, case)| (name(generated + i, &case), case, None)));
     // A vendor's own are few, and the only ones of their kind: all of them are run.
     let of_vendor = vendor::known(runtime, rig.device(), &key.op, setup.seed)?;
     let of_key = of_vendor.into_iter().filter(|(case, _)| case.key == *key);
     // A name is the same whether a sample is run or all.
-    named.extend(
-        of_key.enumerate().map(|(i, (case, known))| (name(with_limits + i, &case), case, Some(known))),
-    );
+    let mut number = generated..;
+    named.extend(of_key.zip(&mut number).map(|((case, known), i)| (name(i, &case), case, Some(known))));
+    // There are few of these, and each is the only one at its limit. A condition that is new renames no other case.
+    named.extend(near.into_iter().zip(number).map(|(case, i)| (name(i, &case), case, None)));
     Ok(named)
 }
 
@@ -76,30 +75,34 @@ pub fn cases_of(
 pub fn near_limits(cases: &[Case], schema: &Schema, advertised: &Advertised) -> Vec<Case> {
     /// Elements that such a launch writes at most.
     const MOST: u64 = 1 << 18;
+    /// Bytes of all its operands at most: what is read may be far more than what is written.
+    const MOST_BYTES: u64 = 64 << 20;
     let accepted = |c: &&Case| c.period.is_none() && !c.far_index && c.in_place.is_none() && c.shift == 0;
-    let mut found = Vec::new();
-    for (limit, bound) in advertised.limit_values() {
-        for value in [bound - 1, bound, bound + 1] {
-            // Which argument a limit is of, its op's schema knows: the one that makes the limit what it is to be.
-            let fits = |case: Case| {
-                let reached = limits(&case, schema).ok()?.contains(&(limit.clone(), value));
-                let n = written(&case, schema).ok().filter(|n| reached && (1..=MOST).contains(n))?;
-                Some((n, Case { name: "near the limit of a condition", ..case }))
+    let around = |(limit, bound): (String, u64)| [bound - 1, bound, bound + 1].map(|v| (limit.clone(), v));
+    // Bounds may be neighbours.
+    let values: BTreeSet<_> = advertised.limit_values().into_iter().flat_map(around).collect();
+    let near = |wanted: (String, u64)| {
+        let value = wanted.1;
+        // Which argument a limit is of, its op's schema knows: the one that makes the limit what it is to be.
+        let fits = |case: Case| {
+            let reached = limits(&case, schema).ok()?.contains(&wanted);
+            let n = written(&case, schema).ok().filter(|n| reached && (1..=MOST).contains(n))?;
+            let bytes = uses(&case, schema).ok()?.iter().fold(0u64, |sum, x| sum.saturating_add(x.bytes));
+            (bytes <= MOST_BYTES).then_some((n, Case { name: "near the limit of a condition", ..case }))
+        };
+        let with = |case: &Case| {
+            let size = |i: usize| {
+                let mut case = case.clone();
+                case.sizes[i].1 = value.cast_signed();
+                case
             };
-            let with = |case: &Case| {
-                let size = |i: usize| {
-                    let mut case = case.clone();
-                    case.sizes[i].1 = value.cast_signed();
-                    case
-                };
-                let arity = (case.arity != 0).then(|| Case { arity: value as usize, ..case.clone() });
-                (0..case.sizes.len()).map(size).chain(arity).find_map(fits)
-            };
-            let smallest = cases.iter().filter(accepted).filter_map(with).min_by_key(|(n, _)| *n);
-            found.extend(smallest.map(|(_, case)| case));
-        }
-    }
-    found
+            let arity = (case.arity != 0).then(|| Case { arity: value as usize, ..case.clone() });
+            (0..case.sizes.len()).map(size).chain(arity).find_map(fits)
+        };
+        let smallest = cases.iter().filter(accepted).filter_map(with).min_by_key(|(n, _)| *n);
+        smallest.map(|(_, case)| case)
+    };
+    values.into_iter().filter_map(near).collect()
 }
 
 /// Which cases of a key a sample has: two of all, others for each key, so that an op's keys together have all of them;

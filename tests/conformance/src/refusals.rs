@@ -8,8 +8,9 @@ use crate::protocol::End;
 use crate::rig::Outcome;
 use crate::values::Random;
 use ep_core::handle::{FactoryHandle, PrimitiveHandle, StreamHandle};
+use ep_core::hob::Expr;
 use ep_core::provider::{MemoryKind, StreamOptions};
-use ep_core::schema::{ArgKind, DescFacts, DescField, DescKind, Schema};
+use ep_core::schema::{ArgKind, ArgsFacts, DescFacts, DescField, DescKind, Schema};
 use ep_core::{Code, DType, Error, Result};
 use ep_registry::{Device, Runtime};
 use std::collections::BTreeSet;
@@ -35,7 +36,7 @@ enum Wrong {
     NullAddress,
     /// All sizes are 3, and each address is one byte behind an aligned one.
     Misaligned,
-    /// All sizes are 3, where the descriptor promises 2 at most.
+    /// All sizes are 3, where the descriptor promises that no limit is above 2.
     BeyondLimit,
     /// Every list has nine entries.
     Rank9,
@@ -136,14 +137,18 @@ fn unadvertised(
     }
 }
 
-/// The first factory of an op on a device that takes a descriptor with nothing but its key and defaults, and that; `wide`:
-/// with a key whose dtypes all have more than a byte.
+/// What limits are where arguments exceed them.
+const LIMIT: u64 = 2;
+
+/// The first factory of an op on a device that takes a descriptor with nothing but its key and defaults, and that; for some
+/// mistakes with a key whose dtypes all have to be aligned, or with limits.
 fn factory(
     runtime: &Runtime,
     device: &Device,
     schema: &Schema,
-    wide: bool,
+    wrong: Wrong,
 ) -> Result<(Arc<FactoryHandle>, usize, Vec<u64>)> {
+    let (aligned, limited) = (matches!(wrong, Wrong::Misaligned), matches!(wrong, Wrong::BeyondLimit));
     let found = runtime.with_registry(|registry| {
         let entry = registry.op(&schema.name)?;
         let on_device = entry.factories.iter().find_map(|f| {
@@ -152,22 +157,37 @@ fn factory(
                 .iter()
                 .position(|m| m.instance() == f.instance && m.handle().info().kind == f.handle.device_kind)?;
             // A newer provider's rows may all be of values that this host does not know.
-            let fits = |row: &&Vec<DType>| {
-                !wide || (!row.is_empty() && row.iter().all(|d| d.bytes_for_bounds() > 1))
-            };
+            let fits =
+                |row: &&Vec<DType>| !aligned || (!row.is_empty() && row.iter().all(|d| d.alignment() > 1));
             let row = f.handle.dtypes.iter().find(fits)?;
-            let desc = descriptor(schema, f.handle.selectors.first()?, row);
+            let mut desc = descriptor(schema, f.handle.selectors.first()?, row);
+            if limited {
+                limits(schema).for_each(|(at, _)| desc[at] = LIMIT);
+            }
             let bytes: Vec<u8> = desc.iter().flat_map(|word| word.to_ne_bytes()).collect();
             let facts = DescFacts { schema: &f.view, desc: &bytes, device: &[] };
             // A condition on the device is one that cannot be judged here.
             let takes = f.handle.predicate.as_ref().is_none_or(|p| p.holds(&facts) == Ok(true));
+            let handle = device.members()[member].handle();
+            // SAFETY: a descriptor of the op, made from its schema.
+            let asked = || unsafe { f.handle.custom_refusal(handle, desc.as_ptr().cast()) };
+            let takes = takes && matches!(asked(), Ok(None));
             takes.then(|| (f.handle.clone(), member, desc))
         });
         Ok::<_, Error>(on_device)
     })?;
     found.ok_or_else(|| {
-        let wide = if wide { ", or dtypes of a byte" } else { "" };
-        Error::unsupported(format!("every factory has a condition{wide}"))
+        let aligned = if aligned { ", or dtypes that need no alignment" } else { "" };
+        let limited = if limited { " that small limits do not meet" } else { "" };
+        Error::unsupported(format!("every factory has a condition{limited}{aligned}"))
+    })
+}
+
+/// The limits of an op: which word of a descriptor each is, and what it bounds.
+fn limits(schema: &Schema) -> impl Iterator<Item = (usize, &Expr)> {
+    schema.desc.iter().filter_map(|f| match &f.kind {
+        DescKind::Limit(bounds) => Some((f.offset / 8, bounds)),
+        _ => None,
     })
 }
 
@@ -197,8 +217,7 @@ fn malformed(
     (name, descriptor, wrong, codes): &(&str, bool, Wrong, &[Code]),
 ) -> Result<Option<String>> {
     let schema = runtime.schema(op)?;
-    let wide = matches!(wrong, Wrong::Misaligned);
-    let (factory, member, mut desc) = match factory(runtime, device, &schema, wide) {
+    let (factory, member, mut desc) = match factory(runtime, device, &schema, *wrong) {
         Ok(found) => found,
         Err(e) if e.code() == Code::Unsupported => return Ok(Some(e.to_string())),
         Err(e) => return Err(e),
@@ -218,19 +237,13 @@ fn malformed(
         // size that it names or eight bytes.
         unsafe { factory.create(handle, desc.as_ptr().cast()) }.map(drop)
     } else {
-        let limits = schema.desc.iter().filter(|f| matches!(f.kind, DescKind::Limit(_)));
-        let limits: Vec<usize> = limits.map(|f| f.offset / 8).collect();
-        if matches!(wrong, Wrong::BeyondLimit) {
-            limits.iter().for_each(|at| desc[*at] = 2);
-        }
         // SAFETY: a descriptor of the op for a row of the factory.
         let primitive = unsafe { factory.create(handle, desc.as_ptr().cast()) }?;
         let allocator = handle.open_allocator(MemoryKind::Device)?;
         let room = allocator.alloc(ROOM, 0)?;
-        let launched = handle.create_stream(StreamOptions::default()).and_then(|stream| {
-            let applies = !matches!(wrong, Wrong::BeyondLimit) || !limits.is_empty();
-            if applies { launch(&schema, &primitive, &stream, *wrong, room) } else { Ok(None) }
-        });
+        let launched = handle
+            .create_stream(StreamOptions::default())
+            .and_then(|stream| launch(&schema, &primitive, &stream, *wrong, room));
         // SAFETY: allocated above; the stream that may have used it has been destroyed, which waits.
         unsafe { allocator.free(room, ROOM) }?;
         match launched? {
@@ -269,6 +282,14 @@ fn reserved(schema: &Schema) -> Option<usize> {
     };
     // Behind `struct_size` and `alignment`.
     (16..schema.desc_size).find(|at| !schema.desc.iter().any(|f| has(f, *at)))
+}
+
+/// Whether arguments without lists exceed a limit.
+fn exceeds(schema: &Schema, args: &[u64]) -> bool {
+    let bytes: Vec<u8> = args.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    // SAFETY: there is no list.
+    let facts = unsafe { ArgsFacts::new(schema, &bytes) };
+    limits(schema).any(|(_, bounds)| bounds.amount(&facts).is_ok_and(|n| n > LIMIT))
 }
 
 /// Nine dimensions of one element.
@@ -334,6 +355,10 @@ fn launch(
             let past = u64::from(matches!(wrong, Wrong::Misaligned));
             args[schema.args[x.arg].offset / 8] = room + APART * (i as u64 % (ROOM / APART)) + past;
         }
+    }
+    // What a limit bounds need not be a size, but half of one, or the product of two.
+    if matches!(wrong, Wrong::BeyondLimit) && !exceeds(schema, &args) {
+        return Ok(None);
     }
     // SAFETY: the argument struct is readable for the size that it names or eight bytes; lists are static, and every address
     // is 0 and so refused, or there is nothing to do, or it has room for the few elements that the sizes ask for.

@@ -189,7 +189,14 @@ pub(super) fn pinned(bench: &Bench<'_>) -> Result<Verdict> {
     }
     block.free()?;
     let device = bench.handle().open_allocator(MemoryKind::Device)?;
-    pinned_copies(bench, &device, &allocator)?;
+    let buffer = bench.device.alloc_pinned(ep_core::DType::U8, 1)?;
+    let (space, info) = (buffer.space(), bench.handle().info());
+    if ![&info.reads, &info.writes].into_iter().all(|spaces| spaces.iter().any(|s| s == space)) {
+        return Verdict::unsupported(format!(
+            "copies of it: `reads` and `writes` do not both name `{space}`"
+        ));
+    }
+    pinned_copies(bench, &device, &allocator, space)?;
     Ok(Verdict::Pass)
 }
 
@@ -200,11 +207,14 @@ fn host_bytes(block: &Block<'_>) -> *mut [u8] {
 }
 
 /// Copies from and to pinned memory, which a device does behind the call that queues them, each behind another copy of
-/// its memory that has to be done before.
-fn pinned_copies(bench: &Bench<'_>, device: &AllocatorHandle, pinned: &AllocatorHandle) -> Result<()> {
+/// its memory that has to be done before. Hosts send them only to a device that lists the space of that memory.
+fn pinned_copies(
+    bench: &Bench<'_>,
+    device: &AllocatorHandle,
+    pinned: &AllocatorHandle,
+    host_space: &str,
+) -> Result<()> {
     let space = bench.space();
-    let buffer = bench.device.alloc_pinned(ep_core::DType::U8, 1)?;
-    let host_space = buffer.space();
     let mut random = Random::new(bench.seed.wrapping_add(1));
     for bytes in SIZES {
         for shift in [0, 1, 7] {
