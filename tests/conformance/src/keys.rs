@@ -46,10 +46,9 @@ pub fn cases_of(
         all = vendor::generated(key, &schema, &advertised, seed);
     }
     let near = near_limits(&all, &schema, &advertised);
-    let name = |i: usize, case: &Case| format!("{unit}/{i:02}-{}", slug(case.name));
     let generated = all.len();
     let mut named: Vec<Listed> =
-        all.into_iter().enumerate().map(|(i, case)| (name(i, &case), case, None)).collect();
+        all.into_iter().enumerate().map(|(i, case)| (name(unit, i, &case), case, None)).collect();
     if setup.quick && setup.filter.case.is_none() {
         let wanted = setup.sample / rig.claims(&key.op).max(1);
         let chosen = sample(&named, wanted, seed as usize, &schema);
@@ -62,12 +61,26 @@ pub fn cases_of(
     // A vendor's own are few, and the only ones of their kind: all of them are run.
     let of_vendor = vendor::known(runtime, rig.device(), &key.op, setup.seed)?;
     let of_key = of_vendor.into_iter().filter(|(case, _)| case.key == *key);
-    // A name is the same whether a sample is run or all.
-    let mut number = generated..;
-    named.extend(of_key.zip(&mut number).map(|((case, known), i)| (name(i, &case), case, Some(known))));
-    // There are few of these, and each is the only one at its limit. A condition that is new renames no other case.
-    named.extend(near.into_iter().zip(number).map(|(case, i)| (name(i, &case), case, None)));
+    named.extend(behind(unit, generated, of_key, near));
     Ok(named)
+}
+
+fn name(unit: &str, i: usize, case: &Case) -> String {
+    format!("{unit}/{i:02}-{}", slug(case.name))
+}
+
+/// What comes behind the generated cases of a key. A name is the same whether a sample of those is run or all, and a
+/// condition that is new renames no other case.
+fn behind(
+    unit: &str,
+    generated: usize,
+    of_vendor: impl Iterator<Item = (Case, KnownLaunch)>,
+    near: Vec<Case>,
+) -> impl Iterator<Item = Listed> {
+    let known = of_vendor.map(|(case, known)| (case, Some(known)));
+    // There are few of these, and each is the only one at its limit.
+    let all = known.chain(near.into_iter().map(|case| (case, None)));
+    (generated..).zip(all).map(move |(i, (case, known))| (name(unit, i, &case), case, known))
 }
 
 /// Launches on both sides of each value of a limit that a condition compares it with: the smallest of the cases, with
@@ -176,6 +189,59 @@ fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ep_core::DType;
+    use ep_core::hob::{Expr, arg, limit};
+    use ep_core::schema::core_schema;
+
+    fn softmax() -> Key {
+        let dtypes = ["src", "dst"].map(|role| (role.to_owned(), DType::F32)).to_vec();
+        Key { op: "softmax".to_owned(), selectors: Vec::new(), dtypes }
+    }
+
+    /// Columns of the launches near the limits of such conditions.
+    fn columns(schema: &Schema, conditions: &[Expr]) -> Vec<i64> {
+        let predicates = conditions.iter().cloned().map(Some).collect();
+        let near = near_limits(&cases(&softmax(), 1), schema, &Advertised { predicates, custom: false });
+        near.iter().map(|c| c.sizes.iter().find(|(name, _)| *name == "cols").unwrap().1).collect()
+    }
+
+    #[test]
+    fn limits_that_are_neighbours_have_each_launch_once() {
+        let schema = core_schema("softmax").unwrap();
+        assert_eq!(columns(schema, &[limit("cols").le(64), limit("cols").ge(65)]), [63, 64, 65, 66]);
+    }
+
+    #[test]
+    fn launches_near_a_limit_do_not_read_much_either() {
+        let mut schema = core_schema("softmax").unwrap().clone();
+        schema.operands[1].count = arg("rows");
+        let near = |bound: i64| columns(&schema, &[limit("cols").le(bound)]);
+        assert_eq!(near(1 << 20), [(1 << 20) - 1, 1 << 20, (1 << 20) + 1]);
+        assert_eq!(near(1 << 29), [0; 0]);
+    }
+
+    #[test]
+    fn a_new_condition_renames_no_case() {
+        let case = |name| Case::new(&softmax(), name);
+        let known = KnownLaunch {
+            name: String::new(),
+            selectors: Vec::new(),
+            dtypes: Vec::new(),
+            attrs: Vec::new(),
+            sizes: Vec::new(),
+            lists: Vec::new(),
+            scalars: Vec::new(),
+            arity: 0,
+            operands: Vec::new(),
+            absolute: 0.0,
+            relative: 0.0,
+            refusal: None,
+        };
+        let of_vendor = [(case("vendor's"), known)];
+        let names: Vec<_> =
+            behind("u", 12, of_vendor.into_iter(), vec![case("near")]).map(|(n, ..)| n).collect();
+        assert_eq!(names, [format!("u/12-{}", slug("vendor's")), "u/13-near".to_owned()]);
+    }
 
     #[test]
     fn hashes_do_not_depend_on_the_process() {

@@ -32,6 +32,8 @@ pub mod support;
 pub mod tolerance;
 pub mod traits;
 mod trial;
+#[cfg(test)]
+mod unusual;
 pub mod values;
 mod vendor;
 mod verdict;

@@ -45,6 +45,12 @@ impl Subject {
         Subject { settings: settings.clone(), opened }
     }
 
+    /// A provider that is linked here.
+    #[cfg(test)]
+    pub fn linked(query: QueryFn) -> Subject {
+        Subject { settings: ProviderConfig::new("linked", ""), opened: Ok((query, String::new())) }
+    }
+
     pub(super) fn query(&self) -> Result<QueryFn> {
         self.opened.clone().map(|(query, _)| query)
     }
