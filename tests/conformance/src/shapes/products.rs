@@ -67,7 +67,7 @@ pub(super) fn matmul(key: &Key) -> Vec<Case> {
     cases.push(last("very tall", [4099, 3, 5]));
     if key.op == "batch_matmul" {
         let many = |batch| {
-            let case = Case::new(key, "many").sizes(&[("m", 1), ("n", 2), ("k", 3), ("batch", batch)]);
+            let case = Case::new(key, "many").sizes(&[("m", 1), ("n", 1), ("k", 3), ("batch", batch)]);
             case.scalar("alpha", factors(key)[2].0).scalar("beta", factors(key)[2].1)
         };
         cases.push(many(MANY).repeating(many(MANY_PERIOD)));
@@ -129,6 +129,6 @@ pub(super) fn broadcast_matmul(key: &Key) -> Vec<Case> {
     }
     cases.push(square("large", 257, 259, 5, &[]));
     cases.push(square("very deep", 5, 7, DEEP, &[]));
-    cases.push(square("many", 1, 2, 3, &[MANY]).repeating(square("many", 1, 2, 3, &[MANY_PERIOD])));
+    cases.push(square("many", 1, 1, 3, &[MANY]).repeating(square("many", 1, 1, 3, &[MANY_PERIOD])));
     cases
 }
