@@ -6,6 +6,7 @@
 #   kit           the conformance kit on cuda:0, and on softmax with each strategy forced
 #   limits        softmax on both sides of the limits of each strategy
 #   large         launches on more than 2^31 elements and 2^32 bytes, compared in windows
+#   random        random launches on cuda:0 and on cpu:0, which leave the same
 #   two           the second GPU: objects and a quick kit on cuda:1, copies and waits between it and cuda:0
 #   sanitize      memcheck, racecheck and initcheck over a reduced suite
 #   operators     the tests of ep-ops, on cuda:0 beside the CPU
@@ -21,5 +22,5 @@
 # EP_BIN_DIR is the folder with the binaries [.gpu/bin], EP_GPU_CACHE the archive of the cache [cache.tar.xz beside it].
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# = 2 ] || { sed -n '2,23s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# = 2 ] || { sed -n '2,24s/^# \{0,1\}//p' "$0"; exit 2; }
 exec python3 tests/gpu/stages.py "$1" "$2"

@@ -23,7 +23,9 @@ OPERATORS = "operators.tar.xz"
 # What decides what parts do, beside the programs.
 SCRIPTS = [REPOSITORY / f for f in ("benches/peers/gpu_rows.py", "benches/peers/gpu_torch.py", "examples/pytorch/softmax.py",
                                     "tests/gpu/first_result.py")]
-DECIDING = ["EP_GPU_LARGE_BYTES", "EP_GPU_QUICK"]
+DECIDING = ["EP_GPU_LARGE_BYTES", "EP_GPU_QUICK", "EP_GPU_RANDOM_SEED"]
+# Seeds of the stage `random`, and the seconds of each: parts that fit into a call together.
+RANDOM_PARTS, RANDOM_SECONDS = 3, 100
 # A part is not begun with less than this left.
 LEAST_SECONDS = 15
 KEPT_OUTPUT = 3000
@@ -301,6 +303,14 @@ def large(place):
     return [("large", program(lambda p: bench_program(p, *flags), lines=True))]
 
 
+def random(place):
+    """Random launches on the GPU and on the CPU, which leave the same; from EP_GPU_RANDOM_SEED on, each seed draws others."""
+    first = int(os.environ.get("EP_GPU_RANDOM_SEED") or 0)
+    flags = ["--random", str(RANDOM_SECONDS), "--against", "cpu:0", "--seed"]
+    check = lambda seed: program(lambda p: bench_program(p, *flags, str(seed), config=p.config("ep.toml")))
+    return [(f"seed {seed}", check(seed)) for seed in range(first, first + RANDOM_PARTS)]
+
+
 def two(place):
     """The second GPU, and what goes between it and the first."""
     devices = sorted({row["device"] for row in query(place)})
@@ -465,6 +475,7 @@ STAGES = {
     "kit": kit,
     "limits": limits,
     "large": large,
+    "random": random,
     "two": two,
     "sanitize": sanitize,
     "operators": operators,

@@ -246,6 +246,20 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
             parts = stages.large(place)
         self.assertIn("--large --large-bytes 2000000", self.records(parts, place)["large"]["result"][0]["asked"])
 
+    def test_random_launches_have_seeds_and_both_providers(self):
+        place = self.place()
+        asked = [record["result"]["asked"] for record in self.records(stages.random(place), place).values()]
+        self.assertEqual(len(asked), stages.RANDOM_PARTS)
+        for seed, words in enumerate(asked):
+            self.assertTrue(words.endswith(f"ep.toml --random {stages.RANDOM_SECONDS} --against cpu:0 --seed {seed}"), words)
+        with patch.dict(os.environ, EP_GPU_RANDOM_SEED="70"):
+            parts = stages.random(place)
+        self.assertEqual([name for name, _ in parts], ["seed 70", "seed 71", "seed 72"])
+        self.assertTrue(self.records(parts, place)["seed 72"]["result"]["asked"].endswith("--seed 72"))
+        self.write("ep-gpu-bench", """echo '{"failed": 2}'; echo "error: the devices differ" >&2; exit 1""")
+        record = self.records(parts[:1], place)["seed 70"]
+        self.assertEqual((record["status"], record["result"]), ("failed", {"failed": 2}))
+
     def test_binaries_are_known_by_their_bytes_and_names(self):
         before = self.place().binaries()
         (self.bin / "notes.txt").write_text("no binary")
@@ -269,6 +283,7 @@ echo '{"passed": 3, "failed": 0, "unsupported": 1, "cases": []}' > "$report" """
             lambda: rows.write_text("ROWS = 2"),
             lambda: during(patch.dict(os.environ, EP_GPU_LARGE_BYTES="2000000")),
             lambda: during(patch.dict(os.environ, EP_GPU_QUICK="1")),
+            lambda: during(patch.dict(os.environ, EP_GPU_RANDOM_SEED="70")),
         ]:
             change()
             seen.append(self.place().binaries())

@@ -9,6 +9,7 @@ mod large;
 mod limits;
 mod operands;
 mod peers;
+mod random;
 mod repeats;
 mod row;
 mod timing;
@@ -28,13 +29,14 @@ use serde_json::json;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Times primitives on a GPU
 ///
 /// Reads rows as benches/peers/gpu_rows.py prints them and writes a line of JSON for each when it is done: {peer, group, op,
 /// dtype, shape, us, copy_us, share, tflops, by}, or with `error` in place of times. Times are medians of the device's
 /// events over operands that rotate beyond the L2 cache. In place of that, what one of --host, --peer-copy, --limits,
-/// --large, --chains, --repeats, --first-result and --kernel asks for.
+/// --large, --chains, --repeats, --random, --first-result and --kernel asks for.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -45,7 +47,7 @@ struct Cli {
     #[arg(long, value_name = "NAME", default_value = "cuda:0")]
     device: String,
     /// The rows, `-` for standard input
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["host", "peer_copy", "limits", "large", "chains", "repeats", "first_result", "kernel"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["host", "peer_copy", "limits", "large", "chains", "repeats", "random", "first_result", "kernel"])]
     rows: Option<PathBuf>,
     /// What a launch costs the host, by each way to launch
     #[arg(long)]
@@ -81,6 +83,20 @@ struct Cli {
     /// {products, launches, kept, failed, messages}
     #[arg(long)]
     repeats: bool,
+    /// Compares random launches for so many seconds with what another device leaves of them, also around the destination;
+    /// prints {seed, seconds, launches, refused, failed, messages}
+    #[arg(long, value_name = "SECONDS", requires = "against")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    random: Option<u64>,
+    /// The other device of --random
+    #[arg(long, value_name = "NAME", requires = "random")]
+    against: Option<String>,
+    /// What --random draws from; the same seed has the same launches
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "random")]
+    seed: u64,
+    /// Ops of --random; may be given often [default: all that it can draw]
+    #[arg(long, value_name = "NAME", requires = "random")]
+    op: Vec<String>,
     /// Computes one thing and ends
     #[arg(long)]
     first_result: bool,
@@ -164,6 +180,13 @@ fn run(cli: &Cli) -> Result<()> {
         let checked = repeats::check(&runtime, device, &repeats::SIZES)?;
         print(&checked)?;
         return repeats::judge(&checked);
+    }
+    if let (Some(seconds), Some(other)) = (cli.random, &cli.against) {
+        let devices = [device, runtime.device(other).map_err(|e| e.context("--against"))?];
+        let asked = random::Asked { seed: cli.seed, ops: &cli.op, most: random::MOST };
+        let checked = random::check(&runtime, devices, &asked, random::during(Duration::from_secs(seconds)))?;
+        print(&checked)?;
+        return random::judge(&checked);
     }
     if cli.launches && cli.rows.as_deref().is_some_and(|path| path.as_os_str() == "-") {
         return Err(Error::invalid("--launches reads requests from standard input; name a file with --rows"));

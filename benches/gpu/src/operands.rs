@@ -65,6 +65,15 @@ impl Random {
         Random(0x9e37_79b9_7f4a_7c15)
     }
 
+    /// Numbers of one of many turns, which any other turn or seed has others of (SplitMix64's output function).
+    pub fn of_turn(seed: u64, turn: u64) -> Random {
+        let x = seed.wrapping_mul(0xd134_2543_de82_ef95) ^ turn.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // Of 0 come zeros only.
+        Random((x ^ (x >> 31)).max(1))
+    }
+
     /// The next one.
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
@@ -74,8 +83,19 @@ impl Random {
     }
 
     /// From 0 to 1.
-    fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Appends a number as an element of a dtype.
+pub fn encode(dtype: DType, x: f64, bytes: &mut Vec<u8>) {
+    match dtype {
+        DType::F16 => bytes.extend(f16::from_f64(x).to_le_bytes()),
+        DType::BF16 => bytes.extend(bf16::from_f64(x).to_le_bytes()),
+        DType::F32 => bytes.extend((x as f32).to_le_bytes()),
+        DType::F64 => bytes.extend(x.to_le_bytes()),
+        _ => bytes.extend(&(x as i64).to_le_bytes()[..dtype.bytes_for_bounds() as usize]),
     }
 }
 
@@ -95,14 +115,7 @@ fn content(tensor: &Tensor, count: usize) -> Result<Vec<u8>> {
     let size = dtype.bytes_for_bounds() as usize;
     let mut bytes = Vec::with_capacity(count * size);
     for _ in 0..count {
-        let x = number();
-        match dtype {
-            DType::F16 => bytes.extend(f16::from_f64(x).to_le_bytes()),
-            DType::BF16 => bytes.extend(bf16::from_f64(x).to_le_bytes()),
-            DType::F32 => bytes.extend((x as f32).to_le_bytes()),
-            DType::F64 => bytes.extend(x.to_le_bytes()),
-            _ => bytes.extend(&(x as i64).to_le_bytes()[..size]),
-        }
+        encode(dtype, number(), &mut bytes);
     }
     Ok(bytes)
 }

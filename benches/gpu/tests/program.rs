@@ -34,18 +34,16 @@ impl Ended {
 
 /// Runs the program where the driver shows so many devices.
 fn run(name: &str, devices: u32, arguments: &[&str], input: &str) -> Ended {
-    run_on("cuda", name, devices, arguments, input)
+    run_on(&["cuda"], name, devices, arguments, input)
 }
 
-/// The same with one provider.
-fn run_on(provider: &str, name: &str, devices: u32, arguments: &[&str], input: &str) -> Ended {
+/// The same with other providers.
+fn run_on(providers: &[&str], name: &str, devices: u32, arguments: &[&str], input: &str) -> Ended {
     let config = PathBuf::from(format!("{}/{name}.toml", env!("CARGO_TARGET_TMPDIR")));
-    let plugin = plugin(provider);
-    std::fs::write(
-        &config,
-        format!("[[provider]]\nname = \"{provider}\"\npath = \"{}\"\n", plugin.display()),
-    )
-    .unwrap();
+    let one = |provider: &&str| {
+        format!("[[provider]]\nname = \"{provider}\"\npath = \"{}\"\n", plugin(provider).display())
+    };
+    std::fs::write(&config, providers.iter().map(one).collect::<String>()).unwrap();
     let fake = Fake::beside_the_test();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ep-gpu-bench"));
     for variable in ["EP_CUDA_DRIVER", "EP_CUDA_NVRTC", "EP_CUDA_CUBLASLT"] {
@@ -144,7 +142,7 @@ fn rows_come_from_standard_input_and_one_that_fails_does_not_end_the_others() {
 #[test]
 fn large_launches_are_what_the_cpu_computes() {
     let arguments = ["--large", "--large-bytes", "1100003", "--device", "cpu:0"];
-    let ended = run_on("cpu", "large-cpu", 1, &arguments, "");
+    let ended = run_on(&["cpu"], "large-cpu", 1, &arguments, "");
     assert!(ended.well, "{}: {:?}", ended.errors, ended.lines);
     let families = ["abs", "cast", "fill", "pad", "permute: transpose", "gather", "softmax", "layer_norm"];
     assert!(families.iter().all(|op| ended.values("op").contains(op)), "{:?}", ended.values("op"));
@@ -164,6 +162,31 @@ fn large_launches_that_compute_nothing_are_wrong() {
     }
 }
 
+/// The fake's kernels compute nothing, on both of its devices.
+#[test]
+fn random_launches_on_two_devices_that_do_the_same_are_well() {
+    let arguments =
+        ["--random", "1", "--against", "cuda:1", "--seed", "3", "--op", "permute", "--op", "cast"];
+    let ended = run("random", 2, &arguments, "");
+    let [line] = &ended.lines[..] else { panic!("{:?}: {}", ended.lines, ended.errors) };
+    assert!(ended.well && line["failed"] == 0 && line["seed"] == 3, "{line}: {}", ended.errors);
+    let launches = line["launches"].as_object().unwrap();
+    assert_eq!(launches.keys().collect::<Vec<_>>(), ["cast", "permute"]);
+    assert!(line["seconds"].as_f64().is_some_and(|seconds| seconds >= 1.0), "{line}");
+}
+
+#[test]
+fn random_launches_that_compute_nothing_differ_from_those_of_the_cpu() {
+    let arguments = ["--random", "60", "--against", "cpu:0"];
+    let ended = run_on(&["cuda", "cpu"], "random-cpu", 1, &arguments, "");
+    let [line] = &ended.lines[..] else { panic!("{:?}: {}", ended.lines, ended.errors) };
+    // It ends long before the time is over.
+    assert!(!ended.well && line["failed"] == 40, "{line}");
+    assert!(ended.errors.contains("the devices differ after 40 of "), "{}", ended.errors);
+    let told = line["messages"].as_array().unwrap();
+    assert!(told.len() == 5 && told.iter().all(|m| m.as_str().is_some_and(|m| m.starts_with("turn "))));
+}
+
 #[test]
 fn what_means_nothing_is_refused() {
     for (arguments, words) in [
@@ -172,6 +195,10 @@ fn what_means_nothing_is_refused() {
         (&["--host", "--device", "cuda:7"], "no device `cuda:7`"),
         (&["--peer-copy", "cuda:1", "--bytes", "0"], "invalid value '0'"),
         (&["--large", "--large-bytes", "1000"], "invalid value '1000'"),
+        (&["--random", "1"], "--against <NAME>"),
+        (&["--random", "1", "--against", "cuda:0"], "cuda:0 cannot be compared with itself"),
+        (&["--random", "1", "--against", "cpu:0"], "--against: no device `cpu:0`"),
+        (&["--op", "add", "--host"], "--random <SECONDS>"),
         (&["--launches"], "--rows <FILE>"),
         (
             &["--launches", "--rows", "-"],
