@@ -43,7 +43,8 @@ pub fn difference(operand: &Operand, within: Option<Within>, left: [(&str, &[u8]
         if let Some(i) = (0..bytes.len()).find(changed) {
             let (at, found, old) = (i as i64 - *skip as i64, bytes[i], operand.bytes[i]);
             return Some(format!(
-                "{device} writes outside of `{name}`, which has {size} bytes: its byte {at} is {found:#04x} and was {old:#04x}"
+                "{device} writes outside of `{name}`, which has {size} bytes: its byte {at} is {found:#04x} and was \
+                 {old:#04x}"
             ));
         }
     }

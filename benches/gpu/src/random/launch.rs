@@ -161,9 +161,9 @@ impl Launch {
         }
         // The buffers are freed here, so it is waited for after an error too.
         let done = settled(stream, || {
-            // SAFETY: each operand has at least the bytes that the schema says the arguments use, in a buffer that nobody else
-            // uses, and arguments that the schema refuses are refused before memory is touched; buffers, dims and lists live
-            // until `settled` has waited.
+            // SAFETY: each operand has at least the bytes that the schema says the arguments use, in a buffer that nobody
+            // else uses, and arguments that the schema refuses are refused before memory is touched; buffers, dims and
+            // lists live until `settled` has waited.
             unsafe { primitive.launch_raw(stream, &args) }
         });
         let (_, results) = memory.split_at(self.sources.len());
