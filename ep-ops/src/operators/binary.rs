@@ -28,23 +28,12 @@ impl Binary {
         Binary { op, attrs: [0.0; 2] }
     }
 
-    fn primitive(
-        &self,
-        ops: &Ops<'_>,
-        from: DType,
-        to: DType,
-    ) -> Result<Primitive<p::BroadcastElementwiseBinary>> {
-        let [attr0, attr1] = self.attrs;
-        let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, from, to);
-        ops.primitive(desc.with_attr0(attr0).with_attr1(attr1))
-    }
-
     /// In the order of the shape.
     fn compute(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let to = launch::inferred(self, inputs)?.remove(0);
         let sources = launch::broadcast(ops, inputs, &to.shape)?;
         let (a, b) = (&sources[0], &sources[1]);
-        let primitive = self.primitive(ops, a.dtype(), to.dtype)?;
+        let primitive = primitive(ops, self.op, self.attrs, [a.dtype(), to.dtype])?;
         launch::output(ops, &to, |dst| {
             let (src0, src1) = (a.read()?, b.read()?);
             let call = p::BroadcastElementwiseBinaryCall {
@@ -66,7 +55,7 @@ impl Binary {
         if !a.is_contiguous(MemoryFormat::Contiguous) {
             return Ok(false);
         }
-        let primitive = self.primitive(ops, a.dtype(), a.dtype())?;
+        let primitive = primitive(ops, self.op, self.attrs, [a.dtype(), a.dtype()])?;
         let b = launch::dense(ops, &launch::once(b, b.rank())?)?;
         let ([src1], mut dst) = Tensor::lock([&b], a);
         let call = p::BroadcastElementwiseBinaryCall {
@@ -81,6 +70,17 @@ impl Binary {
         primitive.launch(ops.stream(), call)?;
         Ok(true)
     }
+}
+
+/// The primitive of a function with its parameters, from and to these dtypes.
+pub(super) fn primitive(
+    ops: &Ops<'_>,
+    op: BinaryOp,
+    [attr0, attr1]: [f64; 2],
+    [from, to]: [DType; 2],
+) -> Result<Primitive<p::BroadcastElementwiseBinary>> {
+    let desc = p::BroadcastElementwiseBinaryDesc::new(op, from, to);
+    ops.primitive(desc.with_attr0(attr0).with_attr1(attr1))
 }
 
 /// The dtype of the results.

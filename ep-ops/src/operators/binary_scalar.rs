@@ -1,13 +1,13 @@
 //! `broadcast_elementwise_binary` of a tensor and a number.
 
-use super::binary::{additive, output};
+use super::binary::{additive, output, primitive};
 use super::{launch, number, order, shape};
 use crate::sbp::{self, Sbp};
 use crate::{Operator, Ops, Signature, Spec, Tensor};
 use ep_core::primitive as p;
 use ep_core::primitive::BinaryOp;
-use ep_core::{DType, Error, Result, Scalar};
-use ep_registry::{Primitive, Read};
+use ep_core::{Error, Result, Scalar};
+use ep_registry::Read;
 
 /// Where a number stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,22 +39,11 @@ impl BinaryScalar {
     fn compute(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = launch::dense(ops, inputs[0])?;
         let to = launch::inferred(self, inputs)?.remove(0);
-        let primitive = self.primitive(ops, x.dtype(), to.dtype)?;
+        let primitive = primitive(ops, self.op, self.attrs, [x.dtype(), to.dtype])?;
         launch::output(ops, &to, |dst| {
             let src = x.read()?;
             primitive.launch(ops.stream(), self.call(x.shape(), Read::View(src.view()?), dst))
         })
-    }
-
-    fn primitive(
-        &self,
-        ops: &Ops<'_>,
-        from: DType,
-        to: DType,
-    ) -> Result<Primitive<p::BroadcastElementwiseBinary>> {
-        let [attr0, attr1] = self.attrs;
-        let desc = p::BroadcastElementwiseBinaryDesc::new(self.op, from, to);
-        ops.primitive(desc.with_attr0(attr0).with_attr1(attr1))
     }
 
     /// The launch on elements of this shape.
@@ -112,7 +101,7 @@ impl Operator for BinaryScalar {
         if !x.is_dense_without_overlap() {
             return Ok(false);
         }
-        let primitive = self.primitive(ops, x.dtype(), x.dtype())?;
+        let primitive = primitive(ops, self.op, self.attrs, [x.dtype(), x.dtype()])?;
         let mut dst = x.write_strided();
         primitive.launch(ops.stream(), self.call(&[x.numel()], Read::InPlace, dst.view()?))?;
         Ok(true)
