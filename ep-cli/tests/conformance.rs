@@ -1,21 +1,11 @@
 //! `ep conformance` on the test providers: what is right passes, and what crashes, hangs or is wrong is a failed case.
 
+mod beside;
+
+use beside::{EP, built};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-const EP: &str = env!("CARGO_BIN_EXE_ep");
-
-/// A plugin that a whole build puts beside `ep`.
-fn built(name: &str) -> PathBuf {
-    let path = Path::new(EP).with_file_name(format!("lib{name}.so"));
-    assert!(
-        path.exists(),
-        "{} is missing: run `cargo xtask test`, or `cargo build --workspace` first",
-        path.display()
-    );
-    path
-}
 
 /// A folder of a test's own, with a config for one provider in it.
 struct Folder(PathBuf);

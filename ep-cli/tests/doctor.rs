@@ -1,24 +1,15 @@
 //! `ep doctor` on good, bad and missing providers: whatever they do is a line in its report, and ends nothing else.
 
+mod beside;
+
+use beside::{EP, built};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const EP: &str = env!("CARGO_BIN_EXE_ep");
 /// A variable by which the processes of a test are told from others.
 const TAG: &str = "EP_TEST_DOCTOR";
-
-/// A plugin that a whole build puts beside `ep`.
-fn built(name: &str) -> PathBuf {
-    let path = Path::new(EP).with_file_name(format!("lib{name}.so"));
-    assert!(
-        path.exists(),
-        "{} is missing: run `cargo xtask test`, or `cargo build --workspace` first",
-        path.display()
-    );
-    path
-}
 
 /// A folder of a test's own with a config in it.
 struct Folder(PathBuf);

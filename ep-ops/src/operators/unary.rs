@@ -77,7 +77,7 @@ impl Unary {
         }
     }
 
-    /// Of any view, by a dense copy where it is none.
+    /// Of any view: one that is not dense is copied.
     fn elementwise(&self, ops: &Ops<'_>, x: &Tensor, to: &Spec) -> Result<Tensor> {
         let [attr0, attr1] = self.attrs;
         let desc = p::ElementwiseUnaryDesc::new(self.op, x.dtype(), to.dtype);

@@ -8,6 +8,8 @@
 //! `EP_SIM_PROGRAMS` is how many programs are run (1000), `EP_SIM_SEED` the seed of the first one (from the clock).
 //! Program n has the seed of the first one plus n, so `EP_SIM_PROGRAMS=1 EP_SIM_SEED=...` repeats one.
 
+mod random;
+
 use ep_core::primitive::{
     Add, AddCall, AddDesc, ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, Fill, FillCall,
     FillDesc, UnaryOp,
@@ -16,8 +18,8 @@ use ep_core::{DType, Result, Scalar};
 use ep_registry::config::ProviderConfig;
 use ep_registry::{Buffer, Device, Event, InPlace, Primitive, Read, Runtime, Stream};
 use ep_sim::SimProvider;
+use random::{Random, first_seed};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const SLOTS: usize = 5;
 const STREAMS: usize = 3;
@@ -27,20 +29,8 @@ const MAX_STEPS: usize = 48;
 /// Programs that share a runtime, and so its streams' delays.
 const BATCH: u64 = 50;
 
-/// A generator (SplitMix64: any seed is a good one).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((x ^ (x >> 31)) % bound as u64) as usize
-    }
-
-    fn value(&mut self) -> i32 {
-        self.below(1 << 31) as i32 - (1 << 30)
-    }
+fn value(random: &mut Random) -> i32 {
+    random.below(1 << 31) as i32 - (1 << 30)
 }
 
 /// A step. Steps on slots that are empty, or that do not fit together, do nothing.
@@ -134,12 +124,12 @@ fn step(r: &mut Random) -> Step {
     let (slot, other, stream, device) = (r.below(SLOTS), r.below(SLOTS), r.below(STREAMS), r.below(2));
     match r.below(40) {
         0..5 => {
-            let data = (0..=r.below(MAX_LEN)).map(|_| r.value()).collect();
+            let data = (0..=r.below(MAX_LEN)).map(|_| value(r)).collect();
             let stream = [None, Some(stream)][r.below(2)];
             Step::Upload { slot, device, data, stream }
         }
         5 => Step::Alloc { slot, device, len: 1 + r.below(MAX_LEN) },
-        6..9 => Step::Fill { stream, slot, value: r.value() },
+        6..9 => Step::Fill { stream, slot, value: value(r) },
         9..15 => Step::Negate { stream, src: slot, dst: other },
         15..22 => {
             let srcs = (0..=r.below(3)).map(|_| r.below(SLOTS)).collect();
@@ -155,7 +145,7 @@ fn step(r: &mut Random) -> Step {
         32 => Step::Sync { stream, device },
         33 => Step::Restart { stream, device },
         34 => Step::Read { slot, map: r.below(2) == 0 },
-        35 => Step::Write { slot, at: r.below(MAX_LEN), value: r.value() },
+        35 => Step::Write { slot, at: r.below(MAX_LEN), value: value(r) },
         36 | 37 => Step::Drop { slot },
         _ => Step::Move { from: slot, to: other },
     }
@@ -430,14 +420,6 @@ impl Run<'_> {
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is `{text}`")))
-}
-
-/// Fresh each time, and printed.
-fn first_seed() -> u64 {
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |d| d.as_millis() as u64);
-    let seed = setting("EP_SIM_SEED", clock);
-    println!("EP_SIM_SEED={seed}");
-    seed
 }
 
 #[test]

@@ -7,6 +7,8 @@
 //! `EP_SIM_SEED` is the seed of the steps (from the clock). The threads take turns as the system lets them, so a seed
 //! does not repeat a run.
 
+mod random;
+
 use ep_core::primitive::{
     Add, AddCall, AddDesc, ElementwiseUnary, ElementwiseUnaryCall, ElementwiseUnaryDesc, UnaryOp,
 };
@@ -14,8 +16,8 @@ use ep_core::{DType, Result};
 use ep_registry::config::ProviderConfig;
 use ep_registry::{Buffer, Event, Graph, InPlace, Primitive, Read, Runtime, Stream};
 use ep_sim::SimProvider;
+use random::{Random, first_seed};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const THREADS: u64 = 4;
 const STEPS: usize = 400;
@@ -26,18 +28,6 @@ const SHARED: usize = 2;
 const GRAPHS: usize = 3;
 const EVENTS: usize = 2;
 const LEN: usize = 24;
-
-/// A generator (SplitMix64: any seed is a good one).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((x ^ (x >> 31)) % bound as u64) as usize
-    }
-}
 
 /// What the memory of a buffer should hold; graphs know it for longer than slots do.
 type Model = Arc<Mutex<Vec<i32>>>;
@@ -346,17 +336,9 @@ impl World {
     }
 }
 
-fn seed() -> u64 {
-    let given = std::env::var("EP_SIM_SEED").ok().and_then(|seed| seed.parse().ok());
-    given.unwrap_or_else(|| {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
-        time.as_nanos() as u64
-    })
-}
-
 #[test]
 fn threads_share_everything_in_some_order() {
-    let seed = seed();
+    let seed = first_seed();
     for seed in (0..3).map(|n| seed.wrapping_add(n * THREADS)) {
         let found = World::new(seed, false).unwrap().run(seed);
         assert_eq!(found, Ok(()), "EP_SIM_SEED={seed}");
@@ -366,7 +348,7 @@ fn threads_share_everything_in_some_order() {
 /// The steps would notice.
 #[test]
 fn waits_that_do_nothing_are_noticed() {
-    let seed = seed();
+    let seed = first_seed();
     let wrong = |n| World::new(seed, true).unwrap().run(seed.wrapping_add(n * THREADS)).is_err();
     assert!((0..10).any(wrong), "EP_SIM_SEED={seed}");
 }
