@@ -5,7 +5,8 @@ use crate::host::Host;
 use crate::meaning;
 use crate::output::{Out, quoted};
 use clap::Args;
-use ep_registry::select::{Candidate, Explanation, KeyField, Mismatch, Terms, Verdict};
+use ep_registry::rows::ExplanationRow;
+use ep_registry::select::{Explanation, Terms};
 use ep_registry::{Request, Runtime};
 use serde::Serialize;
 use std::path::Path;
@@ -72,18 +73,11 @@ impl<T: FromStr<Err: std::fmt::Display>> FromStr for Pair<T> {
 
 #[derive(Serialize)]
 struct Row {
-    device: String,
-    request: String,
-    chosen: Option<String>,
-    /// What the primitive says of itself.
-    description: Option<String>,
-    /// Why it cannot be created.
-    error: Option<String>,
-    candidates: Vec<CandidateRow>,
+    #[serde(flatten)]
+    story: ExplanationRow,
     /// Why the contract gives the combination no meaning.
     reason: Option<Reason>,
-    nearest: Option<String>,
-    /// The flags that ask for it.
+    /// The flags that ask for the nearest request.
     nearest_flags: Option<Vec<String>>,
 }
 
@@ -91,73 +85,6 @@ struct Row {
 struct Reason {
     code: &'static str,
     meaning: &'static str,
-}
-
-#[derive(Serialize)]
-struct CandidateRow {
-    provider: String,
-    factory: String,
-    verdict: String,
-    kind: &'static str,
-    mismatches: Vec<MismatchRow>,
-    false_clauses: Vec<Clause>,
-}
-
-#[derive(Serialize)]
-struct MismatchRow {
-    kind: &'static str,
-    fields: Vec<String>,
-    found: Vec<String>,
-    allowed: Vec<Vec<String>>,
-}
-
-#[derive(Serialize)]
-struct Clause {
-    clause: String,
-    actual: String,
-}
-
-impl From<&Mismatch> for MismatchRow {
-    fn from(m: &Mismatch) -> MismatchRow {
-        let kind = match m.kind {
-            KeyField::Selector => "selector",
-            KeyField::DType => "dtype",
-        };
-        MismatchRow { kind, fields: m.fields.clone(), found: m.found.clone(), allowed: m.allowed.clone() }
-    }
-}
-
-impl From<&Candidate> for CandidateRow {
-    fn from(c: &Candidate) -> CandidateRow {
-        let (mut mismatches, mut false_clauses) = (Vec::new(), Vec::new());
-        let kind = match &c.verdict {
-            Verdict::Chosen => "chosen",
-            Verdict::Outranked(_) => "outranked",
-            Verdict::Tied => "tied",
-            Verdict::NotCovered(found) => {
-                mismatches.extend(found.iter().map(MismatchRow::from));
-                "not_covered"
-            }
-            Verdict::Refused(refusals) => {
-                let clause =
-                    |r: &ep_core::hob::Refusal| Clause { clause: r.clause.clone(), actual: r.actual.clone() };
-                false_clauses.extend(refusals.iter().map(clause));
-                "refused"
-            }
-            Verdict::Custom(..) => "custom",
-            Verdict::UnknownField(_) => "unknown_field",
-            Verdict::OtherDevice(_) => "other_device",
-            Verdict::Broken(_) => "broken",
-        };
-        CandidateRow {
-            provider: c.instance.clone(),
-            factory: c.factory.clone(),
-            verdict: c.verdict.to_string(),
-            kind,
-            mismatches,
-            false_clauses,
-        }
-    }
 }
 
 /// The flags of `ep explain` that ask for this.
@@ -197,11 +124,8 @@ impl Explain {
             // Only the primitive itself knows, such as which of several kernels a width gets.
             let created = story.chosen().map(|_| host.runtime.primitive_dyn(device, &request));
             matched |= created.is_some();
-            let (description, error) = match created {
-                Some(Ok(primitive)) => (Some(primitive.describe()).filter(|d| !d.is_empty()), None),
-                Some(Err(e)) => (None, Some(e.to_string())),
-                None => (None, None),
-            };
+            let created = created.map(|made| made.map(|primitive| primitive.describe()));
+            let row = ExplanationRow::new(&story, created);
             if !self.json {
                 out.text(story.to_string())?;
                 if let Some(nearest) = &story.nearest {
@@ -210,24 +134,18 @@ impl Explain {
                 if let Some((code, meaning)) = meaning_of(&story) {
                     out.line(format!("  the op has no meaning for this: {code}, {meaning}"))?;
                 }
-                if let Some(description) = description {
+                if let Some(description) = &row.description {
                     out.text(format!("  it computes by: {description}\n"))?;
                 }
-                if let Some(error) = error {
+                if let Some(error) = &row.error {
                     out.text(format!("  it cannot be created: {error}\n"))?;
                 }
                 continue;
             }
             rows.push(Row {
-                chosen: story.chosen().map(|c| format!("{}/{}", c.instance, c.factory)),
-                description,
-                error,
-                candidates: story.candidates.iter().map(CandidateRow::from).collect(),
+                story: row,
                 reason: meaning_of(&story).map(|(code, meaning)| Reason { code, meaning }),
-                nearest: story.nearest.as_ref().map(Terms::to_string),
                 nearest_flags: story.nearest.as_ref().map(flags),
-                request: story.request.to_string(),
-                device: story.device,
             });
         }
         if self.json {
@@ -299,20 +217,6 @@ mod tests {
             "--op acme.conv --selector 'mode=a b' --dtype src=f32 --dtype dst=acme.q8 --limit cols=1024 \
              --limit alignment=16 --attr kernel=-1e300"
         );
-    }
-
-    #[test]
-    fn a_refusal_has_its_clauses_and_a_mismatch_its_fields() {
-        let row = |verdict: Verdict| {
-            let c = Candidate { instance: "a".into(), factory: "b".into(), verdict };
-            serde_json::to_value(CandidateRow::from(&c)).unwrap()
-        };
-        let refusal = |clause: &str| ep_core::hob::Refusal { clause: clause.into(), actual: "y is 2".into() };
-        let found = row(Verdict::Refused(vec![refusal("y < 1"), refusal("y < 2")]));
-        assert_eq!((&found["kind"], &found["mismatches"]), (&"refused".into(), &serde_json::json!([])));
-        assert_eq!(found["verdict"], "needs y < 1, but y is 2; needs y < 2, but y is 2");
-        assert_eq!(found["false_clauses"][1], serde_json::json!({"clause": "y < 2", "actual": "y is 2"}));
-        assert_eq!(row(Verdict::Tied)["kind"], "tied");
     }
 
     #[test]

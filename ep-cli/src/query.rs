@@ -6,7 +6,7 @@ use crate::output::{Cell, Out, Style, quoted};
 use clap::Args;
 use ep_core::DType;
 use ep_registry::query::{Filter, Row};
-use serde::Serialize;
+use ep_registry::rows::QueryRow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -37,35 +37,6 @@ pub struct Query {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct JsonRow<'a> {
-    provider: &'a str,
-    device: &'a str,
-    op: &'a str,
-    selectors: BTreeMap<&'a str, &'a str>,
-    dtypes: BTreeMap<&'a str, &'a str>,
-    predicate: &'a str,
-    priority: i32,
-}
-
-fn by_name(pairs: &[(String, String)]) -> BTreeMap<&str, &str> {
-    pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
-}
-
-impl<'a> From<&'a Row> for JsonRow<'a> {
-    fn from(row: &'a Row) -> JsonRow<'a> {
-        JsonRow {
-            provider: &row.instance,
-            device: &row.device,
-            op: &row.op,
-            selectors: by_name(&row.selectors),
-            dtypes: by_name(&row.dtypes),
-            predicate: &row.predicate,
-            priority: row.priority,
-        }
-    }
-}
-
 impl Query {
     /// Runs it.
     pub fn run(&self, config: Option<&Path>, out: &mut Out) -> Result<(), Failure> {
@@ -82,7 +53,7 @@ impl Query {
         let filter = Filter { op: self.op.clone(), dtype: self.dtype.clone(), device: self.device.clone() };
         let rows = host.runtime.query(&filter);
         if self.json {
-            return out.json(&rows.iter().map(JsonRow::from).collect::<Vec<_>>());
+            return out.json(&rows.iter().map(QueryRow::from).collect::<Vec<_>>());
         }
         if rows.is_empty() {
             return out.text(self.nothing(&host, config)?);

@@ -175,6 +175,33 @@ impl Tensor {
         Arc::ptr_eq(&self.storage, &other.storage)
     }
 
+    /// The address of the element at index 0, for raw launches and other libraries; of a tensor without elements that of its
+    /// buffer. It is valid while a tensor of this buffer lives.
+    pub fn address(&self) -> u64 {
+        let size = self.spec.dtype.bytes_for_bounds();
+        let offset = if self.numel() == 0 { 0 } else { self.offset as u64 };
+        self.storage.read().address() + offset * size
+    }
+
+    /// The memory space of its buffer.
+    pub fn space(&self) -> String {
+        self.storage.read().space().to_owned()
+    }
+
+    /// Whether all memory from its first element to its last has been written, or is by queued work.
+    pub fn is_written(&self) -> bool {
+        let (first, len) = self.range();
+        self.storage.read().written() >= (first + len) as u64 * self.spec.dtype.bytes_for_bounds() || len == 0
+    }
+
+    /// Waits for all work that was queued on its buffer, so that others may use its [`Tensor::address`].
+    ///
+    /// # Errors
+    /// The error of that work.
+    pub fn wait(&self) -> Result<()> {
+        self.storage.read().wait()
+    }
+
     /// Whether it is all of its buffer, in order.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_contiguous(MemoryFormat::Contiguous) && self.numel() == self.len as i64

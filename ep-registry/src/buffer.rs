@@ -179,6 +179,14 @@ impl Buffer {
         self.shared.mark_written(offset, bytes);
     }
 
+    /// Waits for all work that was queued on the buffer, so that others may use its [`Buffer::address`].
+    ///
+    /// # Errors
+    /// The error of that work.
+    pub fn wait(&self) -> Result<()> {
+        transfer::wait(self)
+    }
+
     /// Copies `data` into the buffer; the slice has been read on return.
     ///
     /// # Errors

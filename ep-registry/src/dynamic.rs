@@ -8,6 +8,7 @@ use ep_core::op::{OperandUse, Slot};
 use ep_core::schema::{ArgKind, ArgsFacts, DescKind, Schema};
 use ep_core::{DType, Error, Result, Scalar};
 use smallvec::SmallVec;
+use std::ffi::c_void;
 use std::sync::Arc;
 
 /// A descriptor in the making.
@@ -111,6 +112,32 @@ impl Request {
         Ok(self)
     }
 
+    /// Takes a descriptor struct of the op, as `ep_plugin.h` has it: of this version, or of one with fewer fields, those that
+    /// are missing meaning their defaults.
+    pub(crate) fn of_desc(schema: Arc<Schema>, desc: &[u8]) -> Result<Request> {
+        let wrong = |why: &str| {
+            Error::invalid(format!(
+                "a descriptor of {} bytes for op `{}`, whose descriptor has {}: {why}",
+                desc.len(),
+                schema.name,
+                schema.desc_size
+            ))
+        };
+        if desc.len() < 16 || !desc.len().is_multiple_of(8) {
+            return Err(wrong("it begins with struct_size and alignment, and consists of words of 8 bytes"));
+        }
+        let known = desc.len().min(schema.desc_size);
+        if desc[known..].iter().any(|b| *b != 0) {
+            return Err(Error::unsupported(
+                wrong("it sets fields that this version does not know").message(),
+            ));
+        }
+        let mut request = Request { words: vec![0; schema.desc_size / 8], schema };
+        request.put(0, &desc[..known]);
+        request.words[0] = request.schema.desc_size as u64;
+        Ok(request)
+    }
+
     pub(crate) fn words(&self) -> &[u64] {
         &self.words
     }
@@ -132,6 +159,9 @@ impl std::fmt::Debug for DynPrimitive {
 
 /// The word of every argument struct with the address of scratch memory; the next one has its bytes.
 const WORKSPACE: usize = 2;
+
+/// Bytes of what all argument structs begin with: `struct_size`, `flags`, `workspace`, `workspace_bytes`.
+const ARGS_HEAD: u64 = 32;
 
 /// The arguments of a launch by names.
 #[derive(Debug)]
@@ -448,6 +478,55 @@ impl DynPrimitive {
         self.check_args(args)?;
         // SAFETY: the argument struct of this op, with dims and lists that `args` borrows; the rest is the caller's promise.
         unsafe { self.core.launch(stream, args.words.as_ptr().cast()) }
+    }
+
+    /// Queues a launch with an argument struct of the op, as `ep_plugin.h` has it, for hosts in other languages.
+    ///
+    /// # Errors
+    /// As [`DynPrimitive::launch_raw`]; `InvalidArgument` for an address that is null or misaligned, and for a `struct_size` that no
+    /// version has.
+    ///
+    /// # Safety
+    /// As there; `args` is null, or such a struct of as many bytes as its `struct_size` says.
+    pub unsafe fn launch_struct(&self, stream: &Stream, args: *const c_void) -> Result<()> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.check_struct(args)?;
+            self.core.launch(stream, args)
+        }
+    }
+
+    /// Bytes of scratch memory that a launch with such a struct wants; 0 where the provider does not say. No address in it is used.
+    ///
+    /// # Errors
+    /// As [`DynPrimitive::launch_struct`].
+    ///
+    /// # Safety
+    /// `args` is null, or such a struct of as many bytes as its `struct_size` says, whose lists can be read.
+    pub unsafe fn workspace_of_struct(&self, args: *const c_void) -> Result<u64> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.check_struct(args)?;
+            self.core.handle.workspace_size(args)
+        }
+    }
+
+    /// # Safety
+    /// `args` is null, or begins with a word that can be read where it is aligned.
+    unsafe fn check_struct(&self, args: *const c_void) -> Result<()> {
+        let wrong = |why: String| Error::invalid(format!("{}: the arguments {why}", self.core.schema.name));
+        if args.is_null() || !args.cast::<u64>().is_aligned() {
+            return Err(wrong(format!("at {args:p} are null or misaligned")));
+        }
+        // SAFETY: aligned and not null.
+        let bytes = unsafe { args.cast::<u64>().read() };
+        if bytes < ARGS_HEAD || bytes > 1 << 16 || bytes % 8 != 0 {
+            let size = self.core.schema.args_size;
+            return Err(wrong(format!(
+                "have struct_size {bytes}; set it to sizeof of their type, here {size}"
+            )));
+        }
+        Ok(())
     }
 
     /// The op.

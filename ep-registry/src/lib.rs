@@ -43,6 +43,7 @@ mod primitive;
 pub mod query;
 pub mod registry;
 pub mod report;
+pub mod rows;
 mod rules;
 mod runtime;
 pub mod select;

@@ -383,6 +383,16 @@ impl Runtime {
         Ok(Request::new(self.schema(op)?))
     }
 
+    /// A request from a descriptor struct of the op, as `ep_plugin.h` has it, for hosts in other languages. Fewer bytes than this
+    /// version has leave the last fields at their defaults.
+    ///
+    /// # Errors
+    /// `NotFound` with similar names; `InvalidArgument` for a number of bytes that no version has; `Unsupported` where fields are set
+    /// that this one does not know.
+    pub fn request_of_desc(&self, op: &str, desc: &[u8]) -> Result<Request> {
+        Request::of_desc(self.schema(op)?, desc)
+    }
+
     /// A primitive for a request by names.
     ///
     /// # Errors

@@ -185,6 +185,21 @@ impl Stream {
         self.core.sync()
     }
 
+    /// The native stream that its work goes onto, for other libraries that take one: the provider's name of such handles (`CUstream`
+    /// of CUDA), and the handle, which lives as long as this stream. Work of providers that do not share it is not on it:
+    /// [`Stream::sync`] waits for that.
+    ///
+    /// # Errors
+    /// `Unsupported` where the device's first provider has no such thing.
+    pub fn native(&self) -> Result<(String, u64)> {
+        let mut after = After::default();
+        let mut state = self.core.state.lock()?;
+        self.core.need_lane(&mut state, 0, &mut after)?;
+        let lane =
+            state.lanes[0].as_ref().ok_or_else(|| Error::internal("a stream without its first lane"))?;
+        lane.handle.device().native_stream(&lane.handle)
+    }
+
     /// Whether all work is done.
     ///
     /// # Errors

@@ -36,6 +36,11 @@ fn settle(buffer: &Buffer, write: bool) -> Result<Hold> {
     Ok(hold)
 }
 
+/// Waits for all work on the buffer.
+pub(crate) fn wait(buffer: &Buffer) -> Result<()> {
+    settle(buffer, true).map(drop)
+}
+
 /// One blocking copy on the buffer's own device.
 fn copy_now(device: &Device, copy: CopyRequest<'_>) -> Result<()> {
     device.transfer(|stream| {

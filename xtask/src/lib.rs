@@ -6,6 +6,7 @@ mod contract;
 mod emit_abi;
 mod emit_c;
 mod emit_docs;
+mod emit_host;
 mod emit_layout;
 mod emit_ops;
 mod expr;
@@ -123,6 +124,7 @@ fn outputs(root: &Path) -> Vec<(PathBuf, String)> {
     }
     let mut files: Vec<_> = rust.into_iter().map(|(p, text)| (p, rustfmt(root, &text))).collect();
     files.push((core.join("include/ep_plugin.h"), emit_c::header(&abi)));
+    files.push((root.join("bindings/c/include/ep_host.h"), emit_host::header(root)));
     files.push((root.join("docs/primitives.md"), emit_docs::primitives(&abi)));
     files.push((root.join("docs/contract.md"), contract::page(&abi)));
     files
