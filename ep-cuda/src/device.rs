@@ -131,6 +131,7 @@ pub(crate) struct Products {
 /// | `memory_pools` | bool | memory can be allocated in stream order |
 /// | `integrated` | bool | its memory is the host's |
 /// | `driver_cuda` | u64 | the driver's CUDA version: 1000 times the major and 10 times the minor number |
+/// | `ordinal` | u64 | the driver's number of the device in this process, as other libraries count |
 pub struct CudaDevice {
     shared: Arc<Shared>,
     ordinal: CuDevice,
@@ -266,6 +267,7 @@ impl Device for CudaDevice {
             ("memory_pools", truth(p.memory_pools)),
             ("integrated", truth(p.integrated)),
             ("driver_cuda", number(self.shared.driver.version() as u64)),
+            ("ordinal", number(self.ordinal as u64)),
         ];
         DeviceInfo {
             kind: KIND.into(),

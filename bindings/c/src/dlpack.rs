@@ -81,7 +81,8 @@ fn place(device: &Device) -> Result<(i32, i32)> {
     if is_host(&info.memory_space) {
         return Ok((CPU, 0));
     }
-    let ordinal = info.attributes.iter().find(|(name, _)| name == "cuda_ordinal").map(|(_, value)| value);
+    let ordinal = info.attributes.iter().find(|(name, _)| info.kind == "cuda" && name == "ordinal");
+    let ordinal = ordinal.map(|(_, value)| value);
     match ordinal {
         Some(Attribute::Scalar(Scalar::I64(n))) => i32::try_from(*n).ok(),
         Some(Attribute::Scalar(Scalar::U64(n))) => i32::try_from(*n).ok(),

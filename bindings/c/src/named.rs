@@ -551,3 +551,67 @@ impl From<Format> for MemoryFormat {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn refusal(name: &str, attributes: &str) -> String {
+        match Call::new(name, attributes) {
+            Ok(_) => panic!("{name} {attributes} is accepted"),
+            Err(e) => e.message().to_owned(),
+        }
+    }
+
+    /// The names that an unknown one is answered with.
+    fn known() -> BTreeSet<String> {
+        let told = refusal("none of them", "{}");
+        let (_, list) = told.split_once("expected one of").expect("the list of names");
+        list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_documentation_has_every_name() {
+        let page = include_str!("../../../docs/bindings.md");
+        let (_, table) = page.split_once("| name | inputs | attributes |").expect("the table of operators");
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let cells = rows.filter_map(|row| row.split('|').nth(1));
+        let documented: BTreeSet<String> =
+            cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned)).collect();
+        assert!(known().len() > 40);
+        assert_eq!(documented, known());
+    }
+
+    #[test]
+    fn numbers_are_of_all_kinds() {
+        let of = |json: &str| serde_json::from_str::<Number>(json).map(|n| n.0);
+        assert_eq!(of("true").unwrap(), Scalar::Bool(true));
+        assert_eq!(of("-3").unwrap(), Scalar::I64(-3));
+        assert_eq!(of("18446744073709551615").unwrap(), Scalar::U64(u64::MAX));
+        assert_eq!(of("0.5").unwrap(), Scalar::F64(0.5));
+        assert_eq!(of("\"-inf\"").unwrap(), Scalar::F64(f64::NEG_INFINITY));
+        assert!(matches!(of("\"nan\"").unwrap(), Scalar::F64(x) if x.is_nan()));
+        assert_eq!(of("[1, \"inf\"]").unwrap(), Scalar::Complex(1.0, f64::INFINITY));
+        for wrong in ["null", "\"1\"", "[1]", "[1, 2, 3]", "{}", "[[1], 2]"] {
+            assert!(of(wrong).unwrap_err().to_string().contains("is no number"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn attributes_are_checked_by_name_and_kind() {
+        for (name, attributes, part) in [
+            ("gather", "{\"mode\": \"clip\"}", "wrap, zero, error"),
+            ("gather", "{\"window\": {\"offset\": 1}}", "size"),
+            ("matmul", "{\"transpose\": true}", "transpose"),
+            ("permute", "{}", "dims"),
+            ("contiguous", "{\"format\": \"nhwc\"}", "channels_last"),
+            ("softmax", "[]", "softmax"),
+            ("softmax", "{\"dim\": \"last\"}", "dim"),
+        ] {
+            let told = refusal(name, attributes);
+            assert!(told.contains(part), "{name} {attributes}: {told}");
+        }
+        assert!(Call::new("softmax", "{\"dtype\": null}").is_ok());
+    }
+}

@@ -15,12 +15,17 @@ fn built() -> PathBuf {
 /// Where it was not built.
 fn library(name: &str) -> PathBuf {
     let path = built().join(name);
-    assert!(path.exists(), "{} is missing; run `cargo xtask test`, or `cargo build --workspace` first", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing; run `cargo xtask test`, or `cargo build --workspace` first",
+        path.display()
+    );
     path
 }
 
 /// A language with its compiler, where there is one.
-const LANGUAGES: [(&str, &str, &[&str]); 2] = [("cc", "-std=c11", &[]), ("c++", "-std=c++17", &["-x", "c++"])];
+const LANGUAGES: [(&str, &str, &[&str]); 2] =
+    [("cc", "-std=c11", &[]), ("c++", "-std=c++17", &["-x", "c++"])];
 
 /// Compiles and links a source with every warning an error; none where there is no such compiler.
 fn program(source: &str, compiler: &str, standard: &str, language: &[&str]) -> Option<PathBuf> {
@@ -34,7 +39,10 @@ fn program(source: &str, compiler: &str, standard: &str, language: &[&str]) -> O
     let dir = built();
     let result = Command::new(compiler)
         .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g"])
-        .args([root.join("include"), root.join("../../ep-core/include")].map(|dir| format!("-I{}", dir.display())))
+        .args(
+            [root.join("include"), root.join("../../ep-core/include")]
+                .map(|dir| format!("-I{}", dir.display())),
+        )
         .args(language)
         .arg(root.join(source))
         .args(["-x", "none", "-o"])
@@ -58,9 +66,12 @@ fn config(folder: &Path) -> PathBuf {
     file
 }
 
-/// What a program prints that ends well.
+/// What a program prints that ends well. `EP_TEST_RUNNER` is what runs it, such as valgrind with its options.
 fn printed(program: &Path, arguments: &[&Path]) -> String {
-    let result = Command::new(program).args(arguments).output().expect("the program starts");
+    let runner = std::env::var("EP_TEST_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace().map(std::ffi::OsStr::new).chain([program.as_os_str()]);
+    let first = words.next().expect("the program at least");
+    let result = Command::new(first).args(words).args(arguments).output().expect("the program starts");
     let error = String::from_utf8_lossy(&result.stderr).into_owned();
     assert!(result.status.success(), "{} ended with {}: {error}", program.display(), result.status);
     String::from_utf8(result.stdout).expect("UTF-8")
@@ -98,7 +109,11 @@ fn the_program_calls_all_that_the_header_has() {
     let words = |text: &str| -> std::collections::BTreeSet<String> {
         let parts = text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '('));
         let calls = parts.filter_map(|word| word.rsplit_once('(').map(|(name, _)| name));
-        calls.filter_map(|name| name.rsplit('(').next()).filter(|n| n.starts_with("ep_")).map(str::to_owned).collect()
+        calls
+            .filter_map(|name| name.rsplit('(').next())
+            .filter(|n| n.starts_with("ep_"))
+            .map(str::to_owned)
+            .collect()
     };
     let (declared, called) = (words(&header), words(&program));
     assert!(declared.len() > 30, "{declared:?}");
