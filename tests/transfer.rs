@@ -219,7 +219,7 @@ fn empty_buffers_work(on: Under) {
         add.launch(&stream, 0, &src, 1.0, &mut dst).unwrap();
         stream.copy(&src, &mut dst).unwrap();
         stream.upload(&mut dst, Vec::<f32>::new()).unwrap();
-        assert_eq!(dst.download::<f32>().unwrap(), []);
+        assert_eq!(dst.download::<f32>().unwrap(), [0f32; 0]);
         assert!(dst.map_read::<f32>().unwrap().is_empty());
         dst.map_write::<f32>().unwrap().finish().unwrap();
         let fill = runtime.primitive::<Fill>(device, FillDesc::new(DType::F32)).unwrap();

@@ -250,6 +250,10 @@ impl<'r> Ops<'r> {
             reasons.push_str("\nits stream records a graph, in which nothing can run elsewhere");
             return Err(Error::unsupported(reasons));
         }
+        if self.stream.is_adopted() && !self.fallback.is_empty() {
+            // Buffers do not know what another library has queued on them, and copies go by other streams.
+            self.stream.sync()?;
+        }
         for there in &self.fallback {
             match self.run_on(there, inputs, run) {
                 Err(e) if e.code() == Code::Unsupported => {

@@ -194,7 +194,8 @@ impl Tensor {
         self.storage.read().written() >= (first + len) as u64 * self.spec.dtype.bytes_for_bounds() || len == 0
     }
 
-    /// Waits for all work that was queued on its buffer, so that others may use its [`Tensor::address`].
+    /// Waits for all work that was queued on its buffer, so that others may use its [`Tensor::address`]. Raw launches are not known to
+    /// be on it.
     ///
     /// # Errors
     /// The error of that work.

@@ -179,7 +179,8 @@ impl Buffer {
         self.shared.mark_written(offset, bytes);
     }
 
-    /// Waits for all work that was queued on the buffer, so that others may use its [`Buffer::address`].
+    /// Waits for all work that was queued on the buffer, so that others may use its [`Buffer::address`]. Raw launches are not known to
+    /// be on it; [`Stream::sync`](crate::Stream::sync) waits for those.
     ///
     /// # Errors
     /// The error of that work.

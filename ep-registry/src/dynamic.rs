@@ -132,7 +132,7 @@ impl Request {
                 wrong("it sets fields that this version does not know").message(),
             ));
         }
-        let mut request = Request { words: vec![0; schema.desc_size / 8], schema };
+        let mut request = Request::new(schema);
         request.put(0, &desc[..known]);
         request.words[0] = request.schema.desc_size as u64;
         Ok(request)
@@ -484,7 +484,7 @@ impl DynPrimitive {
     ///
     /// # Errors
     /// As [`DynPrimitive::launch_raw`]; `InvalidArgument` for an address that is null or misaligned, and for a `struct_size` that no
-    /// version has.
+    /// argument struct has.
     ///
     /// # Safety
     /// As there; `args` is null, or such a struct of as many bytes as its `struct_size` says.

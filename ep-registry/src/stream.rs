@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Clone)]
 pub struct Stream {
     pub(crate) core: Arc<StreamCore>,
-    _handles: Arc<Handles>,
+    handles: Arc<Handles>,
 }
 
 /// What all clones share. Buffers remember the queue for longer.
@@ -146,7 +146,7 @@ impl Stream {
 
     fn with(core: StreamCore, adopted: bool) -> Stream {
         let core = Arc::new(core);
-        Stream { _handles: Arc::new(Handles { core: core.clone(), adopted }), core }
+        Stream { handles: Arc::new(Handles { core: core.clone(), adopted }), core }
     }
 
     /// A queue on a native stream; see [`Device::adopt_stream`].
@@ -198,6 +198,11 @@ impl Stream {
         let lane =
             state.lanes[0].as_ref().ok_or_else(|| Error::internal("a stream without its first lane"))?;
         lane.handle.device().native_stream(&lane.handle)
+    }
+
+    /// Whether it goes onto a native stream of another library ([`Device::adopt_stream`]), whose work buffers do not know.
+    pub fn is_adopted(&self) -> bool {
+        self.handles.adopted
     }
 
     /// Whether all work is done.

@@ -1,9 +1,10 @@
 //! Tensors as DLPack hands them over: the C structs of its version 0, which every library takes.
 
-use crate::given::{made, made_handle, object};
+use crate::given::{made, made_handle, object, tell};
 use crate::session::Session;
 use crate::tensor::Tensor;
 use ep_core::abi::EpStatus;
+use ep_core::op::MAX_DIMS;
 use ep_core::provider::Attribute;
 use ep_core::provider::inline::is_host;
 use ep_core::{DType, Error, Result, Scalar};
@@ -61,17 +62,18 @@ pub struct DLManagedTensor {
 /// A tensor of another library, which is given back when this is dropped.
 struct Taken(*mut DLManagedTensor);
 
-// SAFETY: whoever makes a managed tensor allows its deleter to be called on any thread.
+// SAFETY: the contract of `ep_tensor_from_dlpack` lets the deleter be called on any thread.
 unsafe impl Send for Taken {}
 
 impl Drop for Taken {
     fn drop(&mut self) {
+        let managed = self.0;
         // SAFETY: live, and given back once.
-        unsafe {
-            if let Some(deleter) = (*self.0).deleter {
-                deleter(self.0);
+        tell(move || unsafe {
+            if let Some(deleter) = (*managed).deleter {
+                deleter(managed);
             }
-        }
+        });
     }
 }
 
@@ -91,7 +93,8 @@ fn place(device: &Device) -> Result<(i32, i32)> {
     .map(|ordinal| (CUDA, ordinal))
     .ok_or_else(|| {
         Error::unsupported(format!(
-            "DLPack has no number for memory of {}; copy through the host, with ep_tensor_to_bytes and ep_tensor_from_bytes",
+            "DLPack has no number for memory of {0}; copy through the host, with ep_tensor_to_bytes and ep_tensor_from_bytes \
+             (a provider of CUDA that does not declare `ordinal` is to be built again)",
             device.name()
         ))
     })
@@ -103,8 +106,10 @@ fn place(device: &Device) -> Result<(i32, i32)> {
 ///
 /// # Safety
 /// `session` is a live handle, `managed` a tensor of DLPack that the caller owns and whose bool elements are 0 or 1, `out` may be
-/// written. While the result or work on it uses the memory, nobody else writes it, nor touches it if that work writes it, out
-/// of order with the session's stream.
+/// written. Its deleter may be called on any thread, at the end of whatever function of this library or within one that frees: it is short, does not
+/// unwind, and waits for no thread that may wait for a function of this library. Work that was queued on the memory is done, or on
+/// the session's native stream. While the result or work on it uses the memory, nobody else writes it, nor touches it if that work
+/// writes it, out of order with the session's stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ep_tensor_from_dlpack(
     session: *const Session,
@@ -149,7 +154,9 @@ unsafe fn import(session: &Session, taken: Taken) -> Result<Strided> {
         ))
     })?;
     let here = place(device)?;
-    if here != (tensor.device_type, tensor.device_id) {
+    // The host's memory has one number only, whatever is written there.
+    let id = if tensor.device_type == CPU { 0 } else { tensor.device_id };
+    if here != (tensor.device_type, id) {
         return Err(Error::invalid(format!(
             "a tensor on DLPack's device {:?} for a session on {}, which is {here:?}; bring it there first",
             (tensor.device_type, tensor.device_id),
@@ -194,6 +201,12 @@ unsafe fn import(session: &Session, taken: Taken) -> Result<Strided> {
     let start = (tensor.data.expose_provenance() as u64)
         .wrapping_add(tensor.byte_offset)
         .wrapping_add_signed(first.wrapping_mul(size));
+    if !start.is_multiple_of(dtype.alignment() as u64) {
+        return Err(Error::invalid(format!(
+            "a DLPack tensor at {start:#x}, which is no multiple of the {} bytes that {dtype} needs; copy it first",
+            dtype.alignment()
+        )));
+    }
     let space = device.info().memory_space.clone();
     // SAFETY: the tensor's memory is valid until `taken` is dropped; the rest is the caller's promise.
     let buffer = unsafe { Buffer::import(device, &space, start, span, dtype, move || drop(taken)) }?;
@@ -201,12 +214,12 @@ unsafe fn import(session: &Session, taken: Taken) -> Result<Strided> {
     Strided::from_buffer(buffer, &[all])?.as_strided(&shape, &strides, -first)
 }
 
-/// What an exported tensor keeps.
+/// What an exported tensor keeps. The lists are pointed to, and so never moved.
 struct Kept {
     managed: DLManagedTensor,
     _tensor: Strided,
-    _shape: Box<[i64]>,
-    _strides: Box<[i64]>,
+    shape: [i64; MAX_DIMS],
+    strides: [i64; MAX_DIMS],
 }
 
 unsafe extern "C" fn give_back(managed: *mut DLManagedTensor) {
@@ -214,9 +227,10 @@ unsafe extern "C" fn give_back(managed: *mut DLManagedTensor) {
     unsafe { crate::given::free((*managed).manager.cast::<Kept>()) };
 }
 
-/// The tensor's memory for another library, without a copy, after the work on it is done. It stays until that library calls
-/// the deleter of the result. Work that is queued on the memory afterwards, here or there, is not ordered by anybody:
-/// `ep_tensor_wait` and the other library's wait are.
+/// The tensor's memory for another library, without a copy, after operators and copies on it are done (launches on addresses are not
+/// known to be on it: `ep_session_sync` before). It stays until that library calls the deleter of the result. Work that is queued on the memory
+/// afterwards, here or there, is not ordered by anybody: `ep_tensor_wait` and the other library's wait are. Elements of bool stay 0
+/// or 1.
 ///
 /// # Safety
 /// `tensor` is a live handle, `out` may be written.
@@ -247,7 +261,11 @@ fn export(tensor: &Strided) -> Result<*mut DLManagedTensor> {
         )));
     }
     tensor.wait()?;
-    let (mut shape, mut strides): (Box<[i64]>, Box<[i64]>) = (tensor.shape().into(), tensor.strides().into());
+    let listed = |of: &[i64]| {
+        let mut list = [0; MAX_DIMS];
+        list[..of.len()].copy_from_slice(of);
+        list
+    };
     let managed = DLManagedTensor {
         tensor: DLTensor {
             data: std::ptr::with_exposed_provenance_mut(tensor.address() as usize),
@@ -257,17 +275,19 @@ fn export(tensor: &Strided) -> Result<*mut DLManagedTensor> {
             type_code,
             type_bits,
             type_lanes: 1,
-            shape: shape.as_mut_ptr(),
-            strides: strides.as_mut_ptr(),
+            shape: std::ptr::null_mut(),
+            strides: std::ptr::null_mut(),
             byte_offset: 0,
         },
         manager: std::ptr::null_mut(),
         deleter: Some(give_back),
     };
-    let kept =
-        Box::into_raw(Box::new(Kept { managed, _tensor: tensor.alias(), _shape: shape, _strides: strides }));
-    // SAFETY: just made; its own address is what the deleter frees.
+    let (shape, strides) = (listed(tensor.shape()), listed(tensor.strides()));
+    let kept = Box::into_raw(Box::new(Kept { managed, _tensor: tensor.alias(), shape, strides }));
+    // SAFETY: just made, where it stays until the deleter is called; all pointers are made from the one that is freed.
     unsafe {
+        (*kept).managed.tensor.shape = (&raw mut (*kept).shape).cast();
+        (*kept).managed.tensor.strides = (&raw mut (*kept).strides).cast();
         (*kept).managed.manager = kept.cast();
         Ok(&raw mut (*kept).managed)
     }

@@ -1,16 +1,69 @@
 //! What callers hand over: pointers, text, lists; and text that they get.
 
-use ep_core::abi::{EpStatus, finish};
+use ep_core::abi::{EpStatus, finish, take};
 use ep_core::{Error, Result};
 use serde::Serialize;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
+
+/// What other libraries are told when their memory is not used any more.
+type Notice = Box<dyn FnOnce()>;
+
+thread_local! {
+    /// How many functions of this library are under way on this thread, one within the other.
+    static UNDER_WAY: Cell<usize> = const { Cell::new(0) };
+    /// What is told when the outermost of them ends.
+    static NOTICES: RefCell<Vec<Notice>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Tells another library something when no lock of ours is held: at the end of the function that is under way on this thread.
+/// Deleters are called wherever work is found to be done, and what they call may wait for a thread that waits for us.
+pub(crate) fn tell(notice: impl FnOnce() + 'static) {
+    let mut notice: Option<Notice> = Some(Box::new(notice));
+    if UNDER_WAY.get() != 0 {
+        // Where the thread ends, its list may be gone already.
+        NOTICES.try_with(|all| all.borrow_mut().extend(notice.take())).unwrap_or_default();
+    }
+    if let Some(now) = notice {
+        now();
+    }
+}
+
+fn next_notice() -> Option<Notice> {
+    NOTICES.try_with(|all| all.borrow_mut().pop()).ok().flatten()
+}
+
+/// Runs the body of a function: nothing unwinds, and other libraries are told at its end.
+pub(crate) fn run(body: impl FnOnce() -> Result<()>) -> *const EpStatus {
+    UNDER_WAY.set(UNDER_WAY.get() + 1);
+    let status = finish(body);
+    if UNDER_WAY.get() == 1 {
+        // What is told may lead to more: until there is nothing left.
+        while let Some(notice) = next_notice() {
+            logged(finish(|| {
+                notice();
+                Ok(())
+            }));
+        }
+    }
+    UNDER_WAY.set(UNDER_WAY.get() - 1);
+    status
+}
+
+/// Where nobody can be given an error.
+pub(crate) fn logged(status: *const EpStatus) {
+    // SAFETY: a status that was just made, released once.
+    if let Err(e) = unsafe { take(status) } {
+        tracing::error!("{e}");
+    }
+}
 
 /// Runs the body of a function, and writes what it makes to `out`: nothing unwinds, and null is refused.
 ///
 /// # Safety
 /// `out` is null or may be written.
 pub(crate) unsafe fn made<T>(out: *mut T, body: impl FnOnce() -> Result<T>) -> *const EpStatus {
-    finish(|| {
+    run(|| {
         if out.is_null() {
             return Err(Error::invalid("the place for the result is null; pass the address of a variable"));
         }
@@ -46,16 +99,11 @@ pub(crate) unsafe fn object<'a, T>(handle: *const T, what: &str) -> Result<&'a T
 /// The handle is null or of [`made_handle`], and nobody uses it again.
 pub(crate) unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
-        // What is dropped runs providers' code, whose panics the boundary behind it has caught; this is for our own.
-        // SAFETY: made by `Box::into_raw`, and given back once.
-        let status = finish(|| {
+        logged(run(|| {
+            // SAFETY: made by `Box::into_raw`, and given back once.
             drop(unsafe { Box::from_raw(handle) });
             Ok(())
-        });
-        if !status.is_null() {
-            // SAFETY: just made, released once.
-            drop(unsafe { ep_core::abi::take(status) });
-        }
+        }));
     }
 }
 

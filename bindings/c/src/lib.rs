@@ -39,14 +39,25 @@ pub use primitive::{
     ep_primitive_workspace,
 };
 pub use runtime::{
-    Runtime, ep_host_version, ep_runtime_explain, ep_runtime_free, ep_runtime_list, ep_runtime_open,
-    ep_runtime_open_text, ep_runtime_query,
+    Runtime, ep_host_version, ep_runtime_device, ep_runtime_explain, ep_runtime_free, ep_runtime_list,
+    ep_runtime_num_devices, ep_runtime_open, ep_runtime_open_text, ep_runtime_query,
 };
 pub use session::{
     Session, ep_session_adopt, ep_session_device, ep_session_fallbacks, ep_session_free, ep_session_native,
     ep_session_open, ep_session_sync,
 };
 pub use tensor::{
-    Tensor, ep_tensor_address, ep_tensor_device, ep_tensor_dtype, ep_tensor_free, ep_tensor_from_bytes,
+    Deleter, Tensor, ep_tensor_address, ep_tensor_bytes, ep_tensor_device, ep_tensor_dtype,
+    ep_tensor_dtype_id, ep_tensor_free, ep_tensor_from_address, ep_tensor_from_bytes, ep_tensor_numel,
     ep_tensor_rank, ep_tensor_shape, ep_tensor_strides, ep_tensor_to_bytes, ep_tensor_wait,
+};
+
+// What the header promises of handles.
+const _: fn() = || {
+    fn used_by_several_threads<T: Send + Sync>() {}
+    used_by_several_threads::<Runtime>();
+    used_by_several_threads::<Session>();
+    used_by_several_threads::<Tensor>();
+    used_by_several_threads::<Operator>();
+    used_by_several_threads::<Primitive>();
 };

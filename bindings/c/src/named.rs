@@ -4,7 +4,7 @@ use ep_core::primitive::{ArgReduceOp, BinaryOp, IndexMode, ReduceOp, UnaryOp};
 use ep_core::{DType, Error, Result, Scalar};
 use ep_ops::operators as o;
 use ep_ops::operators::{Side, Window};
-use ep_ops::{MemoryFormat, Operator, Ops, Tensor};
+use ep_ops::{MemoryFormat, Operator, Ops, Spec, Tensor};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
@@ -16,7 +16,7 @@ pub(crate) enum Call {
     /// An operator.
     Operator(Box<dyn Operator>),
     /// A view, a copy, or a tensor from nothing, of so many inputs.
-    Other { name: String, inputs: usize, run: Run },
+    Other { name: String, inputs: usize, outputs: usize, run: Run },
 }
 
 impl Call {
@@ -25,15 +25,26 @@ impl Call {
     pub(crate) fn new(name: &str, attributes: &str) -> Result<Call> {
         let attributes: serde_json::Value = crate::request::read(attributes, "attributes")?;
         let named = serde_json::Value::Object([(name.to_owned(), attributes)].into_iter().collect());
-        let named =
-            Named::deserialize(named).map_err(|e| Error::invalid(format!("operator `{name}`: {e}")))?;
-        Ok(call(named, name))
+        let named: Named = serde_path_to_error::deserialize(named)
+            .map_err(|e| Error::invalid(format!("operator `{name}`: {}: {}", e.path(), e.inner())))?;
+        call(named, name).map_err(|e| e.context(format!("operator `{name}`")))
+    }
+
+    /// How many outputs it has for these inputs.
+    pub(crate) fn outputs(&self, inputs: &[&Tensor]) -> Result<usize> {
+        match self {
+            Call::Other { outputs, .. } => Ok(*outputs),
+            Call::Operator(operator) => {
+                let specs: Vec<Spec> = inputs.iter().map(|t| t.spec().clone()).collect();
+                Ok(operator.infer(&specs).map_err(|e| e.context(operator.name()))?.len())
+            }
+        }
     }
 
     pub(crate) fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
         match self {
             Call::Operator(operator) => ops.apply(&**operator, inputs),
-            Call::Other { name, inputs: wanted, run } => {
+            Call::Other { name, inputs: wanted, run, .. } => {
                 if inputs.len() != *wanted {
                     return Err(Error::invalid(format!(
                         "{name}: {} inputs, and it has {wanted}",
@@ -78,8 +89,7 @@ enum Named {
     },
     Binary {
         op: Choice<BinaryOp>,
-        #[serde(default)]
-        attrs: [f64; 2],
+        attrs: Option<Vec<Number>>,
     },
     BinaryScalar {
         op: Choice<BinaryOp>,
@@ -87,8 +97,7 @@ enum Named {
         /// Whether the number is the first argument.
         #[serde(default)]
         first: bool,
-        #[serde(default)]
-        attrs: [f64; 2],
+        attrs: Option<Vec<Number>>,
     },
     Cast {
         dtype: Dtype,
@@ -183,8 +192,7 @@ enum Named {
     },
     Unary {
         op: Choice<UnaryOp>,
-        #[serde(default)]
-        attrs: [f64; 2],
+        attrs: Option<Vec<Number>>,
         dtype: Option<Dtype>,
     },
     Where {},
@@ -332,9 +340,9 @@ fn preserve() -> Format {
 }
 
 /// What a name stands for.
-fn call(named: Named, name: &str) -> Call {
+fn call(named: Named, name: &str) -> Result<Call> {
     let operator = |operator: Box<dyn Operator>| Call::Operator(operator);
-    let other = |inputs: usize, run: Run| Call::Other { name: name.to_owned(), inputs, run };
+    let other = |inputs: usize, run: Run| Call::Other { name: name.to_owned(), inputs, outputs: 1, run };
     let view = |view: Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>| {
         other(1, Box::new(move |_, inputs| Ok(vec![view(inputs[0])?])))
     };
@@ -344,7 +352,7 @@ fn call(named: Named, name: &str) -> Call {
     let new = |new: Box<dyn Fn(&Ops<'_>) -> Result<Tensor> + Send + Sync>| {
         other(0, Box::new(move |ops, _| Ok(vec![new(ops)?])))
     };
-    match named {
+    Ok(match named {
         Named::AddN {} => operator(Box::new(o::AddN)),
         Named::ArgReduce { op, dim, keep_dims, dtype } => {
             operator(Box::new(o::ArgReduce { op: op.0, dim, keep_dims, dtype: dtype.0 }))
@@ -353,9 +361,12 @@ fn call(named: Named, name: &str) -> Call {
             let window = window.map(Window::from);
             operator(Box::new(o::BatchGather { axis, batch_dims, mode: mode.0, window }))
         }
-        Named::Binary { op, attrs } => operator(Box::new(o::Binary { op: op.0, attrs })),
+        Named::Binary { op, attrs } => {
+            operator(Box::new(o::Binary { op: op.0, attrs: parameters(op.0.name(), attrs)? }))
+        }
         Named::BinaryScalar { op, scalar, first, attrs } => {
             let side = if first { Side::First } else { Side::Second };
+            let attrs = parameters(op.0.name(), attrs)?;
             operator(Box::new(o::BinaryScalar { op: op.0, attrs, scalar: scalar.0, side }))
         }
         Named::Cast { dtype } => operator(Box::new(o::Cast { dtype: dtype.0 })),
@@ -394,6 +405,7 @@ fn call(named: Named, name: &str) -> Call {
             operator(Box::new(o::SoftmaxBackward { dim, dtype: dtype.map(|d| d.0) }))
         }
         Named::Unary { op, attrs, dtype } => {
+            let attrs = parameters(op.0.name(), attrs)?;
             operator(Box::new(o::Unary { op: op.0, attrs, dtype: dtype.map(|d| d.0) }))
         }
         Named::Where {} => operator(Box::new(o::Where)),
@@ -415,13 +427,15 @@ fn call(named: Named, name: &str) -> Call {
         Named::View { shape } => view(Box::new(move |t| t.view(&shape))),
         Named::Clone { format } => copy(Box::new(move |ops, t| ops.clone(t, format.into()))),
         Named::Contiguous { format } => copy(Box::new(move |ops, t| ops.contiguous(t, format.into()))),
-        Named::Copy {} => other(
-            2,
-            Box::new(|ops, inputs| {
+        Named::Copy {} => Call::Other {
+            name: name.to_owned(),
+            inputs: 2,
+            outputs: 0,
+            run: Box::new(|ops, inputs| {
                 ops.copy_(inputs[0], inputs[1])?;
                 Ok(Vec::new())
             }),
-        ),
+        },
         Named::Flatten { start, end } => copy(Box::new(move |ops, t| ops.flatten(t, start, end))),
         Named::Reshape { shape } => copy(Box::new(move |ops, t| ops.reshape(t, &shape))),
         Named::ToDevice {} => copy(Box::new(|ops, t| ops.to_device(t))),
@@ -432,6 +446,48 @@ fn call(named: Named, name: &str) -> Call {
         Named::Empty { dtype, shape } => new(Box::new(move |ops| ops.empty(dtype.0, &shape))),
         Named::Full { dtype, shape, value } => new(Box::new(move |ops| ops.full(dtype.0, &shape, value.0))),
         Named::Zeros { dtype, shape } => new(Box::new(move |ops| ops.zeros(dtype.0, &shape))),
+    })
+}
+
+/// The parameters of functions that have some, of [`UnaryOp`] and [`BinaryOp`] alike: their names, and PyTorch's defaults.
+const PARAMETERS: [(&str, &[&str], Option<[f64; 2]>); 18] = [
+    ("elu", &["alpha"], Some([1.0, 0.0])),
+    ("celu", &["alpha"], Some([1.0, 0.0])),
+    ("hard_shrink", &["lambda"], Some([0.5, 0.0])),
+    ("hard_tanh", &["min", "max"], Some([-1.0, 1.0])),
+    ("leaky_relu", &["alpha"], Some([0.01, 0.0])),
+    ("soft_shrink", &["alpha"], Some([0.5, 0.0])),
+    ("soft_plus", &["beta", "threshold"], Some([1.0, 20.0])),
+    ("threshold", &["threshold", "value"], None),
+    ("elu_backward_with_dy_x", &["alpha"], Some([1.0, 0.0])),
+    ("celu_backward_with_dy_y", &["alpha"], Some([1.0, 0.0])),
+    ("hard_tanh_backward_with_dy_y", &["min", "max"], Some([-1.0, 1.0])),
+    ("leaky_relu_backward_with_dy_x", &["alpha"], Some([0.01, 0.0])),
+    ("soft_plus_backward_with_dy_x", &["beta", "threshold"], Some([1.0, 20.0])),
+    ("threshold_backward_with_dy_x", &["threshold"], None),
+    ("scalar_base_power_grad", &["base"], None),
+    ("scalar_exp_power_grad", &["exponent"], None),
+    ("is_close", &["atol", "rtol"], Some([1e-8, 1e-5])),
+    ("is_close_equal_nan", &["atol", "rtol"], Some([1e-8, 1e-5])),
+];
+
+/// The parameters of a function: those that are given, all of them, or the defaults.
+fn parameters(function: Option<&str>, given: Option<Vec<Number>>) -> Result<[f64; 2]> {
+    let function = function.unwrap_or_default();
+    let known = PARAMETERS.iter().find(|(name, ..)| *name == function);
+    let (names, defaults) =
+        known.map_or((&[][..], Some([0.0; 2])), |(_, names, defaults)| (names, *defaults));
+    match (given, defaults) {
+        (None, Some(defaults)) => Ok(defaults),
+        (Some(given), _) if given.len() == names.len() => {
+            let value = |i: usize| given.get(i).map_or(0.0, |number: &Number| number.0.as_f64());
+            Ok([value(0), value(1)])
+        }
+        (given, _) => Err(Error::invalid(format!(
+            "`{function}` has {} parameters, {names:?}, and `attrs` gives {}; give all of them in this order",
+            names.len(),
+            given.map_or(0, |given| given.len())
+        ))),
     }
 }
 
@@ -515,12 +571,31 @@ impl<'de> Deserialize<'de> for Number {
     }
 }
 
-/// A part of an axis.
+/// A part of an axis; an object, as all that has names.
 #[derive(Clone, Copy, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "serde_json::Map<String, serde_json::Value>")]
 struct Part {
     offset: i64,
     size: i64,
+}
+
+impl TryFrom<serde_json::Map<String, serde_json::Value>> for Part {
+    type Error = String;
+
+    fn try_from(map: serde_json::Map<String, serde_json::Value>) -> Result<Part, String> {
+        let number = |name: &str| {
+            let value = map.get(name).and_then(serde_json::Value::as_i64);
+            value.ok_or_else(|| {
+                format!("a window is an object with the integers `offset` and `size`; `{name}` is missing")
+            })
+        };
+        let part = Part { offset: number("offset")?, size: number("size")? };
+        if map.len() == 2 {
+            Ok(part)
+        } else {
+            Err("a window has `offset` and `size`, and nothing else".to_owned())
+        }
+    }
 }
 
 impl From<Part> for Window {
@@ -599,14 +674,77 @@ mod tests {
     }
 
     #[test]
+    fn parameters_are_given_or_those_of_pytorch() {
+        let of = |function: &str, given: Option<&[f64]>| {
+            let given = given.map(|all| all.iter().map(|x| Number(Scalar::F64(*x))).collect());
+            parameters(Some(function), given)
+        };
+        assert_eq!(of("hard_tanh", None), Ok([-1.0, 1.0]));
+        assert_eq!(of("hard_tanh", Some(&[0.0, 6.0])), Ok([0.0, 6.0]));
+        assert_eq!(of("relu", None), Ok([0.0, 0.0]));
+        assert_eq!(of("relu", Some(&[])), Ok([0.0, 0.0]));
+        for (function, given) in [
+            ("hard_tanh", Some(&[0.0][..])),
+            ("threshold", None),
+            ("relu", Some(&[1.0])),
+            ("elu", Some(&[1.0, 2.0])),
+        ] {
+            let told = of(function, given).unwrap_err();
+            assert!(told.message().contains("parameters"), "{function}: {told}");
+        }
+        let names: Vec<&str> = UnaryOp::NAMES.iter().chain(BinaryOp::NAMES).copied().collect();
+        assert!(PARAMETERS.iter().all(|(name, ..)| names.contains(name)));
+    }
+
+    /// Whether a function has parameters shows in what it computes with others.
+    #[test]
+    fn no_function_with_parameters_is_left_out() {
+        use primitives::reference::{Binary, Number as Value, Unary};
+        let points = [-7.0, -0.75, -0.25, 0.0, 0.3, 0.75, 9.0];
+        let attrs = [[0.0; 2], [0.5, 0.0], [0.0, 0.5], [-3.0, 4.0], [30.0, 0.1]];
+        let known = |name: &str| PARAMETERS.iter().any(|(known, ..)| *known == name);
+        for name in UnaryOp::NAMES {
+            let of = |attr| Unary::new(name, DType::F64, DType::F64, attr);
+            let Some(first) = of(attrs[0]) else { continue };
+            let changes = attrs.iter().any(|attr| {
+                let f = of(*attr).expect("the dtypes are the same");
+                points.iter().any(|x| {
+                    format!("{:?}", f.apply(Value::Real(*x))) != format!("{:?}", first.apply(Value::Real(*x)))
+                })
+            });
+            assert_eq!(changes, known(name), "{name}");
+        }
+        for name in BinaryOp::NAMES {
+            let of = |attr| {
+                Binary::new(name, DType::F64, DType::F64, attr)
+                    .or_else(|| Binary::new(name, DType::F64, DType::BOOL, attr))
+            };
+            let Some(first) = of(attrs[0]) else { continue };
+            let changes = attrs.iter().any(|attr| {
+                let f = of(*attr).expect("the dtypes are the same");
+                points.iter().any(|a| {
+                    points.iter().any(|b| {
+                        let [x, y] = [*a, *b].map(Value::Real);
+                        format!("{:?}", f.apply(x, y)) != format!("{:?}", first.apply(x, y))
+                    })
+                })
+            });
+            assert_eq!(changes, known(name), "{name}");
+        }
+    }
+
+    #[test]
     fn attributes_are_checked_by_name_and_kind() {
         for (name, attributes, part) in [
             ("gather", "{\"mode\": \"clip\"}", "wrap, zero, error"),
-            ("gather", "{\"window\": {\"offset\": 1}}", "size"),
+            ("gather", "{\"window\": {\"offset\": 1}}", "`size`"),
             ("matmul", "{\"transpose\": true}", "transpose"),
             ("permute", "{}", "dims"),
             ("contiguous", "{\"format\": \"nhwc\"}", "channels_last"),
-            ("softmax", "[]", "softmax"),
+            ("softmax", "[]", "object"),
+            ("softmax", "null", "object"),
+            ("gather", "{\"window\": [0, 10]}", "map"),
+            ("unary", "{\"op\": \"hard_tanh\", \"attrs\": [1]}", "min"),
             ("softmax", "{\"dim\": \"last\"}", "dim"),
         ] {
             let told = refusal(name, attributes);

@@ -1,10 +1,10 @@
 //! Operators by name, with attributes: made once, run often.
 
-use crate::given::{free, given_text, list, made_handle, needed, object, text};
+use crate::given::{free, given_text, list, made_handle, needed, object, run, text};
 use crate::named::Call;
 use crate::session::Session;
 use crate::tensor::Tensor;
-use ep_core::abi::{EpStatus, finish};
+use ep_core::abi::EpStatus;
 use ep_core::{Error, Result};
 use ep_ops::Tensor as Strided;
 use std::ffi::{CString, c_char};
@@ -77,26 +77,31 @@ pub unsafe extern "C" fn ep_operator_run(
     capacity: usize,
     num_outputs: *mut usize,
 ) -> *const EpStatus {
-    finish(|| {
+    run(|| {
         // SAFETY: as the caller promises.
         let (session, operator, inputs) =
             unsafe { (object(session, "session")?, object(op, "operator")?, tensors(inputs, num_inputs)?) };
         if num_outputs.is_null() || (capacity > 0 && outputs.is_null()) {
             return Err(Error::invalid("the place for the outputs, or for their number, is null"));
         }
-        let made = operator.call.run(&session.ops, &inputs)?;
-        if made.len() > capacity {
+        let wanted = operator.call.outputs(&inputs)?;
+        if wanted > capacity {
             return Err(Error::invalid(format!(
-                "{:?} has {} outputs, and there is room for {capacity}",
-                operator.name,
-                made.len()
+                "{:?} has {wanted} outputs, and there is room for {capacity}",
+                operator.name
             )));
         }
+        let made = operator.call.run(&session.ops, &inputs)?;
+        if made.len() > capacity {
+            return Err(Error::internal(format!("{:?} has made {} outputs", operator.name, made.len())));
+        }
+        // All memory that this needs is there before anything is written.
+        let made: Vec<Box<Tensor>> = made.into_iter().map(|tensor| Box::new(Tensor::new(tensor))).collect();
         // SAFETY: room for as many as there are, and for the number.
         unsafe {
             num_outputs.write(made.len());
             for (i, tensor) in made.into_iter().enumerate() {
-                outputs.add(i).write(Box::into_raw(Box::new(Tensor::new(tensor))));
+                outputs.add(i).write(Box::into_raw(tensor));
             }
         }
         Ok(())
@@ -115,7 +120,7 @@ pub unsafe extern "C" fn ep_operator_run_in_place(
     inputs: *const *const Tensor,
     num_inputs: usize,
 ) -> *const EpStatus {
-    finish(|| {
+    run(|| {
         // SAFETY: as the caller promises.
         let (session, operator, inputs) =
             unsafe { (object(session, "session")?, object(op, "operator")?, tensors(inputs, num_inputs)?) };

@@ -1,8 +1,8 @@
 //! Primitives: launches on addresses by the structs of `ep_plugin.h`, for frameworks that own their memory and order.
 
-use crate::given::{free, given_text, made, made_handle, needed, object};
+use crate::given::{free, given_text, made, made_handle, needed, object, run};
 use crate::session::Session;
-use ep_core::abi::{EpStatus, finish};
+use ep_core::abi::EpStatus;
 use ep_core::{Error, Result};
 use ep_registry::DynPrimitive;
 use std::ffi::{c_char, c_void};
@@ -54,11 +54,11 @@ unsafe fn desc_bytes<'a>(desc: *const c_void) -> Result<&'a [u8]> {
 
 /// Queues a launch on the session's stream with arguments such as `EpSoftmaxArgs`, whose `struct_size` is set. Nothing is
 /// checked but what the provider checks, and the runtime does not see what is read and written: order with other work on the
-/// memory is the caller's.
+/// memory is the caller's, and neither `ep_tensor_wait` nor the freeing of a tensor waits for it; `ep_session_sync` does.
 ///
 /// # Safety
 /// Live handles; `args` are arguments of the primitive's op whose lists can be read, and whose addresses are valid for what the launch
-/// does, until it is done. Nobody else touches what it writes meanwhile.
+/// does, until it is done. Nobody else touches what it writes meanwhile. What it writes as bool is 0 or 1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ep_primitive_launch(
     session: *const Session,
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn ep_primitive_launch(
     args: *const c_void,
 ) -> *const EpStatus {
     // SAFETY: as the caller promises.
-    finish(|| unsafe {
+    run(|| unsafe {
         object(primitive, "primitive")?.0.launch_struct(object(session, "session")?.ops.stream(), args)
     })
 }

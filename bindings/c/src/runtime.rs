@@ -1,6 +1,6 @@
 //! Runtimes: loaded providers, what they can do, and why not.
 
-use crate::given::{free, json, made, made_handle, needed, object, text};
+use crate::given::{free, given_text, json, made, made_handle, needed, object, text};
 use crate::request::read;
 use ep_core::abi::EpStatus;
 use ep_core::{Error, Result};
@@ -9,12 +9,12 @@ use ep_registry::query::Filter;
 use ep_registry::rows::{ExplanationRow, QueryRow, RequestRow};
 use ep_registry::{Device, Runtime as Loaded};
 use serde::Serialize;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Loaded providers and their devices.
-pub struct Runtime(pub(crate) Arc<Loaded>);
+pub struct Runtime(pub(crate) Arc<Loaded>, Vec<CString>);
 
 /// The version of this library, "1.2.3".
 #[unsafe(no_mangle)]
@@ -55,7 +55,9 @@ fn found(explicit: Option<&Path>) -> Result<PathBuf> {
 }
 
 fn open(config: Config) -> Result<Runtime> {
-    Ok(Runtime(Arc::new(Loaded::builder().config(config).build()?)))
+    let loaded = Loaded::builder().config(config).build()?;
+    let names = loaded.devices().iter().map(|device| given_text(device.name())).collect();
+    Ok(Runtime(Arc::new(loaded), names))
 }
 
 /// Loads the providers that the text of a config names, with relative paths taken from `base_dir`, an absolute path.
@@ -75,6 +77,27 @@ pub unsafe extern "C" fn ep_runtime_open_text(
             open(Config::from_str(needed(toml, "text of the config")?, base)?)
         })
     }
+}
+
+/// How many devices there are.
+///
+/// # Safety
+/// `runtime` is null, which gives 0, or a live handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ep_runtime_num_devices(runtime: *const Runtime) -> usize {
+    // SAFETY: as the caller promises.
+    unsafe { runtime.as_ref() }.map_or(0, |runtime| runtime.0.devices().len())
+}
+
+/// The name of a device, as `cuda:0`; null where there are not so many.
+///
+/// # Safety
+/// `runtime` is null, which gives null, or a live handle, with which the text ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ep_runtime_device(runtime: *const Runtime, index: usize) -> *const c_char {
+    // SAFETY: as the caller promises.
+    let name = unsafe { runtime.as_ref() }.and_then(|runtime| runtime.1.get(index));
+    name.map_or(std::ptr::null(), |name| name.as_ptr())
 }
 
 /// What happened to each provider, and its devices, as JSON: that of `ep list --json`.
@@ -127,6 +150,8 @@ struct Explained {
 /// Which factory a request gets on a device, and why each other one does not get it, as JSON: that of `ep explain --json`,
 /// with `nearest_request`, which can be asked as it is, in place of `reason` and `nearest_flags`. A device of null: one entry
 /// for each.
+///
+/// The primitive is made, for what it says of itself; a provider may compile something for that.
 ///
 /// The request: `{"op": "softmax", "dtypes": {"src": "f16", "dst": "f32"}, "selectors": {}, "attrs": {}, "limits": {"cols": 1024}}`,
 /// where all but `op` and the dtypes may be left out.

@@ -1,9 +1,9 @@
 //! Sessions: a device, a stream of work on it, and devices that stand in where it lacks something.
 
-use crate::given::{free, given_text, json, list, made, made_handle, needed, object};
+use crate::given::{free, given_text, json, list, logged, made, made_handle, needed, object, run};
 use crate::runtime::Runtime;
-use ep_core::Result;
-use ep_core::abi::{EpStatus, finish};
+use ep_core::abi::EpStatus;
+use ep_core::{Error, Result};
 use ep_ops::{Fallback, Ops};
 use ep_registry::{Runtime as Loaded, Stream};
 use serde::Serialize;
@@ -59,12 +59,13 @@ pub unsafe extern "C" fn ep_session_open(
     }
 }
 
-/// The same on a native stream that another library made: work is in order with that library's own. `kind` is the provider's
-/// name of such handles, `CUstream` of CUDA.
+/// The same on a native stream that another library made: work on the device is in order with that library's own. `kind` is the
+/// provider's name of such handles, `CUstream` of CUDA. What runs on a fallback device, and `to_device` of another session, are
+/// not on that stream: before a fallback its work is waited for, and before the second the caller waits.
 ///
 /// # Safety
-/// As `ep_session_open`; and `native` is a live stream of that kind on this device that outlives the session and whatever
-/// was made on it. While anybody records its work into a graph, the session is not used.
+/// As `ep_session_open`; and `native` is a live stream of that kind on this device until the session is freed. While anybody records
+/// its work into a graph, neither this session nor another one that was adopted from it is used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ep_session_adopt(
     runtime: *const Runtime,
@@ -88,10 +89,13 @@ pub unsafe extern "C" fn ep_session_adopt(
 }
 
 /// The native stream that the session's work goes onto, for other libraries that take one: `kind`, which is to be freed, and
-/// its handle. `Unsupported` where the device has no such thing.
+/// its handle, which is valid until the session is freed. What the session queued so far is done or on it; what a provider does that does
+/// not share it is not (`ep_session_sync` waits for that), nor what runs on fallback devices. `Unsupported` where the device has no such
+/// thing.
 ///
 /// # Safety
-/// `session` is a live handle, `kind` and `native` may be written.
+/// `session` is a live handle, `kind` and `native` may be written. Nobody records work of the native stream into a graph while the session is
+/// used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ep_session_native(
     session: *const Session,
@@ -101,10 +105,13 @@ pub unsafe extern "C" fn ep_session_native(
     // SAFETY: as the caller promises.
     unsafe {
         made(kind, || {
+            if native.is_null() {
+                return Err(Error::invalid(
+                    "the place for the handle is null; pass the address of a variable",
+                ));
+            }
             let (kind, handle) = object(session, "session")?.ops.stream().native()?;
-            let native =
-                native.as_mut().ok_or_else(|| ep_core::Error::invalid("the place for the handle is null"))?;
-            *native = handle;
+            native.write(handle);
             Ok(given_text(&kind).into_raw())
         })
     }
@@ -127,7 +134,7 @@ pub unsafe extern "C" fn ep_session_device(session: *const Session) -> *const c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ep_session_sync(session: *const Session) -> *const EpStatus {
     // SAFETY: as the caller promises.
-    finish(|| unsafe { object(session, "session") }?.ops.sync())
+    run(|| unsafe { object(session, "session") }?.ops.sync())
 }
 
 /// What ran on another device.
@@ -173,12 +180,17 @@ pub unsafe extern "C" fn ep_session_fallbacks(
     }
 }
 
-/// Frees a session, after its work is done. Its tensors stay usable.
+/// Frees a session after waiting for its work, launches on addresses included; an error of that work is logged. Its tensors stay usable.
 ///
 /// # Safety
 /// Null or a handle that nobody uses again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ep_session_free(session: *mut Session) {
     // SAFETY: as the caller promises.
-    unsafe { free(session) }
+    unsafe {
+        if let Some(live) = session.as_ref() {
+            logged(run(|| live.ops.sync()));
+        }
+        free(session);
+    }
 }

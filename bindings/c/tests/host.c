@@ -211,6 +211,68 @@ static void names(void) {
   CHECK(op == NULL && ep_operator_name(op) == NULL);
 }
 
+static int freed = 0;
+
+static void freed_once(void *user) {
+  freed += 1;
+  CHECK(*(int *)user == 5);
+}
+
+static ep_tensor *held = NULL;
+static uint64_t seen = 0;
+
+/* Asks about a tensor that the call under way uses: no lock may be held. */
+static void curious(void *user) {
+  (void)user;
+  freed += 1;
+  NEED(ep_tensor_address(held, &seen));
+}
+
+static void foreign(const ep_session *session, int host) {
+  static float data[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+  static int user = 5;
+  static const float wanted[4] = {0, 2, 4, 6};
+  static const int64_t shape[2] = {2, 2}, strides[2] = {4, 2}, far[2] = {6, 2}, all[2] = {2, 4};
+  const uint64_t address = (uint64_t)(uintptr_t)data;
+  ep_tensor *t = NULL;
+  freed = 0;
+  if (!host) {
+    FAILS(ep_tensor_from_address(session, "f32", shape, strides, 2, "nowhere", address, 32, freed_once, &user, &t),
+          EP_CODE_INVALID_ARGUMENT, "nowhere");
+    CHECK(freed == 1);
+    return;
+  }
+  NEED(ep_tensor_from_address(session, "f32", shape, strides, 2, NULL, address, 32, freed_once, &user, &t));
+  EXPECT(session, t, wanted);
+  CHECK(freed == 0);
+  ep_tensor_free(t);
+  CHECK(freed == 1);
+  NEED(ep_tensor_from_address(session, "f32", all, NULL, 2, "host", address, 32, NULL, NULL, &t));
+  CHECK(ep_tensor_numel(t) == 8 && ep_tensor_bytes(t) == 32 && ep_tensor_dtype_id(t) == EP_DTYPE_F32);
+  ep_tensor_free(t);
+  t = NULL;
+  FAILS(ep_tensor_from_address(session, "f32", shape, far, 2, NULL, address, 32, freed_once, &user, &t),
+        EP_CODE_INVALID_ARGUMENT, "as_strided");
+  FAILS(ep_tensor_from_address(session, "f32", all, NULL, 2, NULL, address, 28, freed_once, &user, &t),
+        EP_CODE_INVALID_ARGUMENT, "8 elements");
+  FAILS(ep_tensor_from_address(session, "f32", all, NULL, 2, NULL, 0, 32, freed_once, &user, &t), EP_CODE_INVALID_ARGUMENT, "null");
+  FAILS(ep_tensor_from_address(session, "i4", all, NULL, 2, NULL, address, 32, freed_once, &user, &t), EP_CODE_UNSUPPORTED,
+        "fill bytes");
+  FAILS(ep_tensor_from_address(session, NULL, all, NULL, 2, NULL, address, 32, freed_once, &user, &t), EP_CODE_INVALID_ARGUMENT,
+        "null");
+  FAILS(ep_tensor_from_address(NULL, "f32", all, NULL, 2, NULL, address, 32, freed_once, &user, &t), EP_CODE_INVALID_ARGUMENT,
+        "null");
+  CHECK(freed == 7 && t == NULL);
+  CHECK(ep_tensor_numel(NULL) == 0 && ep_tensor_bytes(NULL) == 0 && ep_tensor_dtype_id(NULL) == EP_DTYPE_INVALID);
+
+  /* A deleter may look at what the call that leads to it uses. */
+  held = floats(session, data, 2, 4);
+  NEED(ep_tensor_from_address(session, "f32", all, NULL, 2, NULL, address, 32, curious, NULL, &t));
+  ep_tensor_free(t);
+  CHECK(freed == 8 && seen != 0);
+  ep_tensor_free(held);
+}
+
 static void tensors(const ep_session *session) {
   static const uint8_t truths[3] = {0, 1, 2};
   static const int64_t three[1] = {3}, huge[2] = {INT64_C(1) << 62, 4}, negative[1] = {-1}, none[2] = {0, 5};
@@ -226,6 +288,8 @@ static void tensors(const ep_session *session) {
   FAILS(ep_tensor_from_bytes(session, "f64", huge, 1, truths, 3, &t), EP_CODE_INVALID_ARGUMENT, "bytes");
   FAILS(ep_tensor_from_bytes(session, "u8", NULL, 1, truths, 3, &t), EP_CODE_INVALID_ARGUMENT, "null");
   FAILS(ep_tensor_from_bytes(NULL, "u8", three, 1, truths, 3, &t), EP_CODE_INVALID_ARGUMENT, "session");
+  CHECK(t == NULL);
+  FAILS(ep_tensor_from_bytes(session, "i4", three, 1, truths, 2, &t), EP_CODE_UNSUPPORTED, "fill bytes");
   CHECK(t == NULL);
   NEED(ep_tensor_from_bytes(session, "bool", three, 1, "\0\1\1", 3, &t));
   FAILS(ep_tensor_to_bytes(session, t, back, 2), EP_CODE_INVALID_ARGUMENT, "room of 2");
@@ -292,6 +356,11 @@ static void dlpack(const ep_session *session, int host) {
   CHECK(given_back == 0 && exported->tensor.data == &data[7] && exported->tensor.strides[1] == -2);
   exported->deleter(exported);
   CHECK(given_back == 1);
+  data[1] = 1;
+  managed.tensor.byte_offset += 1;
+  FAILS(ep_tensor_from_dlpack(session, &managed, &t), EP_CODE_INVALID_ARGUMENT, "no multiple of the 4");
+  managed.tensor.byte_offset -= 1;
+  given_back -= 1;
 
   managed.tensor.device_type = 2;
   FAILS(ep_tensor_from_dlpack(session, &managed, &t), EP_CODE_INVALID_ARGUMENT, "bring it there");
@@ -320,6 +389,42 @@ static void dlpack(const ep_session *session, int host) {
   t = run(session, "empty", "{\"dtype\": \"u8\", \"shape\": [2]}", NULL, NULL);
   FAILS(ep_tensor_to_dlpack(t, &exported), EP_CODE_INVALID_ARGUMENT, "never written");
   ep_tensor_free(t);
+}
+
+/* Bytes that another library has written into a bool tensor. */
+static void truths_of_others(const ep_session *session) {
+  static const int64_t three[1] = {3};
+  struct DLManagedTensor *exported = NULL;
+  uint8_t back[3] = {7, 7, 7};
+  ep_tensor *t = NULL;
+  NEED(ep_tensor_from_bytes(session, "bool", three, 1, "\0\1\1", 3, &t));
+  NEED(ep_tensor_to_dlpack(t, &exported));
+  ((uint8_t *)exported->tensor.data)[1] = 2;
+  FAILS(ep_tensor_to_bytes(session, t, back, 3), EP_CODE_INVALID_ARGUMENT, "byte 1");
+  CHECK(back[1] == 7);
+  exported->deleter(exported);
+  ep_tensor_free(t);
+}
+
+/* Functions have the parameters that PyTorch gives them, unless others are given. */
+static void parameters(const ep_session *session) {
+  static const float data[4] = {-2, -0.25f, 0.75f, 3};
+  static const float hard_tanh[4] = {-1, -0.25f, 0.75f, 1}, leaky[4] = {-0.02f, -0.0025f, 0.75f, 3};
+  static const float shrunk[4] = {-2, 0, 0.75f, 3}, bounded[4] = {-2, -0.25f, 0.5f, 0.5f};
+  ep_tensor *x = floats(session, data, 2, 2), *y;
+  y = run(session, "unary", "{\"op\": \"hard_tanh\"}", x, NULL);
+  EXPECT(session, y, hard_tanh);
+  ep_tensor_free(y);
+  y = run(session, "unary", "{\"op\": \"leaky_relu\"}", x, NULL);
+  EXPECT(session, y, leaky);
+  ep_tensor_free(y);
+  y = run(session, "unary", "{\"op\": \"hard_shrink\"}", x, NULL);
+  EXPECT(session, y, shrunk);
+  ep_tensor_free(y);
+  y = run(session, "unary", "{\"op\": \"hard_tanh\", \"attrs\": [\"-inf\", 0.5]}", x, NULL);
+  EXPECT(session, y, bounded);
+  ep_tensor_free(y);
+  ep_tensor_free(x);
 }
 
 static void primitives(const ep_session *session) {
@@ -409,6 +514,8 @@ int main(int argc, char **argv) {
   NEED(ep_runtime_open(argv[1], &runtime));
   NEED(ep_runtime_open_text("", "/", &second));
   ep_runtime_free(second);
+  CHECK(ep_runtime_num_devices(runtime) == 2 && strcmp(ep_runtime_device(runtime, 1), "sim:0") == 0);
+  CHECK(ep_runtime_device(runtime, 2) == NULL && ep_runtime_device(NULL, 0) == NULL && ep_runtime_num_devices(NULL) == 0);
   asking(runtime);
   names();
   sessions(runtime);
@@ -417,7 +524,10 @@ int main(int argc, char **argv) {
     computing(session);
     tensors(session);
     dlpack(session, i == 0);
+    foreign(session, i == 0);
     primitives(session);
+    parameters(session);
+    if (i == 0) truths_of_others(session);
     ep_tensor_free(outlives);
     outlives = floats(session, data, 1, 2);
     ep_session_free(session);
