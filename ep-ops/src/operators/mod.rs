@@ -19,7 +19,7 @@ mod layer_norm;
 mod log_softmax;
 mod log_softmax_backward;
 mod matmul;
-mod number;
+pub(crate) mod number;
 mod one_hot;
 mod order;
 mod reduce;
