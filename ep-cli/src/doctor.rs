@@ -14,6 +14,7 @@ use crate::failure::{Exit, Failure};
 use crate::host::find_config;
 use crate::output::Out;
 use clap::Args;
+use ep_conformance::process::Guardian;
 use ep_core::abi::{ABI_MAJOR, ABI_MINOR};
 use ep_registry::config::Config;
 use ep_registry::discovery::{Candidate, Discovery, Skipped, discover};
@@ -84,8 +85,10 @@ impl Doctor {
         for row in rows.iter().filter(|_| !self.json) {
             show::row(out, row)?;
         }
+        let guardian = Guardian::new()
+            .map_err(|e| Failure::general(format!("cannot see which processes there are: {e}")))?;
         for candidate in &wanted.candidates {
-            let row = self.tried(candidate, &path)?;
+            let row = self.tried(candidate, &path, guardian.as_ref())?;
             if !self.json {
                 show::row(out, &row)?;
                 // The next one may take its time.
@@ -132,10 +135,16 @@ impl Doctor {
         Ok(wanted)
     }
 
-    fn tried(&self, candidate: &Candidate, config: &Path) -> Result<Row, Failure> {
+    fn tried(
+        &self,
+        candidate: &Candidate,
+        config: &Path,
+        guardian: Option<&Guardian>,
+    ) -> Result<Row, Failure> {
         let settings = &candidate.settings;
         let bar = show::Bar::new(&settings.name);
-        let found = probe(config, &settings.name, Duration::from_secs(self.timeout), |step| bar.step(step));
+        let timeout = Duration::from_secs(self.timeout);
+        let found = probe(config, &settings.name, timeout, guardian, |step| bar.step(step));
         bar.finish();
         let Found { state, step, reason, loaded, took } = found?;
         let mut row = Row {

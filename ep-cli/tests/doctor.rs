@@ -272,6 +272,35 @@ fn what_it_prints_and_starts_neither_confuses_nor_outlives_it() {
     assert_eq!(tagged(&format!("{TAG}=orphan")), Vec::<PathBuf>::new());
 }
 
+/// A provider that works and one that hangs both start processes in sessions of their own.
+#[test]
+fn what_leaves_the_process_group_does_not_outlive_it_either() {
+    let folder = Folder::hostile("stray", &["process.stray", "process.lost"]);
+    let run = Run::of(folder.command(&["--json", "--timeout", "1"]).env(TAG, "stray")).exits(1);
+    let rows = rows(&run.stdout);
+    let brief: Vec<_> = rows.iter().map(Row::brief).collect();
+    assert_eq!(brief, [("process.stray", "ok", ""), ("process.lost", "hung", "create")], "{rows:?}");
+    assert_eq!(tagged(&format!("{TAG}=stray")), Vec::<PathBuf>::new());
+}
+
+/// A shell that becomes `ep` leaves it children, which are not the provider's.
+#[test]
+fn children_that_it_had_before_are_left_alone() {
+    let folder = Folder::hostile("before", &["process.stray"]);
+    let mut sh = Command::new("sh");
+    let script = "sleep 600 & echo $! > child; exec \"$0\" doctor > report";
+    sh.args(["-c", script, EP]).current_dir(&folder.0).env("HOME", &folder.0).env_remove("EP_CONFIG");
+    sh.stdout(Stdio::null()).stderr(Stdio::null());
+    assert!(sh.env(TAG, "before").status().unwrap().success());
+    let child = std::fs::read_to_string(folder.0.join("child")).unwrap();
+    let left = tagged(&format!("{TAG}=before"));
+    for process in &left {
+        let pid = process.file_name().and_then(|pid| pid.to_str()).unwrap();
+        Command::new("kill").args(["-9", pid]).status().unwrap();
+    }
+    assert!(left.contains(&Path::new("/proc").join(child.trim())), "{left:?}");
+}
+
 /// Processes with this in their environment. One that is ending has none any more.
 fn tagged(variable: &str) -> Vec<PathBuf> {
     let processes = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());

@@ -65,12 +65,10 @@ impl Properties {
                 .map_err(|_| Error::internal("the driver's text does not end"))?;
             Ok(text.to_string_lossy().into_owned())
         };
-        let (mut uuid, mut memory) = ([0; 16], 0);
-        // SAFETY: an ordinal of this driver and valid out-pointers.
-        unsafe {
-            driver.cuDeviceGetUuid(&mut uuid, device)?;
-            driver.cuDeviceTotalMem(&mut memory, device)?;
-        }
+        let uuid = identity(driver, device)?;
+        let mut memory = 0;
+        // SAFETY: an ordinal of this driver and a valid out-pointer.
+        unsafe { driver.cuDeviceTotalMem(&mut memory, device) }?;
         // SAFETY: an ordinal of this driver, and a buffer of the length that is said.
         let name = text(&|to, length| Ok(unsafe { driver.cuDeviceGetName(to, length, device) }?))?;
         // SAFETY: as above.
@@ -97,6 +95,14 @@ impl Properties {
     }
 }
 
+/// The identity of a device.
+pub(crate) fn identity(driver: &Driver, device: CuDevice) -> Result<[u8; 16]> {
+    let mut uuid = [0; 16];
+    // SAFETY: an ordinal of this driver and a valid out-pointer.
+    unsafe { driver.cuDeviceGetUuid(&mut uuid, device) }?;
+    Ok(uuid)
+}
+
 /// What the devices of an instance share.
 pub(crate) struct Shared {
     pub(crate) driver: Arc<Driver>,
@@ -106,7 +112,7 @@ pub(crate) struct Shared {
     pub(crate) sync_launches: bool,
     pub(crate) softmax: Option<Strategy>,
     pub(crate) matmul: Products,
-    /// Memory spaces of all devices of the driver with their numbers.
+    /// Memory spaces of all devices that the driver tells of, with their numbers.
     pub(crate) spaces: Vec<(CuDevice, String)>,
 }
 

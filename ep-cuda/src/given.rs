@@ -50,12 +50,16 @@ impl Contexts {
         Contexts { entries: addresses.iter().map(entry).collect() }
     }
 
-    /// The context of each of these devices; none for a primary one.
+    /// The context of each of these devices; none for a primary one, and for a device that cannot be used.
     ///
     /// # Errors
     /// `InvalidArgument` for more entries than devices, and where the current context is to be taken, and there is none
     /// or it is another device's.
-    pub(crate) fn find(&self, driver: &Driver, devices: &[CuDevice]) -> Result<Vec<Option<CuContext>>> {
+    pub(crate) fn find(
+        &self,
+        driver: &Driver,
+        devices: &[Result<CuDevice>],
+    ) -> Result<Vec<Option<CuContext>>> {
         let (given, visible) = (self.entries.len(), devices.len());
         if given > visible {
             return Err(Error::invalid(format!(
@@ -64,10 +68,10 @@ impl Contexts {
             )));
         }
         let entries = self.entries.iter().copied().chain(std::iter::repeat(Entry::Primary));
-        let find = |(entry, device): (Entry, &CuDevice)| match entry {
-            Entry::Primary => Ok(None),
-            Entry::Current => current(driver, *device),
-            Entry::Address(address) => Ok(Some(CuContext::from_raw(address))),
+        let find = |(entry, device): (Entry, &Result<CuDevice>)| match (entry, device) {
+            (Entry::Primary, _) | (_, Err(_)) => Ok(None),
+            (Entry::Current, Ok(device)) => current(driver, *device),
+            (Entry::Address(address), Ok(_)) => Ok(Some(CuContext::from_raw(address))),
         };
         entries.zip(devices).map(find).collect()
     }

@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::compiler::{Arch, Compiler};
 use crate::context::Habits;
-use crate::device::{CudaDevice, Products, Properties, Shared};
+use crate::device::{self, CudaDevice, Products, Properties, Shared};
 use crate::driver::{CuContext, CuDevice, Driver};
 use crate::given;
 use crate::ops;
@@ -23,11 +23,11 @@ pub struct CudaProvider {
     table: warm::Table,
 }
 
-/// The usable devices.
+/// The devices that the driver shows, without those that option `visible` leaves out.
 struct Devices {
     shared: Arc<Shared>,
-    /// With the context that the host gives.
-    order: Vec<(CuDevice, Option<CuContext>)>,
+    /// With the context that the host gives. One that the driver cannot tell of is there too: who opens it is told why.
+    order: Vec<(Result<CuDevice>, Option<CuContext>)>,
 }
 
 // SAFETY: memory, streams and events are the driver's, in order and for as long as it says; kernels and copies stay in their operands.
@@ -68,8 +68,8 @@ unsafe impl Provider for CudaProvider {
         let ordinal = devices.order.get(index as usize);
         let ordinal = ordinal
             .ok_or_else(|| Error::not_found(format!("device {index}: there are {}", devices.order.len())))?;
-        let (ordinal, context) = *ordinal;
-        CudaDevice::new(devices.shared.clone(), ordinal, context)
+        let (ordinal, context) = ordinal;
+        CudaDevice::new(devices.shared.clone(), ordinal.clone()?, *context)
     }
 
     fn register(&self, registrar: &mut Registrar<'_, Self>) -> Result<()> {
@@ -103,17 +103,20 @@ impl CudaProvider {
 impl Devices {
     fn find(driver: Driver, compiler: &Arc<Compiler>, settings: &Settings) -> Result<Devices> {
         let found = find_devices(&driver)?;
-        let order: Vec<CuDevice> = match &settings.visible {
-            None => found.iter().map(|(ordinal, _)| *ordinal).collect(),
+        let order: Vec<Result<CuDevice>> = match &settings.visible {
+            None => found.iter().map(|f| f.device.clone()).collect(),
             Some(list) => {
-                let uuids: Vec<_> = found.iter().map(|(_, uuid)| *uuid).collect();
-                visible::choose(list, &uuids)?.into_iter().map(|i| found[i].0).collect()
+                let uuids: Vec<_> = found.iter().map(|f| f.uuid).collect();
+                visible::choose(list, &uuids)?.into_iter().map(|i| found[i].device.clone()).collect()
             }
         };
         let contexts = settings.context.find(&driver, &order)?;
         let order: Vec<_> = order.into_iter().zip(contexts).collect();
-        let given = |ordinal| order.iter().find(|(o, _)| *o == ordinal).and_then(|(_, context)| *context);
-        let space = |uuid, ordinal| space::device(&given::identity(uuid, given(ordinal)));
+        let given = |ordinal| order.iter().find(|(o, _)| *o == Ok(ordinal)).and_then(|(_, context)| *context);
+        let space = |found: &Found| {
+            let (uuid, ordinal) = (found.uuid?, *found.device.as_ref().ok()?);
+            Some((ordinal, space::device(&given::identity(uuid, given(ordinal)))))
+        };
         let shared = Shared {
             driver: Arc::new(driver),
             compiler: compiler.clone(),
@@ -131,7 +134,7 @@ impl Devices {
                 file: settings.cublaslt.clone(),
                 library: OnceCell::new(),
             },
-            spaces: found.iter().map(|(ordinal, uuid)| (*ordinal, space(*uuid, *ordinal))).collect(),
+            spaces: found.iter().filter_map(space).collect(),
         };
         Ok(Devices { shared: Arc::new(shared), order })
     }
@@ -145,17 +148,28 @@ fn arch_of(target: &WarmTarget<'_, CudaDevice>) -> Result<Arch> {
     }
 }
 
-/// Number and identity of each device that the driver shows.
-fn find_devices(driver: &Driver) -> Result<Vec<(CuDevice, [u8; 16])>> {
+/// A device that the driver counts.
+struct Found {
+    /// Its number, where the driver tells all that is to be known of it.
+    device: Result<CuDevice>,
+    /// Its identity, which a device may have that does not answer otherwise.
+    uuid: Option<[u8; 16]>,
+}
+
+impl Found {
+    fn of(driver: &Driver, ordinal: i32) -> Found {
+        let mut device = 0;
+        // SAFETY: a valid out-pointer.
+        let number = unsafe { driver.cuDeviceGet(&mut device, ordinal) }.map_err(Error::from);
+        let uuid = number.and_then(|()| device::identity(driver, device));
+        let known = uuid.as_ref().ok().copied();
+        Found { device: uuid.and_then(|_| Properties::of(driver, device)).map(|_| device), uuid: known }
+    }
+}
+
+fn find_devices(driver: &Driver) -> Result<Vec<Found>> {
     let mut count = 0;
     // SAFETY: a valid out-pointer.
     unsafe { driver.cuDeviceGetCount(&mut count) }?;
-    (0..count)
-        .map(|ordinal| {
-            let mut device = 0;
-            // SAFETY: a valid out-pointer.
-            unsafe { driver.cuDeviceGet(&mut device, ordinal) }?;
-            Ok((device, Properties::of(driver, device)?.uuid))
-        })
-        .collect()
+    Ok((0..count).map(|ordinal| Found::of(driver, ordinal)).collect())
 }

@@ -61,7 +61,11 @@ fn runtime(rig: &Rig) -> Result<Runtime> {
 /// product of cuBLASLt, two streams and one of another library in order, events with time, pinned memory, a copy from
 /// device to device, statistics.
 fn demo(rig: &Rig, done: Done<'_>) -> Result<()> {
-    let theirs = CudaProvider::new(&rig.settings())?.open_device(0)?.create_stream(Default::default())?;
+    let provider = CudaProvider::new(&rig.settings())?;
+    // Of a device that does not answer, who opens it is told.
+    provider.open_device(1)?;
+    let theirs = provider.open_device(0)?.create_stream(Default::default())?;
+    drop(provider);
     let runtime = runtime(rig)?;
     let (device, other) = (runtime.device("cuda:0")?, runtime.device("cuda:1")?);
     let (first, second, far) = (device.stream()?, device.stream()?, other.stream()?);

@@ -3,6 +3,7 @@
 
 mod rig;
 
+use ep_core::Code;
 use ep_core::provider::{Device, Provider};
 use ep_cuda::provider::CudaProvider;
 use ep_cuda::settings::Settings;
@@ -93,4 +94,57 @@ fn devices_keep_their_identity_under_other_numbers() {
     assert_eq!(of("cuda:0"), ("Fake GPU 3".to_owned(), 0xf3, "0000:1e:00.0".to_owned()));
     assert_eq!(of("cuda:1"), ("Fake GPU 1".to_owned(), 0xf1, "0000:1c:00.0".to_owned()));
     assert!(runtime.device("cuda:2").is_err());
+}
+
+/// One that the driver does not tell of costs the provider none of its others.
+#[test]
+fn a_device_that_does_not_answer_costs_only_itself() {
+    let rig = Rig::new(Setup { devices: 4, broken: 1, lost: 3, ..Setup::default() });
+    let runtime = rig.runtime(&[]);
+    let names: Vec<_> = runtime.devices().iter().map(|d| (d.name(), d.info().name.as_str())).collect();
+    assert_eq!(names, [("cuda:0", "Fake GPU 0"), ("cuda:1", "Fake GPU 2")]);
+    let report = &runtime.report().entries[0];
+    for part in ["device 1: cuDeviceTotalMem", "device 3: cuDeviceGet", "CUDA_ERROR_DEVICE_UNAVAILABLE (46)"]
+    {
+        assert!(report.reason.contains(part), "no `{part}` in {report:?}");
+    }
+    // It is nobody's peer: those that answer reach their own memory, pinned memory and each other's.
+    for device in runtime.devices() {
+        assert_eq!(device.info().reads.len(), 3, "{:?}", device.info());
+    }
+    drop(runtime);
+    // By its number, and where it has one by its identity, it may be named or left out as any other.
+    let names = |visible: &str, context: &str| -> ep_core::Result<Vec<String>> {
+        let settings = Settings { visible: Some(visible.into()), ..rig.settings() };
+        let context = ep_cuda::settings::Contexts::read(context)?;
+        let provider = CudaProvider::new(&Settings { context, ..settings })?;
+        let name = |i| provider.open_device(i).map_or_else(|e| format!("{:?}", e.code()), |d| d.info().name);
+        Ok((0..provider.device_count()?).map(name).collect())
+    };
+    assert_eq!(
+        names("2,GPU-f1,3", "primary,current"),
+        Ok(vec!["Fake GPU 2".into(), "Unavailable".into(), "Unavailable".into()])
+    );
+    assert_eq!(names("2,0", ""), Ok(vec!["Fake GPU 2".into(), "Fake GPU 0".into()]));
+    let error = names("GPU-f3", "").unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+    assert!(
+        error.message().contains("fits no device, and the driver does not tell all identities"),
+        "{error}"
+    );
+    rig.assert_clean();
+}
+
+/// Where none answers, the provider says why.
+#[test]
+fn devices_of_which_none_answers_are_an_error() {
+    let rig = Rig::new(Setup { devices: 2, broken: 0, lost: 1, ..Setup::default() });
+    let runtime =
+        ep_registry::Runtime::builder().linked_with::<CudaProvider>(rig.config(&[])).load().unwrap();
+    let entry = &runtime.report().entries[0];
+    assert_eq!((runtime.devices().len(), entry.status), (0, ep_registry::Status::Absent), "{entry:?}");
+    assert!(
+        entry.reason.contains("device 0: cuDeviceTotalMem") && entry.reason.contains("device 1: "),
+        "{entry:?}"
+    );
 }

@@ -131,7 +131,7 @@ impl Ops<'_> {
     }
 
     /// A copy of another dtype and dense strides, on this device or not at all.
-    fn strided(&self, t: &Tensor, dtype: DType, strides: Strides) -> Result<Tensor> {
+    pub(crate) fn strided(&self, t: &Tensor, dtype: DType, strides: Strides) -> Result<Tensor> {
         let out = self.empty_strided(Spec::new(dtype, t.shape()), strides)?;
         self.write_to(&out, t)?;
         Ok(out)

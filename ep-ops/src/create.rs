@@ -1,5 +1,6 @@
 //! Tensors from numbers, and numbers from tensors.
 
+use crate::operators::number;
 use crate::{MemoryFormat, Ops, Spec, Tensor};
 use ep_core::primitive::{
     Arange, ArangeCall, ArangeDesc, Fill, FillCall, FillDesc, Memset, MemsetCall, MemsetDesc,
@@ -45,13 +46,19 @@ impl Ops<'_> {
         })
     }
 
-    /// A dense tensor of one value, converted as the primitive `cast` does.
+    /// A dense tensor of one value, which floats round, to an infinity where it is beyond them.
     ///
     /// # Errors
-    /// As [`Ops::empty`] and [`Ops::apply`].
+    /// `InvalidArgument` for a value that the dtype cannot hold; else as [`Ops::empty`] and [`Ops::apply`].
     pub fn full(&self, dtype: DType, shape: &[i64], value: impl Into<Scalar>) -> Result<Tensor> {
-        let value = value.into();
-        self.made("full", &Spec::new(dtype, shape), &|ops, out, count| {
+        let (spec, value) = (Spec::new(dtype, shape), value.into());
+        if !number::holds(dtype, value) {
+            return Err(Error::invalid(format!(
+                "full: {spec} of {value}: {dtype} cannot hold it, and none is converted; make it of a dtype that can, \
+                 and convert that with to_dtype"
+            )));
+        }
+        self.made("full", &spec, &|ops, out, count| {
             let fill = ops.primitive::<Fill>(FillDesc::new(dtype))?;
             fill.launch(ops.stream(), FillCall { count, value, dst: out.write()?.view()? })
         })

@@ -13,6 +13,9 @@ use ep_core::schema::{DescFacts, DescKind, Key, Schema};
 
 /// Of one factory, as many pairs of rows are tried.
 const TRIED: usize = 256;
+/// With all pairs that are tried, conditions of as many nodes are gone through, because they come from providers: a second
+/// at most.
+const NODES: usize = 1 << 20;
 
 /// A descriptor that is changed until predicates hold.
 #[derive(Clone)]
@@ -50,9 +53,6 @@ impl<'a> Draft<'a> {
 
     /// Changes limits and attributes, as few as it can, until the predicate is `wanted`; `None` where it finds no way.
     fn make(&mut self, predicate: &'a Expr, wanted: bool) -> Option<()> {
-        if predicate.holds(&self.facts()) == Ok(wanted) {
-            return Some(());
-        }
         match predicate {
             Expr::Not(e) => self.make(e, !wanted),
             Expr::Binary(op @ (BinaryOp::And | BinaryOp::Or), a, b) => {
@@ -64,9 +64,12 @@ impl<'a> Draft<'a> {
                     let mut way = self.clone();
                     way.make(e, wanted).map(|()| way)
                 });
-                *self = ways.min_by_key(|w| w.changed.len())?;
+                // One that holds already changes nothing.
+                *self = ways.min_by_key(|w| (w.desc != self.desc, w.changed.len()))?;
                 Some(())
             }
+            // Only what is no combination is evaluated, so that no node is more than once.
+            _ if predicate.holds(&self.facts()) == Ok(wanted) => Some(()),
             Expr::Binary(op, a, b) => match (&**a, &**b) {
                 (Expr::Fact(kind, name), bound) if self.adjustable(*kind) => {
                     self.compare(*kind, name, turned(*op, wanted, false)?, bound)
@@ -195,7 +198,7 @@ pub(crate) struct Offer<'a> {
 
 /// The request with the fewest differences that one of the factories matches; of equal ones the first by order of
 /// registration. Another function is further away than other dtypes, and these than other limits and attributes.
-/// `matches` judges the words of a descriptor.
+/// `matches` judges the words of a descriptor. None where the conditions to try are too large.
 pub(crate) fn nearest<'a>(
     schema: &'a Schema,
     desc: &[u8],
@@ -204,11 +207,17 @@ pub(crate) fn nearest<'a>(
     matches: impl Fn(&Offer<'a>, &[u64], &Key) -> bool,
 ) -> Option<Terms> {
     let mut best: Option<((usize, usize), Vec<u8>)> = None;
+    let mut gone_through = 0;
     for offer in offers {
         let factory = &offer.entry.handle;
+        let size = 1 + factory.predicate.as_ref().map_or(0, nodes);
         for (cost, near) in pairs(key, &factory.selectors, &factory.dtypes) {
             if best.as_ref().is_some_and(|((c, _), _)| cost > *c) {
                 break;
+            }
+            gone_through += size;
+            if gone_through > NODES {
+                return None;
             }
             let mut draft =
                 Draft { schema, device: offer.member.attributes(), desc: desc.to_vec(), changed: Vec::new() };
@@ -223,6 +232,16 @@ pub(crate) fn nearest<'a>(
         }
     }
     best.map(|(_, desc)| Terms::of(schema, &desc))
+}
+
+/// Nodes of an expression, values of its lists included.
+fn nodes(e: &Expr) -> usize {
+    match e {
+        Expr::Literal(_) | Expr::Fact(..) => 1,
+        Expr::Not(e) => 1 + nodes(e),
+        Expr::In(e, values) => 1 + nodes(e) + values.len(),
+        Expr::Binary(_, a, b) => 1 + nodes(a) + nodes(b),
+    }
 }
 
 /// Whether the predicate holds, after changes where it has to be.
@@ -336,6 +355,8 @@ mod tests {
         // Of several ways the one with the fewest changes; what can never be true has none.
         let two = cols().le(4) & alignment().ge(16);
         becomes(&[], &(two.clone() | cols().le(2)), " with limit cols <= 2");
+        // One that holds already needs none, though another would only change again what is changed.
+        becomes(&[], &(cols().le(3) & (cols().eq(2) | cols().le(4))), " with limit cols <= 3");
         becomes(&[], &(dtype("src").eq(ep_core::DType::F16) | two), " with limit cols <= 4, alignment >= 16");
     }
 

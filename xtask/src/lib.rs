@@ -2,6 +2,7 @@
 //! binary contract in `ep-core/abi`.
 
 mod change;
+mod check;
 mod contract;
 mod emit_abi;
 mod emit_c;
@@ -28,13 +29,12 @@ pub fn root() -> PathBuf {
 /// checks, fingerprints and schemas follow the changes.
 ///
 /// # Errors
-/// A change that names something unknown or leaves an op incomplete.
-///
-/// # Panics
-/// A change that would need implicit padding, which no version of the contract may have.
+/// A change that names something unknown or leaves an op incomplete, and changes that leave a struct of two fields of one
+/// name, that contains itself, or that would need implicit padding, which no version of the contract may have.
 pub fn header(changes: &[Change]) -> Result<String, String> {
     let mut abi = load(&root());
     changes.iter().try_for_each(|c| change::apply(&mut abi, c))?;
+    abi.check()?;
     Ok(emit_c::header(&abi))
 }
 
@@ -109,6 +109,7 @@ fn rustfmt(root: &Path, text: &str) -> String {
 
 fn outputs(root: &Path) -> Vec<(PathBuf, String)> {
     let abi = load(root);
+    abi.check().unwrap_or_else(|e| panic!("ep-core/abi: {e}"));
     let core = root.join("ep-core");
     let src = core.join("src");
     let mut rust = vec![

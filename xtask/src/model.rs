@@ -198,6 +198,9 @@ pub struct Layout<'a> {
     pub size: u64,
 }
 
+/// What a function returns of which nothing else is said.
+pub const STATUS: &str = "*const EpStatus";
+
 fn fnv(mut hash: u64, bytes: &[u8]) -> u64 {
     for b in bytes {
         hash = (hash ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -302,7 +305,7 @@ impl Abi {
 
     fn signature(&self, args: &[[String; 2]], returns: Option<&str>, owner: &str) -> String {
         let args: Vec<_> = args.iter().map(|[_, t]| self.canonical_type(t, owner)).collect();
-        let returns = returns.unwrap_or("*const EpStatus");
+        let returns = returns.unwrap_or(STATUS);
         format!("fn({})->{}", args.join(","), self.canonical_type(returns, owner))
     }
 
@@ -320,15 +323,20 @@ impl Abi {
         }
     }
 
-    /// Places `fields` as C does and refuses implicit padding.
-    pub fn layout<'a>(&self, name: &str, fields: &'a [Field]) -> Layout<'a> {
+    /// Places `fields` as C does.
+    ///
+    /// # Errors
+    /// The field before which, or the struct at whose end, there would be implicit padding.
+    pub fn place<'a>(&self, name: &str, fields: &'a [Field]) -> Result<Layout<'a>, String> {
         let mut offset = 0;
         let mut align_max = 1;
         let mut hash = 0xcbf2_9ce4_8422_2325;
         let (mut placed, mut prefixes) = (Vec::new(), Vec::new());
         for field in fields {
             let (size, align) = self.field_extent(field);
-            assert_eq!(offset % align, 0, "{name}.{} would need implicit padding", field.name);
+            if offset % align != 0 {
+                return Err(format!("{name}.{} would need implicit padding", field.name));
+            }
             let canonical = self.canonical(field, name);
             hash = fnv(hash, format!("{}:{canonical}@{offset}+{size};", field.name).as_bytes());
             prefixes.push(hash);
@@ -336,8 +344,15 @@ impl Abi {
             offset += size;
             align_max = align_max.max(align);
         }
-        assert_eq!(offset % align_max, 0, "{name} would need implicit padding at its end");
-        Layout { fields: placed, prefixes, size: offset }
+        if offset % align_max != 0 {
+            return Err(format!("{name} would need implicit padding at its end"));
+        }
+        Ok(Layout { fields: placed, prefixes, size: offset })
+    }
+
+    /// The same of a description that [`Abi::check`] has found right.
+    pub fn layout<'a>(&self, name: &str, fields: &'a [Field]) -> Layout<'a> {
+        self.place(name, fields).unwrap_or_else(|e| panic!("{e}"))
     }
 
     /// Names of all growable structs and tables, in order.
@@ -371,19 +386,7 @@ impl Abi {
     pub fn op_structs(&self, op: &Op) -> [OpStruct; 2] {
         let t = op.type_name();
         let (desc, args) = (op.desc_fields(), op.arg_fields());
-        let place = |name: &str, fields: &[Field], slots: &[Slot], size: u64| {
-            let layout = self.layout(name, fields);
-            assert_eq!(layout.size, size, "{name}");
-            for s in slots {
-                let found = layout.fields.iter().find(|p| p.field.name == s.name).map(|p| (p.offset, p.size));
-                assert_eq!(found, Some((s.offset, s.size)), "{name}.{}", s.name);
-            }
-        };
         let [desc_name, args_name] = [format!("Ep{t}Desc"), format!("Ep{t}Args")];
-        let (slots, size, _) = op.desc_layout();
-        place(&desc_name, &desc, &slots, size);
-        let (slots, size) = op.args_layout();
-        place(&args_name, &args, &slots, size);
         [
             OpStruct {
                 name: desc_name,
@@ -442,15 +445,21 @@ impl Op {
         if f.kind == DescKind::Limit { format!("max_{}", f.name) } else { f.name.clone() }
     }
 
-    /// Offsets of the descriptor's fields, and its size. The head is `struct_size`, `alignment`.
-    pub fn desc_layout(&self) -> (Vec<Slot>, u64, bool) {
+    /// Offsets of the descriptor's fields, its size, and whether it is padded. The head is `struct_size`, `alignment`.
+    ///
+    /// # Errors
+    /// Where its one explicit padding would not do.
+    pub fn place_desc(&self) -> Result<(Vec<Slot>, u64, bool), String> {
+        let twice = || Err("padding in two places; selectors and dtypes come first".to_owned());
         let mut offset = 16;
         let mut slots = Vec::new();
         let mut padded = false;
         for f in &self.desc {
             let size = if matches!(f.kind, DescKind::Selector | DescKind::Dtype) { 4 } else { 8 };
             if size == 8 && offset % 8 != 0 {
-                assert!(!padded, "{}: selectors and dtypes come first", self.name);
+                if padded {
+                    return twice();
+                }
                 padded = true;
                 offset += 4;
             }
@@ -458,10 +467,18 @@ impl Op {
             offset += size;
         }
         if offset % 8 != 0 {
+            if padded {
+                return twice();
+            }
             padded = true;
             offset += 4;
         }
-        (slots, offset, padded)
+        Ok((slots, offset, padded))
+    }
+
+    /// The same as [`Op::place_desc`] of a description that [`Abi::check`] has found right.
+    pub fn desc_layout(&self) -> (Vec<Slot>, u64, bool) {
+        self.place_desc().unwrap_or_else(|e| panic!("{}: {e}", self.name))
     }
 
     /// Offsets of the argument fields, and the struct's size. The head is four words.
@@ -477,7 +494,7 @@ impl Op {
     }
 
     /// The descriptor struct's fields: head, explicit padding and all.
-    fn desc_fields(&self) -> Vec<Field> {
+    pub fn desc_fields(&self) -> Vec<Field> {
         let (slots, size, padded) = self.desc_layout();
         let pad = || Field::data("reserved", "u32", "Zero.");
         let mut fields = vec![
@@ -512,7 +529,7 @@ impl Op {
     }
 
     /// The argument struct's fields, head included.
-    fn arg_fields(&self) -> Vec<Field> {
+    pub fn arg_fields(&self) -> Vec<Field> {
         let mut fields = vec![
             Field::data("struct_size", "u64", "Bytes of this struct."),
             Field::data("flags", "u64", "Zero."),

@@ -136,6 +136,17 @@ fn impossible_changes_are_refused_by_name() {
         ("retype=EpCopy.nothing=u64", "no field `nothing`"),
         ("retype=EpSoftmaxDesc.src=u64", "kinds, not types"),
         ("swap=EpCopy.dst,nothing", "no field `nothing`"),
+        ("append=EpCopy.x=u8", "EpCopy would need implicit padding at its end"),
+        ("retype=EpExprNode.op=u64", "EpExprNode.value would need implicit padding"),
+        ("append=EpCopy.bytes=u64", "EpCopy: there would be two fields `bytes`"),
+        ("append=EpSoftmaxArgs.rows=i64", "EpSoftmaxArgs: there would be two fields `rows`"),
+        ("append=EpCopy.1 x=u64", "EpCopy: `1 x` is no name of a field"),
+        ("append=EpStr.x=EpStr", "EpStr.x: EpStr would be part of itself"),
+        ("append=EpStr.x=*const EpExprNode", "EpExprNode.text: EpStr would be part of itself"),
+        // By what it returns.
+        ("retype=EpStr.len=fn()", "EpStr would be part of itself"),
+        ("append=EpElementwiseUnaryDesc.x=transpose", "EpElementwiseUnaryDesc: padding in two places"),
+        ("append=EpScalar.x=u64", "EpArangeArgs.start does not lie where the schema of the op has it"),
     ] {
         let error = header(&[change]).unwrap_err();
         assert!(error.contains(said), "{change}: {error}");
@@ -162,8 +173,14 @@ fn the_command_writes_what_the_function_returns() {
     assert!(result.status.success(), "{}", String::from_utf8_lossy(&result.stderr));
     let expected = header(&["drop-last=EpEventTable", "append=EpCopy.flags=u64", "minor=3"]).unwrap();
     assert_eq!(std::fs::read_to_string(&out).expect("written"), expected);
-    let result = run(&["header", "--out", path, "--swap", "EpCopy.dst"]);
-    assert!(!result.status.success() && String::from_utf8_lossy(&result.stderr).contains("is no change"));
+    for (change, told) in [
+        (["--swap", "EpCopy.dst"], "is no change"),
+        (["--append", "EpCopy.x=u8"], "error: EpCopy would need implicit padding at its end"),
+    ] {
+        let result = run(&["header", "--out", path, change[0], change[1]]);
+        let said = String::from_utf8_lossy(&result.stderr);
+        assert!(result.status.code() == Some(1) && said.contains(told), "{said}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::message::{Loaded, Message};
 use crate::failure::Failure;
-use ep_conformance::process::{Fate, Tail, end_group, ended, has_ended};
+use ep_conformance::process::{Fate, Guardian, Tail, end_group, ended, has_ended};
 use ep_conformance::protocol::receive;
 use serde::Serialize;
 use std::io::{BufReader, Read};
@@ -127,11 +127,13 @@ impl Story {
     }
 }
 
-/// Tries a provider in a process of its own, for at most so long. `progress` is told each step.
+/// Tries a provider in a process of its own, for at most so long. `progress` is told each step. What the provider has
+/// started ends with it; what has left the group of its process, only where there is a guardian.
 pub fn probe(
     config: &Path,
     name: &str,
     timeout: Duration,
+    guardian: Option<&Guardian>,
     progress: impl Fn(&str),
 ) -> Result<Found, Failure> {
     let started = Instant::now();
@@ -150,6 +152,11 @@ pub fn probe(
     let until = if broken.is_some() { Instant::now() } else { deadline };
     let fate = end_group(&mut worker, until)
         .map_err(|e| Failure::general(format!("cannot wait for the process that tries `{name}`: {e}")))?;
+    if let Some(guardian) = guardian {
+        guardian
+            .end_strays()
+            .map_err(|e| Failure::general(format!("cannot see what `{name}` has left behind: {e}")))?;
+    }
     let at = story.at.text();
     let mut found = match (broken, fate) {
         (Some(why), _) => {

@@ -23,6 +23,10 @@ pub struct Setup {
     pub environment: i32,
     /// CUDA version: 1000 times the major and 10 times the minor number.
     pub version: i32,
+    /// A device of which only number and identity are told; -1: none.
+    pub broken: i32,
+    /// A device of which nothing is told; -1: none.
+    pub lost: i32,
 }
 
 impl Default for Setup {
@@ -35,6 +39,8 @@ impl Default for Setup {
             memory_bytes: 1 << 30,
             environment: 0,
             version: 13000,
+            broken: -1,
+            lost: -1,
         }
     }
 }
@@ -52,6 +58,8 @@ extern "C" fn fakecuda_reset(setup: Setup) -> i32 {
             delay: setup.delay as u32,
             environment: setup.environment != 0,
             version: setup.version,
+            broken: setup.broken,
+            lost: setup.lost,
         });
         0
     })

@@ -15,6 +15,7 @@ pub(crate) type Outcome<T = ()> = Result<T, i32>;
 pub(crate) const INVALID_VALUE: i32 = 1;
 pub(crate) const NOT_INITIALIZED: i32 = 3;
 pub(crate) const NO_DEVICE: i32 = 100;
+pub(crate) const DEVICE_UNAVAILABLE: i32 = 46;
 pub(crate) const INVALID_DEVICE: i32 = 101;
 pub(crate) const INVALID_IMAGE: i32 = 200;
 pub(crate) const INVALID_CONTEXT: i32 = 201;
@@ -40,6 +41,10 @@ pub(crate) struct Config {
     /// Whether the environment chooses among the devices.
     pub(crate) environment: bool,
     pub(crate) version: i32,
+    /// A device of which only number and identity are told.
+    pub(crate) broken: i32,
+    /// A device of which nothing is told.
+    pub(crate) lost: i32,
 }
 
 /// A piece of queued work.
@@ -188,7 +193,8 @@ impl Default for Config {
     fn default() -> Config {
         let devices = std::env::var(DEVICES_ENV).ok().and_then(|n| n.parse().ok()).unwrap_or(1);
         let (pools, peers, environment) = (true, true, true);
-        Config { devices, pools, peers, memory_bytes: 1 << 30, delay: 2, environment, version: 13000 }
+        let (memory_bytes, delay, version, broken, lost) = (1 << 30, 2, 13000, -1, -1);
+        Config { devices, pools, peers, memory_bytes, delay, environment, version, broken, lost }
     }
 }
 

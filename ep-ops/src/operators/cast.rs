@@ -2,12 +2,13 @@
 
 use super::{launch, order, shape};
 use crate::sbp::{self, Sbp};
-use crate::{Operator, Ops, Signature, Spec, Tensor};
+use crate::{MemoryFormat, Operator, Ops, Signature, Spec, Tensor, layout};
 use ep_core::primitive as p;
 use ep_core::{DType, Result};
 
 /// Converts elements to another dtype, as the primitive [`Cast`](ep_core::primitive::Cast) does: floats to integers
-/// truncate and saturate, integers wrap.
+/// truncate and saturate, integers wrap. A view that is not dense is converted while it is copied, where the device has a
+/// strided copy for both dtypes.
 ///
 /// Input: x of any dtype and shape. Output: that shape, of `dtype`; a copy where that is the dtype of x.
 #[derive(Clone, Debug)]
@@ -19,6 +20,17 @@ pub struct Cast {
 impl Cast {
     /// In the order of the shape.
     fn compute(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
+        let x = inputs[0];
+        if x.is_contiguous(MemoryFormat::Contiguous) {
+            return self.dense(ops, inputs);
+        }
+        // Its contract converts as that of `cast`.
+        let strided = || ops.strided(x, self.dtype, layout::contiguous(x.shape()));
+        launch::or_dense(strided, || self.dense(ops, inputs))
+    }
+
+    /// By the primitive `cast`: what is not dense is copied before.
+    fn dense(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Tensor> {
         let x = launch::dense(ops, inputs[0])?;
         let to = launch::inferred(self, inputs)?.remove(0);
         let primitive = ops.primitive::<p::Cast>(p::CastDesc::new(x.dtype(), to.dtype))?;

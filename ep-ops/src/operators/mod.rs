@@ -2,8 +2,8 @@
 //! [`Ops`](crate::Ops).
 //!
 //! Of all of them: dtypes are never promoted, inputs may be views of any strides and are copied only where the primitive
-//! needs them dense, and outputs are new dense tensors. Operators of single elements keep the order in memory that the
-//! dimensions of their inputs have (`order`).
+//! needs them dense, and outputs are new dense tensors. Operators of single elements, softmax, its logarithm and their
+//! gradients keep the order in memory that the dimensions of their inputs have (`order`).
 
 mod add_n;
 mod arg_reduce;
@@ -19,7 +19,7 @@ mod layer_norm;
 mod log_softmax;
 mod log_softmax_backward;
 mod matmul;
-mod number;
+pub(crate) mod number;
 mod one_hot;
 mod order;
 mod reduce;

@@ -2,12 +2,14 @@
 
 use ep_core::{DType, Scalar};
 
-/// Whether a dtype has this value, or for floats one near it.
-pub(super) fn holds(dtype: DType, scalar: Scalar) -> bool {
+/// Whether a dtype has this value, or for floats one near it. What a vendor's dtype has is for its provider to say.
+pub(crate) fn holds(dtype: DType, scalar: Scalar) -> bool {
+    let fractional = dtype.is_float() || [DType::F8E4M3, DType::F8E5M2].contains(&dtype);
     let whole = match scalar {
         Scalar::None => return false,
-        Scalar::Complex(_, im) if im != 0.0 => return dtype.is_complex(),
-        _ if dtype.is_float() || dtype.is_complex() => return true,
+        _ if dtype.is_complex() || !dtype.is_core() => return true,
+        Scalar::Complex(_, im) if im != 0.0 => return false,
+        _ if fractional => return true,
         Scalar::Bool(b) => i128::from(b),
         Scalar::I64(i) => i.into(),
         Scalar::U64(u) => u.into(),
@@ -17,7 +19,7 @@ pub(super) fn holds(dtype: DType, scalar: Scalar) -> bool {
     let bits = dtype.bits().unwrap_or(64);
     let (least, most) = match dtype {
         DType::BOOL => (0, 1),
-        DType::U8 | DType::U16 | DType::U32 | DType::U64 => (0, (1i128 << bits) - 1),
+        DType::U4 | DType::U8 | DType::U16 | DType::U32 | DType::U64 => (0, (1i128 << bits) - 1),
         _ => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
     };
     (least..=most).contains(&whole)
@@ -39,6 +41,9 @@ mod tests {
             (DType::F32, Scalar::F64(f64::NAN)),
             (DType::COMPLEX64, Scalar::Complex(0.0, 1.0)),
             (DType::F32, Scalar::Complex(1.0, 0.0)),
+            (DType::F8E4M3, Scalar::F64(0.5)),
+            (DType::U4, Scalar::I64(15)),
+            (DType(DType::VENDOR_BASE), Scalar::F64(0.5)),
         ] {
             assert!(holds(dtype, scalar), "{dtype} {scalar}");
         }
@@ -52,6 +57,9 @@ mod tests {
             (DType::BOOL, Scalar::I64(2)),
             (DType::F32, Scalar::Complex(0.0, 1.0)),
             (DType::F32, Scalar::None),
+            (DType::F8E5M2, Scalar::Complex(0.0, 1.0)),
+            (DType::U4, Scalar::I64(-1)),
+            (DType(DType::VENDOR_BASE), Scalar::None),
         ] {
             assert!(!holds(dtype, scalar), "{dtype} {scalar}");
         }

@@ -1,4 +1,4 @@
-//! The order in which operators of single elements go through memory.
+//! The order in which operators of single elements, and of rows along one dimension, go through memory.
 
 use crate::{MemoryFormat, Tensor};
 use ep_core::Result;
@@ -56,6 +56,11 @@ impl Order {
     /// Of a list with an entry for each dimension, the entries in this order.
     pub(super) fn list(&self, of: &[i64]) -> Vec<i64> {
         self.0.iter().map(|d| of[*d]).collect()
+    }
+
+    /// Which of the dimensions in this order a dimension of the shape is.
+    pub(super) fn place(&self, dim: usize) -> usize {
+        self.0.iter().take_while(|d| **d != dim).count()
     }
 
     /// Views of all inputs with their dimensions in this order.

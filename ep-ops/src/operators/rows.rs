@@ -1,8 +1,17 @@
 //! What softmax, its logarithm and their gradients share: rows along one dimension.
 
+use super::order::Order;
 use super::shape::{Around, float_dtype, output, same_dtype};
-use crate::{Sbp, Signature, Spec};
+use crate::{Sbp, Signature, Spec, Tensor};
 use ep_core::{DType, Result};
+
+/// The order in which all inputs are dense, as [`Order::of`], and the dimension of the rows in it. In any order those
+/// before it are rows, and those behind it lie between neighbours of a row.
+pub(super) fn order(inputs: &[&Tensor], dim: i64) -> Result<Option<(Order, i64)>> {
+    let Some(order) = Order::of(inputs) else { return Ok(None) };
+    let dim = order.place(inputs[0].spec().dim(dim)?);
+    Ok(Some((order, dim as i64)))
+}
 
 /// The output for inputs of one shape, with rows along `dim`.
 pub(super) fn infer(inputs: &[Spec], dim: i64, dtype: Option<DType>) -> Result<Vec<Spec>> {

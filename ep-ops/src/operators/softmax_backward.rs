@@ -28,6 +28,10 @@ impl Operator for SoftmaxBackward {
     }
 
     fn run(&self, ops: &Ops<'_>, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+        if let Some((order, dim)) = rows::order(inputs, self.dim)? {
+            let turned = SoftmaxBackward { dim, dtype: self.dtype };
+            return order.run(inputs, &|inputs| turned.run(ops, inputs));
+        }
         let (y, dy) = (launch::dense(ops, inputs[0])?, launch::dense(ops, inputs[1])?);
         let to = launch::inferred(self, inputs)?.remove(0);
         let shape::Around { outer, size, inner } = rows::around(y.spec(), self.dim)?;

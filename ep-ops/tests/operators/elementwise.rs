@@ -1,6 +1,6 @@
 //! Functions of elements, of pairs and of one of two; casts and sums.
 
-use crate::support::{Host, Layout, Random, cpu, few, layouts, on_each, shapes};
+use crate::support::{Host, Layout, Random, cpu, few, from, layouts, on_each, shapes};
 use ep_core::primitive::{BinaryOp, UnaryOp};
 use ep_core::{Code, DType, Scalar};
 use ep_ops::Operator;
@@ -239,4 +239,25 @@ fn casts() {
     let function = reference::Unary::new("cast", DType::F32, DType::I16, [0.0; 2]).unwrap();
     assert_eq!(function.apply(Number::Real(-1.75)), Number::Int(-1));
     assert_eq!(ops.to_vec::<i16>(&ops.cast(&x, DType::I16).unwrap()).unwrap(), [1, -1, 300, 0]);
+}
+
+/// What lies with gaps, turned round or repeated is converted as what is dense.
+#[test]
+fn casts_of_views() {
+    let x = Host::new(&[2, 3], &[1.75, -1.75, 300.0, f64::NAN, f64::NEG_INFINITY, 0.0]);
+    let dtypes = [DType::BOOL, DType::U8, DType::I32, DType::F16, DType::F64, DType::COMPLEX64];
+    on_each(|ops| {
+        for (from_dtype, to) in dtypes.into_iter().flat_map(|from| dtypes.map(|to| (from, to))) {
+            let expected = from(ops, &ops.cast(&x.to(ops, from_dtype), to).unwrap());
+            for layout in [Layout::Reversed, Layout::Narrowed, Layout::Flipped, Layout::Stepped] {
+                let view = x.laid_out(ops, from_dtype, layout);
+                let found = ops.cast(&view, to).unwrap();
+                assert!(!found.shares_storage(&view));
+                expected.assert_equal(ops, &found);
+            }
+            let rows = x.to(ops, from_dtype).narrow(0, 1, 1).unwrap().expand(&[2, 3]).unwrap();
+            Host::from_fn(&[2, 3], |i| expected.get(&[1, i[1]]))
+                .assert_equal(ops, &ops.cast(&rows, to).unwrap());
+        }
+    });
 }

@@ -14,7 +14,10 @@ fn every_way() {
         assert_eq!(ops.to_vec::<f32>(&ops.tensor(&[1.5f32, 2.0], &[2, 1]).unwrap()).unwrap(), [1.5, 2.0]);
         assert_eq!(ops.to_vec::<f16>(&ops.zeros(DType::F16, &[2]).unwrap()).unwrap(), [f16::ZERO; 2]);
         assert_eq!(ops.to_vec::<bool>(&ops.zeros(DType::BOOL, &[]).unwrap()).unwrap(), [false]);
-        assert_eq!(ops.to_vec::<u8>(&ops.full(DType::U8, &[3], 257).unwrap()).unwrap(), [1; 3]);
+        assert_eq!(ops.to_vec::<u8>(&ops.full(DType::U8, &[3], 255.0).unwrap()).unwrap(), [255; 3]);
+        let infinite = ops.full(DType::F16, &[2], f64::NEG_INFINITY).unwrap();
+        assert_eq!(ops.to_vec::<f16>(&infinite).unwrap(), [f16::NEG_INFINITY; 2]);
+        assert!(ops.to_vec::<f32>(&ops.full(DType::F32, &[], f64::NAN).unwrap()).unwrap()[0].is_nan());
         assert_eq!(ops.to_vec::<f64>(&ops.full(DType::F64, &[2, 0], 1.5).unwrap()).unwrap(), [0.0f64; 0]);
         let numbers = |start: Scalar, end: Scalar, step: Scalar| {
             ops.to_vec::<f32>(&ops.arange(DType::F32, start, end, step).unwrap()).unwrap()
@@ -39,6 +42,22 @@ fn refusals() {
         invalid(ops.empty(DType::U8, &[1; 9])),
         "a tensor u8[1, 1, 1, 1, 1, 1, 1, 1, 1]: rank 9, and at most 8 is possible"
     );
+    assert_eq!(
+        invalid(ops.full(DType::U8, &[3], 257)),
+        "full: u8[3] of 257: u8 cannot hold it, and none is converted; make it of a dtype that can, and convert that with \
+         to_dtype"
+    );
+    let other: [(DType, Scalar); 5] = [
+        (DType::I32, 0.5.into()),
+        (DType::I64, f64::NAN.into()),
+        (DType::BOOL, 2.into()),
+        (DType::F32, Scalar::Complex(1.0, 1.0)),
+        (DType::F32, Scalar::None),
+    ];
+    for (dtype, value) in other {
+        let message = invalid(ops.full(dtype, &[2], value));
+        assert!(message.contains(&format!("of {value}: {dtype} cannot hold it")), "{message}");
+    }
     for (start, step) in [(0.0, 0.5), (0.5, 1.0)] {
         let message = invalid(ops.arange(DType::I32, start, 2.0, step));
         assert!(message.contains("start and step have to be integers"), "{message}");

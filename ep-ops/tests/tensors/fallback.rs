@@ -152,6 +152,10 @@ fn views_are_copied_where_they_are_not_taken_as_they_lie() {
     assert_eq!(ops.to_vec::<i32>(&ops.matmul(&turned, &y).unwrap()).unwrap(), [-3, -3, -3]);
     let product = ops.matmul(&y.t().unwrap(), &turned.t().unwrap()).unwrap();
     assert_eq!(ops.to_vec::<i32>(&product).unwrap(), [-3, -3, -3]);
+    // It has no `cast` of its own, and its copy does for a view.
+    let gapped = x.narrow(1, 0, 2).unwrap();
+    assert_eq!(ops.to_vec::<i32>(&ops.cast(&gapped, DType::I32).unwrap()).unwrap(), [1, 2, 4, 5]);
+    message(ops.cast(&gapped, DType::I64), Code::Unsupported);
     // It has no `memset`: what lies one behind the other is joined without.
     let joined = ops.concat(&[&negative, &turned.narrow(0, 0, 1).unwrap()], 0).unwrap();
     assert_eq!(ops.to_vec::<i32>(&joined).unwrap(), [-1, -4, -2, -5, -3, -6, 1, 4]);

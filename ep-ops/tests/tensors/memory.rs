@@ -64,3 +64,31 @@ fn in_place_there_is_room() {
     let found = ops.to_vec::<f32>(&x).unwrap();
     assert!(found.iter().enumerate().all(|(i, x)| *x == if i < 20 { -1.0 } else { -3.0 }), "{found:?}");
 }
+
+/// What has gaps is converted while it is copied, which takes no memory but the output's.
+#[test]
+fn gaps_are_left_out_by_the_cast() {
+    let runtime = small(2, 64);
+    let ops = Ops::new(&runtime, "sim:0").unwrap();
+    let x = ops.full(DType::F32, &[20, LEN / 20], -1.5).unwrap().narrow(1, 1, LEN / 20 - 1).unwrap();
+    let found = ops.cast(&x, DType::I32).unwrap();
+    assert_eq!(found.shape(), x.shape());
+    drop(x);
+    assert!(ops.to_vec::<i32>(&found).unwrap().iter().all(|x| *x == -1));
+}
+
+/// Rows along any dimension of what is dense in another order are computed as they lie.
+#[test]
+fn softmax_copies_nothing_that_is_dense() {
+    let runtime = small(3, 64);
+    let ops = Ops::new(&runtime, "sim:0").unwrap();
+    let x = ops.full(DType::F32, &[LEN / 20, 20], 0.0).unwrap().t().unwrap();
+    for (dim, size) in [(0, 20.0), (1, 50.0)] {
+        let y = ops.softmax(&x, dim).unwrap();
+        assert_eq!(y.strides(), x.strides());
+        let found = ops.to_vec::<f32>(&y.t().unwrap()).unwrap();
+        assert!(found.iter().all(|y| (y * size - 1.0).abs() < 1e-5), "{found:?}");
+        let dx = ops.softmax_backward(&y, &x, dim).unwrap();
+        assert_eq!(dx.strides(), x.strides());
+    }
+}

@@ -107,6 +107,68 @@ pub fn end_group(child: &mut Child, deadline: Instant) -> std::io::Result<Fate> 
     Ok(if ended { Fate::Ended(status) } else { Fate::Killed })
 }
 
+/// That this process becomes the parent of what its descendants leave behind, in whatever group or session, so that it can
+/// be ended.
+#[derive(Debug)]
+pub struct Guardian(());
+
+impl Guardian {
+    /// None where the process has children already, which a shell that became this program by `exec` may have left: what
+    /// belongs to them could not be told from what a child of ours leaves behind. None either where the system refuses.
+    ///
+    /// # Errors
+    /// When it cannot be seen which processes there are.
+    pub fn new() -> std::io::Result<Option<Guardian>> {
+        if !children()?.is_empty() {
+            return Ok(None);
+        }
+        let on: libc::c_ulong = 1;
+        // SAFETY: a plain system call.
+        let rc = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, on) };
+        Ok((rc == 0).then_some(Guardian(())))
+    }
+
+    /// Ends all children of this process and what they leave behind in turn. Those that it needs have ended and have been
+    /// waited for. What is stuck in the system, or starts others faster than they are ended, is left.
+    ///
+    /// # Errors
+    /// When it cannot be seen which processes there are.
+    pub fn end_strays(&self) -> std::io::Result<()> {
+        let deadline = Instant::now() + TO_DIE;
+        loop {
+            let strays = children()?;
+            if strays.is_empty() || Instant::now() >= deadline {
+                return Ok(());
+            }
+            for stray in strays {
+                // SAFETY: plain system calls. Nobody else waits for it, so that no other process can have its number.
+                unsafe {
+                    libc::kill(stray, libc::SIGKILL);
+                    libc::waitpid(stray, std::ptr::null_mut(), libc::WNOHANG);
+                }
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// The children of this process, those included that have ended and were not waited for.
+fn children() -> std::io::Result<Vec<libc::pid_t>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let entry = entry?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        // One that cannot be read has ended, or is not ours.
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+        // The name of the program, in parentheses, may have any character in it. Behind it are the state and the parent.
+        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+        if parent.and_then(|parent| parent.parse().ok()) == Some(std::process::id()) {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}
+
 fn ends_before(child: &Child, deadline: Instant) -> std::io::Result<bool> {
     loop {
         if has_ended(child)? {

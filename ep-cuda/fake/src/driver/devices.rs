@@ -9,10 +9,16 @@ pub(super) fn device(w: &World, device: i32) -> Outcome {
     physical(w, device).map(drop)
 }
 
-/// Which of the machine's devices it is.
+/// Which of the machine's devices it is, of one that answers.
 fn physical(w: &World, device: i32) -> Outcome<i32> {
+    shown(w, device).and_then(|one| if one == w.config.broken { Err(DEVICE_UNAVAILABLE) } else { Ok(one) })
+}
+
+/// Which of the machine's devices it is, of one that the system knows at least.
+fn shown(w: &World, device: i32) -> Outcome<i32> {
     let place = usize::try_from(device).map_err(|_| INVALID_DEVICE)?;
-    w.visible.get(place).copied().ok_or(INVALID_DEVICE)
+    let one = w.visible.get(place).copied().ok_or(INVALID_DEVICE)?;
+    if one == w.config.lost { Err(DEVICE_UNAVAILABLE) } else { Ok(one) }
 }
 
 pub(super) extern "C" fn init(flags: u32) -> i32 {
@@ -36,6 +42,7 @@ fn words(result: i32) -> Option<[&'static CStr; 2]> {
         1 => [c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"],
         2 => [c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"],
         3 => [c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error"],
+        46 => [c"CUDA_ERROR_DEVICE_UNAVAILABLE", c"CUDA-capable device(s) is/are busy or unavailable"],
         100 => [c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"],
         201 => [c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"],
         214 => [c"CUDA_ERROR_ECC_UNCORRECTABLE", c"uncorrectable ECC error encountered"],
@@ -85,7 +92,7 @@ pub(super) extern "C" fn device_count(out: *mut i32) -> i32 {
 
 pub(super) extern "C" fn device_get(out: *mut i32, ordinal: i32) -> i32 {
     call("cuDeviceGet", ordinal, Needs::Driver, |w| {
-        device(w, ordinal)?;
+        shown(w, ordinal)?;
         give(out, ordinal)
     })
 }
@@ -109,7 +116,7 @@ pub(super) extern "C" fn device_name(out: *mut c_char, length: i32, ordinal: i32
 }
 
 pub(super) extern "C" fn device_uuid(out: *mut [u8; 16], ordinal: i32) -> i32 {
-    call("cuDeviceGetUuid", ordinal, Needs::Driver, |w| give(out, visible::uuid(physical(w, ordinal)?)))
+    call("cuDeviceGetUuid", ordinal, Needs::Driver, |w| give(out, visible::uuid(shown(w, ordinal)?)))
 }
 
 pub(super) extern "C" fn device_attribute(out: *mut i32, attribute: i32, ordinal: i32) -> i32 {

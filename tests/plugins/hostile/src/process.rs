@@ -5,12 +5,20 @@ use ep_core::{Error, Result};
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::process::Command;
+use std::time::Duration;
 
 /// Called when an instance is made.
 pub(crate) fn act(mode: &Mode) -> Result<()> {
     match &*mode.0 {
         "process.noise" => noise(),
         "process.orphan" => orphan(),
+        "process.stray" => stray(),
+        "process.lost" => {
+            stray()?;
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
         "process.pipe" => pipe(),
         _ => Ok(()),
     }
@@ -29,6 +37,16 @@ fn orphan() -> Result<()> {
     // Nobody waits for it.
     std::mem::forget(child);
     Ok(())
+}
+
+/// Starts processes that leave the group of this one: one in a session of its own, which has a child, and one that has
+/// lost its parent besides, as daemons do.
+fn stray() -> Result<()> {
+    let child = Command::new("setsid").args(["sh", "-c", "sleep 600 & wait"]).spawn().map_err(failed)?;
+    // Nobody waits for it.
+    std::mem::forget(child);
+    let started = Command::new("sh").args(["-c", "setsid sleep 600 &"]).status().map_err(failed)?;
+    if started.success() { Ok(()) } else { Err(Error::internal(format!("hostile process: sh: {started}"))) }
 }
 
 /// Writes into every pipe that it finds, its standard ones excepted.

@@ -59,6 +59,8 @@ const OTHERS: &[&str] = &[
     "end.abort",
     "process.noise",
     "process.orphan",
+    "process.stray",
+    "process.lost",
     "process.pipe",
 ];
 
