@@ -79,7 +79,7 @@ enum Named {
     Binary {
         op: Choice<BinaryOp>,
         #[serde(default)]
-        attrs: [f64; 2],
+        attrs: [Float; 2],
     },
     BinaryScalar {
         op: Choice<BinaryOp>,
@@ -88,7 +88,7 @@ enum Named {
         #[serde(default)]
         first: bool,
         #[serde(default)]
-        attrs: [f64; 2],
+        attrs: [Float; 2],
     },
     Cast {
         dtype: Dtype,
@@ -184,7 +184,7 @@ enum Named {
     Unary {
         op: Choice<UnaryOp>,
         #[serde(default)]
-        attrs: [f64; 2],
+        attrs: [Float; 2],
         dtype: Option<Dtype>,
     },
     Where {},
@@ -353,10 +353,10 @@ fn call(named: Named, name: &str) -> Call {
             let window = window.map(Window::from);
             operator(Box::new(o::BatchGather { axis, batch_dims, mode: mode.0, window }))
         }
-        Named::Binary { op, attrs } => operator(Box::new(o::Binary { op: op.0, attrs })),
+        Named::Binary { op, attrs } => operator(Box::new(o::Binary { op: op.0, attrs: floats(attrs) })),
         Named::BinaryScalar { op, scalar, first, attrs } => {
             let side = if first { Side::First } else { Side::Second };
-            operator(Box::new(o::BinaryScalar { op: op.0, attrs, scalar: scalar.0, side }))
+            operator(Box::new(o::BinaryScalar { op: op.0, attrs: floats(attrs), scalar: scalar.0, side }))
         }
         Named::Cast { dtype } => operator(Box::new(o::Cast { dtype: dtype.0 })),
         Named::Concat { dim } => operator(Box::new(o::Concat { dim })),
@@ -394,7 +394,7 @@ fn call(named: Named, name: &str) -> Call {
             operator(Box::new(o::SoftmaxBackward { dim, dtype: dtype.map(|d| d.0) }))
         }
         Named::Unary { op, attrs, dtype } => {
-            operator(Box::new(o::Unary { op: op.0, attrs, dtype: dtype.map(|d| d.0) }))
+            operator(Box::new(o::Unary { op: op.0, attrs: floats(attrs), dtype: dtype.map(|d| d.0) }))
         }
         Named::Where {} => operator(Box::new(o::Where)),
         Named::Alias {} => view(Box::new(|t| Ok(t.alias()))),
@@ -479,6 +479,38 @@ impl<'de, T: Enum> Deserialize<'de> for Choice<T> {
     }
 }
 
+/// A float: of JSON, or a text for what JSON has no number for.
+fn float(value: &serde_json::Value) -> Option<f64> {
+    use serde_json::Value;
+    match value {
+        Value::Number(n) => n.as_f64(),
+        Value::String(text) => match text.as_str() {
+            "nan" => Some(f64::NAN),
+            "inf" => Some(f64::INFINITY),
+            "-inf" => Some(f64::NEG_INFINITY),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// A parameter of a function.
+#[derive(Clone, Copy, Default)]
+struct Float(f64);
+
+impl<'de> Deserialize<'de> for Float {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Float, D::Error> {
+        let value = serde_json::Value::deserialize(from)?;
+        float(&value)
+            .map(Float)
+            .ok_or_else(|| D::Error::custom(format!("{value} is no number, \"nan\", \"inf\" or \"-inf\"")))
+    }
+}
+
+fn floats(given: [Float; 2]) -> [f64; 2] {
+    given.map(|float| float.0)
+}
+
 /// A number: of JSON, `true` or `false`, a text for what JSON has no number for (`"nan"`, `"inf"`, `"-inf"`), or the two parts of a complex one.
 #[derive(Clone, Copy, Default)]
 struct Number(Scalar);
@@ -487,16 +519,6 @@ impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Number, D::Error> {
         use serde_json::Value;
         let value = Value::deserialize(from)?;
-        let float = |value: &Value| match value {
-            Value::Number(n) => n.as_f64(),
-            Value::String(text) => match text.as_str() {
-                "nan" => Some(f64::NAN),
-                "inf" => Some(f64::INFINITY),
-                "-inf" => Some(f64::NEG_INFINITY),
-                _ => None,
-            },
-            _ => None,
-        };
         let scalar = match &value {
             Value::Bool(b) => Some(Scalar::Bool(*b)),
             Value::Number(n) if n.is_i64() => n.as_i64().map(Scalar::I64),
