@@ -193,6 +193,12 @@ unsafe fn import(session: &Session, taken: Taken) -> Result<Strided> {
     let start = (tensor.data.expose_provenance() as u64)
         .wrapping_add(tensor.byte_offset)
         .wrapping_add_signed(first.wrapping_mul(size));
+    if !start.is_multiple_of(dtype.alignment() as u64) {
+        return Err(Error::invalid(format!(
+            "a DLPack tensor of {dtype} at the address {start:#x}, which is no multiple of {}; copy it first",
+            dtype.alignment()
+        )));
+    }
     let space = device.info().memory_space.clone();
     // SAFETY: the tensor's memory is valid until `taken` is dropped; the rest is the caller's promise.
     let buffer = unsafe { Buffer::import(device, &space, start, span, dtype, move || drop(taken)) }?;
