@@ -17,3 +17,7 @@ from ._session import Session
 from ._tensor import Tensor
 
 __all__ = ["Error", "LibraryError", "NAMES", "Runtime", "Session", "Tensor", "__version__"]
+
+# Where people find them, and not the files that they are in.
+for _public in (Error, LibraryError, Runtime, Session, Tensor):
+    _public.__module__ = __name__

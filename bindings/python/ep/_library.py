@@ -164,7 +164,7 @@ class Handle:
 
 def text(value, what):
     """Text for the library, which ends at a zero."""
-    if isinstance(value, os.PathLike):
+    if not isinstance(value, str) and isinstance(value, os.PathLike):
         value = os.fspath(value)
     if not isinstance(value, str):
         raise TypeError(f"the {what} is a {type(value).__name__}; give a str")

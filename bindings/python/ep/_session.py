@@ -6,6 +6,7 @@ import json
 import math
 import numbers
 import operator
+import os
 import sys
 import weakref
 from ctypes import byref, c_char_p, c_int64, c_size_t, c_uint64, c_void_p
@@ -16,12 +17,14 @@ from ._names import NAMES, REQUIRED
 from ._tensor import Tensor
 
 _opened = weakref.WeakSet()
+_PROCESS = os.getpid()
 
 
 @atexit.register
 def _finish():
     """Waits for the work of the sessions that are left, which may use memory of Python, before Python ends."""
-    for session in list(_opened):
+    # The work of a forked child's parent is the parent's.
+    for session in list(_opened) if os.getpid() == _PROCESS else ():
         try:
             session.sync()
         except ValueError:
@@ -34,6 +37,9 @@ def _finish():
 _CAPACITY = 8
 
 
+_encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
 @functools.lru_cache(maxsize=1024)
 def _operator(name, attributes):
     """An operator, which any session can run; those that were used last are kept."""
@@ -42,9 +48,9 @@ def _operator(name, attributes):
     return Handle(pointer.value, library().ep_operator_free)
 
 
-def _attribute(value):
+def _attribute(value, depth=0):
     """A value as JSON has it: what it has no number for is text, and a complex number a list of two parts."""
-    if value is None or isinstance(value, (str, bool)):
+    if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, numbers.Integral):
         return int(value)
@@ -55,17 +61,19 @@ def _attribute(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, numbers.Complex):
         return [_attribute(float(value.real)), _attribute(float(value.imag))]
+    if depth > _data.MAX_RANK:
+        raise ValueError(f"an attribute of lists in more than {_data.MAX_RANK} levels")
     if isinstance(value, (list, tuple, range)):
-        return [_attribute(item) for item in value]
+        return [_attribute(item, depth + 1) for item in value]
     if isinstance(value, dict):
-        return {name: _attribute(item) for name, item in value.items()}
+        return {name: _attribute(item, depth + 1) for name, item in value.items()}
     raise TypeError(f"{type(value).__name__} is no attribute; they are numbers, str, bool, and lists and dicts of them")
 
 
 def _attributes(given):
     """Attributes as JSON, equal for equal ones. None: not given."""
     found = {name: _attribute(value) for name, value in given.items() if value is not None}
-    return json.dumps(found, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    return _encoded(found).encode()
 
 
 class Session:

@@ -91,7 +91,7 @@ class Tensor:
     def _known(self):
         known = _data.DTYPES.get(self._dtype)
         if known is None:
-            raise TypeError(f"the dtype {self._dtype} is known to its provider only; cast it first")
+            raise TypeError(f"Python has no numbers of {self._dtype}; cast it first, to one of {', '.join(_data.DTYPES)}")
         return known
 
     def tobytes(self):
