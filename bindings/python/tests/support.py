@@ -11,11 +11,19 @@ sys.path.insert(0, str(PACKAGE))
 
 import ep  # noqa: E402
 
+# Processes that tests start may be in other folders.
+if os.environ.get("EP_HOST_LIBRARY"):
+    os.environ["EP_HOST_LIBRARY"] = os.path.abspath(os.environ["EP_HOST_LIBRARY"])
+
+# Set in processes that tests start.
+CHILD = "EP_TEST_CHILD"
+
 try:
     import numpy
 except ImportError:
     numpy = None
-    print("NumPy is not installed: its tests are skipped", file=sys.stderr)
+    if CHILD not in os.environ:
+        print("NumPy is not installed: its tests are skipped", file=sys.stderr)
 
 with_numpy = unittest.skipIf(numpy is None, "NumPy is not installed")
 
@@ -55,7 +63,7 @@ def runtime():
 
 def run_python(code, **environment):
     """A process of its own, with the package on its path."""
-    known = dict(os.environ, PYTHONPATH=os.pathsep.join([str(PACKAGE), str(PACKAGE / "tests")]), **environment)
+    known = dict(os.environ, PYTHONPATH=os.pathsep.join([str(PACKAGE), str(PACKAGE / "tests")]), **{CHILD: "1"}, **environment)
     return subprocess.run([sys.executable, "-c", code], env=known, capture_output=True, text=True, timeout=120)
 
 

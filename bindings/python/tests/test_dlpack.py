@@ -227,7 +227,8 @@ class Numpy(Case):
             self.assertEqual(again.ctypes.data, a.ctypes.data)
 
     def test_every_dtype_of_numpy(self):
-        for code in "?bBhHiIqQefdFD":
+        has_bool = numpy.lib.NumpyVersion(numpy.__version__) >= "1.25.0"
+        for code in "bBhHiIqQefdFD" + "?" * has_bool:
             a = numpy.array([1, 0, 1], code)
             x = self.session.from_dlpack(a)
             again = numpy.from_dlpack(x)
@@ -267,7 +268,7 @@ class Numpy(Case):
         a = numpy.zeros(2, "f4")
         a.flags.writeable = False
         for wrong in (a, numpy.zeros(2, ">f4"), numpy.array(["a"])):
-            with self.assertRaises(BufferError):
+            with self.assertRaises((BufferError, TypeError)):  # TypeError: of NumPy before 1.25.
                 self.session.from_dlpack(wrong)
 
     def test_misaligned_arrays(self):

@@ -231,7 +231,8 @@ for _ in range(5): x = x + 1
     def test_a_forked_child_ends(self):
         for last in ("", "del x, y, session, runtime, host, capsule"):
             self.ends(SETUP + f"""
-import os
+import os, warnings
+warnings.simplefilter("ignore")  # Python warns of forks where there are threads, which is what this is about.
 child = os.fork()
 if child == 0:
     {last}
