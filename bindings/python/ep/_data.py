@@ -55,10 +55,9 @@ def elements(data, dtype=None, shape=None):
         found = _raw(data, dtype or "u8")
     elif hasattr(data, "__array_interface__"):
         found = _array(data)
-    elif isinstance(data, (memoryview, array.array)):
-        found = _buffer(memoryview(data))
     else:
-        found = _numbers(data, dtype)
+        view = _view(data)
+        found = _numbers(data, dtype) if view is None else _buffer(view)
     if shape is None:
         return found
     shape = sizes(shape)
@@ -83,6 +82,14 @@ def _raw(data, dtype):
     if len(content) % known.size:
         raise ValueError(f"{len(content)} bytes are no whole number of {dtype}, which has {known.size}")
     return Elements(dtype, [len(content) // known.size], content)
+
+
+def _view(data):
+    """The memory of a buffer, such as `array.array` and arrays of ctypes; None of anything else."""
+    try:
+        return memoryview(data)
+    except TypeError:
+        return None
 
 
 def _array(data):

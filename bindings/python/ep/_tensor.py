@@ -241,7 +241,7 @@ class Tensor:
                 raise ValueError(f"a slice with the step {step}; use session.flip(x, dims=[{dim}])")
             if (start, end, step) == (0, self.shape[dim], 1):
                 return self, dim + 1
-            return run("slice", self, dim=dim, start=start, end=max(start, end), step=step), dim + 1
+            return run("slice", self, dim=dim, start=start, end=end, step=step), dim + 1
         if isinstance(item, numbers.Integral) and not isinstance(item, bool):
             if not -self.shape[dim] <= item < self.shape[dim]:
                 raise IndexError(f"index {item} of a dimension of {self.shape[dim]}")

@@ -3,12 +3,15 @@ import gc
 import os
 import random
 import threading
+import time
 import unittest
 import weakref
+from unittest.mock import patch
 
 from support import Case, config, numpy, run_python, with_numpy
 
 import ep
+from ep import _library
 
 
 class Kept(Case):
@@ -52,6 +55,30 @@ class Kept(Case):
             y = (x + x)[10:]
         session.sync()
         self.assertEqual(y.size, 199_990)
+
+    def test_texts_of_the_library_are_freed(self):
+        library, sim = _library.library(), self.runtime.session("sim")
+        with patch.object(library, "ep_text_free", wraps=library.ep_text_free) as free:
+            uses = [self.runtime.list, self.runtime.query, lambda: sim.native, sim.fallbacks]
+            for use in uses:
+                use()
+            self.assertEqual(free.call_count, len(uses))
+
+    def test_errors_are_released(self):
+        found = run_python("""
+import ep, resource, support
+session = ep.Runtime.from_text(support.config(cpu="")).session("cpu")
+def use():
+    for _ in range(400):
+        try: session.run("x" * 100_000)
+        except ep.Error as e: assert len(e.message) > 100_000
+use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+""")
+        self.assertEqual(found.returncode, 0, found.stderr)
+        self.assertLess(int(found.stdout), 10_000, "kilobytes")
 
     def test_a_failed_call_leaves_nothing(self):
         session = ep.Runtime.from_text(config(sim='memory_bytes = "1000000"')).session("sim")
@@ -117,20 +144,21 @@ class Threads(Case):
     def test_the_interpreter_goes_on_while_a_call_waits(self):
         session = ep.Runtime.from_text(config(sim='slow = "1..", slow_ms = "200"')).session("sim")
         x = session.tensor([1.0]) + 1
-        counted, done = [0], threading.Event()
+        ticks, done = [time.monotonic()], threading.Event()
 
-        def count():
-            while not done.is_set():
-                counted[0] += 1
+        def tick():
+            while not done.wait(0.005):
+                ticks.append(time.monotonic())
 
-        thread = threading.Thread(target=count)
+        thread = threading.Thread(target=tick)
         thread.start()
-        before = counted[0]
+        begin = time.monotonic()
         session.sync()
-        during = counted[0] - before
+        end = time.monotonic()
         done.set()
         thread.join()
-        self.assertGreater(during, 1000)
+        self.assertGreater(end - begin, 0.1, "it did not wait")
+        self.assertGreater(sum(begin < at < end for at in ticks), 3)
         del x
 
     @with_numpy

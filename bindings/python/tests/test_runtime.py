@@ -156,7 +156,8 @@ class Sessions(Case):
             session.sync()
         # An error of the body is not replaced.
         with self.assertRaises(KeyError):
-            with runtime.session("sim"):
+            with ep.Runtime.from_text(config(sim='op_error = "1.."')).session("sim") as session:
+                session.tensor([1.0]) + 1
                 raise KeyError()
 
 

@@ -1,8 +1,10 @@
 """Tensors: data in and out, indices, arithmetic, and what is refused."""
 import array
 import copy
+import ctypes
 import pickle
 import struct
+import sys
 import unittest
 
 from support import Case, numpy, with_numpy
@@ -100,6 +102,10 @@ class FromBuffers(Case):
         self.assertEqual(self.session.tensor(array.array("i", [1, 2, 3, 4]), dtype="f16").tolist(), [1.0, 2.0, 3.0, 4.0])
         grid = memoryview(array.array("h", range(6))).cast("B").cast("h", [2, 3])
         self.assertEqual(self.session.tensor(grid).tolist(), [[0, 1, 2], [3, 4, 5]])
+        self.assertEqual(self.session.tensor((ctypes.c_double * 2)(1.5, 2)).tolist(), [1.5, 2.0])
+        foreign = ctypes.c_int.__ctype_be__ if sys.byteorder == "little" else ctypes.c_int.__ctype_le__
+        with self.assertRaisesRegex(TypeError, "format"):
+            self.session.tensor((foreign * 2)(1, 2))
         with self.assertRaisesRegex(TypeError, "format"):
             self.session.tensor(memoryview(bytes(16)).cast("P"))
 
