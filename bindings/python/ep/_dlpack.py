@@ -4,8 +4,6 @@ import ctypes
 import sys
 from ctypes import c_char_p, c_int, c_int32, c_void_p, py_object
 
-from ._library import library
-
 CPU, CUDA = 1, 2
 
 

@@ -19,10 +19,11 @@ NAMES = {
         "params, indices", {"axis": REQUIRED, "batch_dims": REQUIRED, "mode": "wrap", "window": None},
         f"Parts of params by index, for each of the first batch_dims dimensions by its own. {_MODE}"),
     "binary": Name(
-        "a, b", {"op": REQUIRED, "attrs": (0.0, 0.0)},
-        "A function of two tensors whose shapes broadcast: add, sub, mul, div, max, pow, equal, less ... A wrong op lists all."),
+        "a, b", {"op": REQUIRED, "attrs": None},
+        "A function of two tensors whose shapes broadcast: add, sub, mul, div, max, pow, equal, less ... A wrong op lists all.\n\n"
+        "`attrs` are the parameters of those functions that have some."),
     "binary_scalar": Name(
-        "x", {"op": REQUIRED, "scalar": REQUIRED, "first": False, "attrs": (0.0, 0.0)},
+        "x", {"op": REQUIRED, "scalar": REQUIRED, "first": False, "attrs": None},
         "The same with a number as the second argument, or with first=True as the first one."),
     "cast": Name("x", {"dtype": REQUIRED}, "Converted to another dtype, always a new tensor."),
     "concat": Name("*xs", {"dim": 0}, "One after another along dim."),
@@ -52,8 +53,9 @@ NAMES = {
     "softmax": Name("x", {"dim": -1, "dtype": None}, "Exponentials along dim that add up to 1."),
     "softmax_backward": Name("y, dy", {"dim": -1, "dtype": None}, "The gradient of softmax, by its result."),
     "unary": Name(
-        "x", {"op": REQUIRED, "attrs": (0.0, 0.0), "dtype": None},
-        "A function of each element: relu, gelu, exp, sqrt, negative, logical_not ... A wrong op lists all."),
+        "x", {"op": REQUIRED, "attrs": None, "dtype": None},
+        "A function of each element: relu, gelu, exp, sqrt, negative, logical_not ... A wrong op lists all.\n\n"
+        "`attrs` are the parameters of those functions that have some, such as `hard_tanh`: [min, max]."),
     "where": Name("cond, x, y", {}, "x where cond is not 0, else y; shapes broadcast."),
     # Views: they share the memory of their input.
     "alias": Name("x", {}, "The same elements."),

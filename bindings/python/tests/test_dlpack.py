@@ -41,7 +41,8 @@ class BetweenSessions(Case):
         self.assertEqual(x.tolist(), [[10.0, 20.0], [30.0, 40.0]])
 
     def test_every_dtype_and_shape_crosses(self):
-        for dtype in ("bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64", "complex64", "complex128"):
+        for dtype in ("bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64",
+                      "complex64", "complex128"):
             x = self.session.tensor([1, 0, 1], dtype=dtype)
             y = self.session.from_dlpack(x)
             self.assertEqual((y.dtype, y.tolist()), (dtype, x.tolist()))
@@ -218,7 +219,8 @@ class Numpy(Case):
 
     def test_strides_are_kept_both_ways(self):
         base = numpy.arange(24, dtype="i4").reshape(2, 3, 4)
-        for a in (base.T, base[:, ::2], base[::-1], base[:, 1, ::-1], base[..., None], numpy.asfortranarray(base), base[0, 0, 0:1]):
+        for a in (base.T, base[:, ::2], base[::-1], base[:, 1, ::-1], base[..., None], numpy.asfortranarray(base),
+                  base[0, 0, 0:1]):
             x = self.session.from_dlpack(a)
             self.assertEqual(x.shape, a.shape)
             numpy.testing.assert_array_equal(x.numpy(), a)

@@ -9,8 +9,8 @@ import ep
 from ep._names import REQUIRED
 
 # A value that is right for each attribute that has to be given.
-RIGHT = {"op": {"reduce": "sum", "arg_reduce": "argmax", "unary": "relu"}, "dtype": "f32", "dims": [0], "shape": [1], "strides": [1],
-         "before": [0], "after": [0], "scalar": 1, "value": 1, "end": 1}
+RIGHT = {"op": {"reduce": "sum", "arg_reduce": "argmax", "unary": "relu"}, "dtype": "f32", "dims": [0], "shape": [1],
+         "strides": [1], "before": [0], "after": [0], "scalar": 1, "value": 1, "end": 1}
 
 
 def right(name, attribute):

@@ -159,7 +159,7 @@ class Computing(Case):
         for op, function in [("exp", math.exp), ("sqrt", math.sqrt), ("tanh", math.tanh), ("negative", lambda v: -v),
                              ("log", math.log), ("square", lambda v: v * v), ("floor", math.floor), ("erf", math.erf)]:
             self.assertClose(s.unary(self.t(x), op=op), [function(v) for v in x])
-        self.assertEqual(s.unary(self.t([-1.0, 2.0]), op="leaky_relu", attrs=[0.25, 0]).tolist(), [-0.25, 2.0])
+        self.assertEqual(s.unary(self.t([-1.0, 0.5, 2.0]), op="hard_tanh", attrs=[-0.25, 1]).tolist(), [-0.25, 0.5, 1.0])
         self.assertEqual(s.unary(self.t([NAN, INF, 1.0]), op="is_nan").tolist(), [True, False, False])
         self.assertEqual(s.unary(self.t([True, False]), op="logical_not").tolist(), [False, True])
         self.assertEqual(s.unary(self.t([1 + 2j]), op="conj").tolist(), [1 - 2j])

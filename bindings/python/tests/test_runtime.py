@@ -177,7 +177,8 @@ class Closed(Case):
         x = session.tensor([1.0, 2.0])
         session.close()
         session.close()
-        uses = [x.tolist, x.tobytes, x.item, lambda: x + 1, lambda: x[0], lambda: -x, x.t, lambda: session.zeros(dtype="f32", shape=[1]),
+        uses = [x.tolist, x.tobytes, x.item, lambda: x + 1, lambda: x[0], lambda: -x, x.t,
+                lambda: session.zeros(dtype="f32", shape=[1]),
                 lambda: session.tensor([1]), session.sync, session.fallbacks, lambda: session.native]
         for i, use in enumerate(uses):
             with self.subTest(i), self.assertRaisesRegex(ValueError, "the session on cpu:0 is closed|not one"):
