@@ -479,6 +479,11 @@ fn parameters(function: Option<&str>, given: Option<Vec<Number>>) -> Result<[f64
         known.map_or((&[][..], Some([0.0; 2])), |(_, names, defaults)| (names, *defaults));
     match (given, defaults) {
         (None, Some(defaults)) => Ok(defaults),
+        (Some(given), _) if given.iter().any(|n| matches!(n.0, Scalar::Bool(_) | Scalar::Complex(..))) => {
+            Err(Error::invalid(format!(
+                "`attrs` of `{function}` are numbers, and not true, false or complex"
+            )))
+        }
         (Some(given), _) if given.len() == names.len() => {
             let value = |i: usize| given.get(i).map_or(0.0, |number: &Number| number.0.as_f64());
             Ok([value(0), value(1)])
@@ -691,6 +696,10 @@ mod tests {
         ] {
             let told = of(function, given).unwrap_err();
             assert!(told.message().contains("parameters"), "{function}: {told}");
+        }
+        for other in [Scalar::Bool(true), Scalar::Complex(1.0, 0.0)] {
+            let told = parameters(Some("elu"), Some(vec![Number(other)])).unwrap_err();
+            assert!(told.message().contains("complex"), "{told}");
         }
         let names: Vec<&str> = UnaryOp::NAMES.iter().chain(BinaryOp::NAMES).copied().collect();
         assert!(PARAMETERS.iter().all(|(name, ..)| names.contains(name)));
