@@ -28,12 +28,12 @@ done
 most_bytes=60000000
 
 target=${CARGO_TARGET_DIR:-target}/release
-packages=(-p ep-cli -p ep-cuda-plugin -p ep-gpu-bench -p example-pytorch)
+packages=(-p ep-cli -p ep-cuda-plugin -p ep-gpu-bench -p ep-host -p example-pytorch)
 [ -n "$cpu" ] || packages+=(-p ep-cpu-plugin)
 cargo build --release "${packages[@]}"
 
 mkdir -p "$out/bin"
-for file in ep ep-gpu-bench libep_cuda.so libep_pytorch.so; do
+for file in ep ep-gpu-bench libep_cuda.so libep_host.so libep_pytorch.so; do
   install -m 755 "$target/$file" "$out/bin/$file"
 done
 install -m 755 "${cpu:-$target/libep_cpu.so}" "$out/bin/libep_cpu.so"

@@ -10,6 +10,7 @@
 #   two           the second GPU: objects and a quick kit on cuda:1, copies and waits between it and cuda:0
 #   sanitize      memcheck, racecheck and initcheck over a reduced suite
 #   operators     the tests of ep-ops, on cuda:0 beside the CPU
+#   bindings      the Python package beside PyTorch: shared memory, one stream; `ep doctor`
 #   bench-ours    the rows of docs/performance.md through the provider
 #   bench-peers   the same rows by PyTorch, eager and compiled, some in turns with the provider
 #   demo          the digits and the PyTorch example
@@ -22,5 +23,5 @@
 # EP_BIN_DIR is the folder with the binaries [.gpu/bin], EP_GPU_CACHE the archive of the cache [cache.tar.xz beside it].
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# = 2 ] || { sed -n '2,24s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# = 2 ] || { sed -n '2,25s/^# \{0,1\}//p' "$0"; exit 2; }
 exec python3 tests/gpu/stages.py "$1" "$2"

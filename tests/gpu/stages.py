@@ -21,7 +21,7 @@ UNFINISHED = 75
 # The tests of ep-ops, packed.
 OPERATORS = "operators.tar.xz"
 # What decides what parts do, beside the programs.
-SCRIPTS = [REPOSITORY / f for f in ("benches/peers/gpu_rows.py", "benches/peers/gpu_torch.py", "examples/pytorch/softmax.py",
+SCRIPTS = [REPOSITORY / f for f in ("benches/peers/gpu_rows.py", "benches/peers/gpu_torch.py", "examples/pytorch/softmax.py", "tests/gpu/bindings.py",
                                     "tests/gpu/first_result.py")]
 DECIDING = ["EP_GPU_LARGE_BYTES", "EP_GPU_QUICK", "EP_GPU_RANDOM_SEED"]
 # Seeds of the stage `random`, and the seconds of each: parts that fit into a call together.
@@ -456,6 +456,11 @@ def operators(place):
     return [("operators", rust_tests("operators")), ("tensors", rust_tests("tensors"))]
 
 
+def bindings(place):
+    program_of = lambda p: [sys.executable, str(REPOSITORY / "tests/gpu/bindings.py"), str(p.bin / "libep_host.so"), str(p.config("ep.toml"))]
+    return [("python", program(program_of)), ("doctor", program(lambda p: p.ep("doctor", "--json", config="ep.toml")))]
+
+
 def demo(place):
     widths = ["32", "1024", "8192", "65536", "262144", "300000"]
     explain = lambda width: program(
@@ -479,6 +484,7 @@ STAGES = {
     "two": two,
     "sanitize": sanitize,
     "operators": operators,
+    "bindings": bindings,
     "bench-ours": bench_ours,
     "bench-peers": bench_peers,
     "demo": demo,

@@ -52,6 +52,14 @@ typedef struct ep_session ep_session;
  */
 typedef struct ep_tensor ep_tensor;
 
+/**
+ * What `ep_tensor_from_address` calls when the memory is not used any more, with the `user` that it was given.
+ *
+ * On any thread, at the end of whatever function of this library, or within one that frees: it is short, does not unwind, and waits for no
+ * thread that may wait for a function of this library.
+ */
+typedef void (*Deleter)(void *user);
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -91,6 +99,22 @@ const EpStatus *ep_runtime_open_text(const char *toml,
                                      ep_runtime **out);
 
 /**
+ * How many devices there are.
+ *
+ * # Safety
+ * `runtime` is null, which gives 0, or a live handle.
+ */
+size_t ep_runtime_num_devices(const ep_runtime *runtime);
+
+/**
+ * The name of a device, as `cuda:0`; null where there are not so many.
+ *
+ * # Safety
+ * `runtime` is null, which gives null, or a live handle, with which the text ends.
+ */
+const char *ep_runtime_device(const ep_runtime *runtime, size_t index);
+
+/**
  * What happened to each provider, and its devices, as JSON: that of `ep list --json`.
  *
  * # Safety
@@ -115,6 +139,8 @@ const EpStatus *ep_runtime_query(const ep_runtime *runtime,
  * Which factory a request gets on a device, and why each other one does not get it, as JSON: that of `ep explain --json`,
  * with `nearest_request`, which can be asked as it is, in place of `reason` and `nearest_flags`. A device of null: one entry
  * for each.
+ *
+ * The primitive is made, for what it says of itself; a provider may compile something for that.
  *
  * The request: `{"op": "softmax", "dtypes": {"src": "f16", "dst": "f32"}, "selectors": {}, "attrs": {}, "limits": {"cols": 1024}}`,
  * where all but `op` and the dtypes may be left out.
@@ -149,12 +175,13 @@ const EpStatus *ep_session_open(const ep_runtime *runtime,
                                 ep_session **out);
 
 /**
- * The same on a native stream that another library made: work is in order with that library's own. `kind` is the provider's
- * name of such handles, `CUstream` of CUDA.
+ * The same on a native stream that another library made: work on the device is in order with that library's own. `kind` is the
+ * provider's name of such handles, `CUstream` of CUDA. What runs on a fallback device, and `to_device` of another session, are
+ * not on that stream: before a fallback its work is waited for, and before the second the caller waits.
  *
  * # Safety
- * As `ep_session_open`; and `native` is a live stream of that kind on this device that outlives the session and whatever
- * was made on it. While anybody records its work into a graph, the session is not used.
+ * As `ep_session_open`; and `native` is a live stream of that kind on this device until the session is freed. While anybody records
+ * its work into a graph, neither this session nor another one that was adopted from it is used.
  */
 const EpStatus *ep_session_adopt(const ep_runtime *runtime,
                                  const char *device,
@@ -166,10 +193,13 @@ const EpStatus *ep_session_adopt(const ep_runtime *runtime,
 
 /**
  * The native stream that the session's work goes onto, for other libraries that take one: `kind`, which is to be freed, and
- * its handle. `Unsupported` where the device has no such thing.
+ * its handle, which is valid until the session is freed. What the session queued so far is done or on it; what a provider does that does
+ * not share it is not (`ep_session_sync` waits for that), nor what runs on fallback devices. `Unsupported` where the device has no such
+ * thing.
  *
  * # Safety
- * `session` is a live handle, `kind` and `native` may be written.
+ * `session` is a live handle, `kind` and `native` may be written. Nobody records work of the native stream into a graph while the session is
+ * used.
  */
 const EpStatus *ep_session_native(const ep_session *session,
                                   char **kind,
@@ -202,7 +232,7 @@ const EpStatus *ep_session_fallbacks(const ep_session *session,
                                      char **out);
 
 /**
- * Frees a session, after its work is done. Its tensors stay usable.
+ * Frees a session after waiting for its work, launches on addresses included; an error of that work is logged. Its tensors stay usable.
  *
  * # Safety
  * Null or a handle that nobody uses again.
@@ -223,6 +253,29 @@ const EpStatus *ep_tensor_from_bytes(const ep_session *session,
                                      const void *data,
                                      uint64_t bytes,
                                      ep_tensor **out);
+
+/**
+ * A tensor of `bytes` bytes of memory at `address` that somebody else owns, on the session's device: the elements of `shape` with
+ * `strides` in elements (null: dense) from the first one on. `space` is the name of the memory, as `host`; null means the device's own.
+ * `deleter` is called with `user` when nothing here uses the memory any more, and also where this fails.
+ *
+ * # Safety
+ * `session` is a live handle, `dtype` a text, `space` null or a text, `shape` and `strides` have `rank` numbers, `out` may be written. The memory
+ * is valid and holds elements of the dtype (of bool 0 and 1) until `deleter` is called; work that was queued on it elsewhere is done, or on
+ * the session's native stream. While the tensor or work on it uses the memory, nobody else writes it, nor touches it if that work
+ * writes it, out of order with the session's stream.
+ */
+const EpStatus *ep_tensor_from_address(const ep_session *session,
+                                       const char *dtype,
+                                       const int64_t *shape,
+                                       const int64_t *strides,
+                                       size_t rank,
+                                       const char *space,
+                                       uint64_t address,
+                                       uint64_t bytes,
+                                       Deleter deleter,
+                                       void *user,
+                                       ep_tensor **out);
 
 /**
  * Copies the elements of a tensor of the session's device to `data`, the last dimension innermost, and waits for the work
@@ -277,6 +330,30 @@ const int64_t *ep_tensor_shape(const ep_tensor *tensor);
 const int64_t *ep_tensor_strides(const ep_tensor *tensor);
 
 /**
+ * Elements.
+ *
+ * # Safety
+ * `tensor` is null, which gives 0, or a live handle.
+ */
+uint64_t ep_tensor_numel(const ep_tensor *tensor);
+
+/**
+ * Bytes of the elements, as `ep_tensor_to_bytes` takes them.
+ *
+ * # Safety
+ * `tensor` is null, which gives 0, or a live handle.
+ */
+uint64_t ep_tensor_bytes(const ep_tensor *tensor);
+
+/**
+ * The dtype as descriptors have it, one of `EP_DTYPE_*` or of a provider's own.
+ *
+ * # Safety
+ * `tensor` is null, which gives `EP_DTYPE_INVALID`, or a live handle.
+ */
+uint32_t ep_tensor_dtype_id(const ep_tensor *tensor);
+
+/**
  * The address of the element at index 0, for `ep_primitive_launch` and other libraries. It is valid while a tensor of this
  * memory lives; who uses it takes care of the order of work, which the runtime does not see.
  *
@@ -287,7 +364,8 @@ const EpStatus *ep_tensor_address(const ep_tensor *tensor,
                                   uint64_t *out);
 
 /**
- * Waits for all work that was queued on the tensor's memory, and tells its error.
+ * Waits for all work of operators and copies on the tensor's memory, and tells its error. Launches on addresses are not
+ * known to be on it: `ep_session_sync` waits for those.
  *
  * # Safety
  * `tensor` is a live handle.
@@ -295,7 +373,8 @@ const EpStatus *ep_tensor_address(const ep_tensor *tensor,
 const EpStatus *ep_tensor_wait(const ep_tensor *tensor);
 
 /**
- * Frees a tensor. The memory stays while views of it, or queued work, use it.
+ * Frees a tensor. The memory stays while views of it, or queued operators and copies, use it. Launches on addresses do not count:
+ * wait with `ep_session_sync` before.
  *
  * # Safety
  * Null or a handle that nobody uses again.
@@ -309,17 +388,20 @@ void ep_tensor_free(ep_tensor *tensor);
  *
  * # Safety
  * `session` is a live handle, `managed` a tensor of DLPack that the caller owns and whose bool elements are 0 or 1, `out` may be
- * written. While the result or work on it uses the memory, nobody else writes it, nor touches it if that work writes it, out
- * of order with the session's stream.
+ * written. Its deleter may be called on any thread, at the end of whatever function of this library or within one that frees: it is short, does not
+ * unwind, and waits for no thread that may wait for a function of this library. Work that was queued on the memory is done, or on
+ * the session's native stream. While the result or work on it uses the memory, nobody else writes it, nor touches it if that work
+ * writes it, out of order with the session's stream.
  */
 const EpStatus *ep_tensor_from_dlpack(const ep_session *session,
                                       struct DLManagedTensor *managed,
                                       ep_tensor **out);
 
 /**
- * The tensor's memory for another library, without a copy, after the work on it is done. It stays until that library calls
- * the deleter of the result. Work that is queued on the memory afterwards, here or there, is not ordered by anybody:
- * `ep_tensor_wait` and the other library's wait are.
+ * The tensor's memory for another library, without a copy, after operators and copies on it are done (launches on addresses are not
+ * known to be on it: `ep_session_sync` before). It stays until that library calls the deleter of the result. Work that is queued on the memory
+ * afterwards, here or there, is not ordered by anybody: `ep_tensor_wait` and the other library's wait are. Elements of bool stay 0
+ * or 1.
  *
  * # Safety
  * `tensor` is a live handle, `out` may be written.
@@ -399,11 +481,11 @@ const EpStatus *ep_primitive_new(const ep_session *session,
 /**
  * Queues a launch on the session's stream with arguments such as `EpSoftmaxArgs`, whose `struct_size` is set. Nothing is
  * checked but what the provider checks, and the runtime does not see what is read and written: order with other work on the
- * memory is the caller's.
+ * memory is the caller's, and neither `ep_tensor_wait` nor the freeing of a tensor waits for it; `ep_session_sync` does.
  *
  * # Safety
  * Live handles; `args` are arguments of the primitive's op whose lists can be read, and whose addresses are valid for what the launch
- * does, until it is done. Nobody else touches what it writes meanwhile.
+ * does, until it is done. Nobody else touches what it writes meanwhile. What it writes as bool is 0 or 1.
  */
 const EpStatus *ep_primitive_launch(const ep_session *session,
                                     const ep_primitive *primitive,
