@@ -76,8 +76,13 @@ impl Ops<'_> {
         end: impl Into<Scalar>,
         step: impl Into<Scalar>,
     ) -> Result<Tensor> {
-        let (start, step) = (start.into(), step.into());
-        let count = steps(start, end.into(), step)?;
+        let (start, end, step) = (start.into(), end.into(), step.into());
+        if !dtype.is_complex() && [start, end, step].iter().any(|x| x.im() != 0.0) {
+            return Err(Error::invalid(format!(
+                "arange of {dtype} from {start} to {end} by {step}: {dtype} has no imaginary part; make it of a complex dtype"
+            )));
+        }
+        let count = steps(start, end, step)?;
         let is_whole = |x: &Scalar| matches!(*x, Scalar::F64(f) if f.fract() == 0.0) || integer(*x).is_some();
         let whole = [start.or(Scalar::I64(0)), step.or(Scalar::I64(1))].iter().all(is_whole);
         if dtype.is_int() && !whole {

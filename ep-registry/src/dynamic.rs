@@ -520,7 +520,7 @@ impl DynPrimitive {
         }
         // SAFETY: aligned and not null.
         let bytes = unsafe { args.cast::<u64>().read() };
-        if bytes < ARGS_HEAD || bytes > 1 << 16 || bytes % 8 != 0 {
+        if !(ARGS_HEAD..=1 << 16).contains(&bytes) || bytes % 8 != 0 {
             let size = self.core.schema.args_size;
             return Err(wrong(format!(
                 "have struct_size {bytes}; set it to sizeof of their type, here {size}"

@@ -65,6 +65,7 @@ fn refusals() {
     assert_eq!(ops.to_vec::<i32>(&ops.arange(DType::I32, 0.0, 2.5, 1.0).unwrap()).unwrap(), [0, 1, 2]);
     let of = |start: Scalar, end: Scalar, step: Scalar| invalid(ops.arange(DType::F32, start, end, step));
     assert_eq!(of(0.into(), 5.into(), 0.into()), "arange from 0 to 5 by 0: the step is 0");
+    assert!(of(Scalar::Complex(0.0, 1.0), 5.into(), 1.into()).contains("f32 has no imaginary part"));
     assert_eq!(
         of(0.into(), 5.into(), (-1).into()),
         "arange from 0 to 5 by -1: the step leads away from the end"
