@@ -514,8 +514,8 @@ int main(int argc, char **argv) {
   NEED(ep_runtime_open(argv[1], &runtime));
   NEED(ep_runtime_open_text("", "/", &second));
   ep_runtime_free(second);
-  CHECK(ep_runtime_num_devices(runtime) == 2 && strcmp(ep_runtime_device(runtime, 1), "sim:0") == 0);
-  CHECK(ep_runtime_device(runtime, 2) == NULL && ep_runtime_device(NULL, 0) == NULL && ep_runtime_num_devices(NULL) == 0);
+  CHECK(ep_runtime_num_devices(runtime) > 1 && strcmp(ep_runtime_device(runtime, 1), "sim:0") == 0);
+  CHECK(ep_runtime_device(runtime, ep_runtime_num_devices(runtime)) == NULL && ep_runtime_device(NULL, 0) == NULL && ep_runtime_num_devices(NULL) == 0);
   asking(runtime);
   names();
   sessions(runtime);
