@@ -339,19 +339,33 @@ fn preserve() -> Format {
     Format::Preserve
 }
 
+/// A view of one tensor.
+fn view(name: &str, of: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Call {
+    other(name, 1, move |_, inputs| of(inputs[0]))
+}
+
+/// A copy of one tensor.
+fn copy(name: &str, of: impl Fn(&Ops<'_>, &Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Call {
+    other(name, 1, move |ops, inputs| of(ops, inputs[0]))
+}
+
+/// A tensor from nothing.
+fn new(name: &str, of: impl Fn(&Ops<'_>) -> Result<Tensor> + Send + Sync + 'static) -> Call {
+    other(name, 0, move |ops, _| of(ops))
+}
+
+fn other(
+    name: &str,
+    inputs: usize,
+    of: impl Fn(&Ops<'_>, &[&Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+) -> Call {
+    let run: Run = Box::new(move |ops, inputs| Ok(vec![of(ops, inputs)?]));
+    Call::Other { name: name.to_owned(), inputs, outputs: 1, run }
+}
+
 /// What a name stands for.
 fn call(named: Named, name: &str) -> Result<Call> {
     let operator = |operator: Box<dyn Operator>| Call::Operator(operator);
-    let other = |inputs: usize, run: Run| Call::Other { name: name.to_owned(), inputs, outputs: 1, run };
-    let view = |view: Box<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>| {
-        other(1, Box::new(move |_, inputs| Ok(vec![view(inputs[0])?])))
-    };
-    let copy = |copy: Box<dyn Fn(&Ops<'_>, &Tensor) -> Result<Tensor> + Send + Sync>| {
-        other(1, Box::new(move |ops, inputs| Ok(vec![copy(ops, inputs[0])?])))
-    };
-    let new = |new: Box<dyn Fn(&Ops<'_>) -> Result<Tensor> + Send + Sync>| {
-        other(0, Box::new(move |ops, _| Ok(vec![new(ops)?])))
-    };
     Ok(match named {
         Named::AddN {} => operator(Box::new(o::AddN)),
         Named::ArgReduce { op, dim, keep_dims, dtype } => {
@@ -409,24 +423,24 @@ fn call(named: Named, name: &str) -> Result<Call> {
             operator(Box::new(o::Unary { op: op.0, attrs, dtype: dtype.map(|d| d.0) }))
         }
         Named::Where {} => operator(Box::new(o::Where)),
-        Named::Alias {} => view(Box::new(|t| Ok(t.alias()))),
+        Named::Alias {} => view(name, |t| Ok(t.alias())),
         Named::AsStrided { shape, strides, offset } => {
-            view(Box::new(move |t| t.as_strided(&shape, &strides, offset)))
+            view(name, move |t| t.as_strided(&shape, &strides, offset))
         }
-        Named::Expand { shape } => view(Box::new(move |t| t.expand(&shape))),
-        Named::Flip { dims } => view(Box::new(move |t| t.flip(&dims))),
-        Named::Narrow { dim, start, len } => view(Box::new(move |t| t.narrow(dim, start, len))),
-        Named::Permute { dims } => view(Box::new(move |t| t.permute(&dims))),
-        Named::Select { dim, index } => view(Box::new(move |t| t.select(dim, index))),
-        Named::Slice { dim, start, end, step } => view(Box::new(move |t| t.slice(dim, start, end, step))),
-        Named::Squeeze { dim: Some(dim) } => view(Box::new(move |t| t.squeeze(dim))),
-        Named::Squeeze { dim: None } => view(Box::new(Tensor::squeeze_all)),
-        Named::Transpose { a, b } => view(Box::new(move |t| t.transpose(a, b))),
-        Named::Unfold { dim, size, step } => view(Box::new(move |t| t.unfold(dim, size, step))),
-        Named::Unsqueeze { dim } => view(Box::new(move |t| t.unsqueeze(dim))),
-        Named::View { shape } => view(Box::new(move |t| t.view(&shape))),
-        Named::Clone { format } => copy(Box::new(move |ops, t| ops.clone(t, format.into()))),
-        Named::Contiguous { format } => copy(Box::new(move |ops, t| ops.contiguous(t, format.into()))),
+        Named::Expand { shape } => view(name, move |t| t.expand(&shape)),
+        Named::Flip { dims } => view(name, move |t| t.flip(&dims)),
+        Named::Narrow { dim, start, len } => view(name, move |t| t.narrow(dim, start, len)),
+        Named::Permute { dims } => view(name, move |t| t.permute(&dims)),
+        Named::Select { dim, index } => view(name, move |t| t.select(dim, index)),
+        Named::Slice { dim, start, end, step } => view(name, move |t| t.slice(dim, start, end, step)),
+        Named::Squeeze { dim: Some(dim) } => view(name, move |t| t.squeeze(dim)),
+        Named::Squeeze { dim: None } => view(name, Tensor::squeeze_all),
+        Named::Transpose { a, b } => view(name, move |t| t.transpose(a, b)),
+        Named::Unfold { dim, size, step } => view(name, move |t| t.unfold(dim, size, step)),
+        Named::Unsqueeze { dim } => view(name, move |t| t.unsqueeze(dim)),
+        Named::View { shape } => view(name, move |t| t.view(&shape)),
+        Named::Clone { format } => copy(name, move |ops, t| ops.clone(t, format.into())),
+        Named::Contiguous { format } => copy(name, move |ops, t| ops.contiguous(t, format.into())),
         Named::Copy {} => Call::Other {
             name: name.to_owned(),
             inputs: 2,
@@ -436,21 +450,23 @@ fn call(named: Named, name: &str) -> Result<Call> {
                 Ok(Vec::new())
             }),
         },
-        Named::Flatten { start, end } => copy(Box::new(move |ops, t| ops.flatten(t, start, end))),
-        Named::Reshape { shape } => copy(Box::new(move |ops, t| ops.reshape(t, &shape))),
-        Named::ToDevice {} => copy(Box::new(|ops, t| ops.to_device(t))),
-        Named::ToDtype { dtype } => copy(Box::new(move |ops, t| ops.to_dtype(t, dtype.0))),
+        Named::Flatten { start, end } => copy(name, move |ops, t| ops.flatten(t, start, end)),
+        Named::Reshape { shape } => copy(name, move |ops, t| ops.reshape(t, &shape)),
+        Named::ToDevice {} => copy(name, |ops, t| ops.to_device(t)),
+        Named::ToDtype { dtype } => copy(name, move |ops, t| ops.to_dtype(t, dtype.0)),
         Named::Arange { dtype, start, end, step } => {
-            new(Box::new(move |ops| ops.arange(dtype.0, start.0, end.0, step.0)))
+            new(name, move |ops| ops.arange(dtype.0, start.0, end.0, step.0))
         }
-        Named::Empty { dtype, shape } => new(Box::new(move |ops| ops.empty(dtype.0, &shape))),
-        Named::Full { dtype, shape, value } => new(Box::new(move |ops| ops.full(dtype.0, &shape, value.0))),
-        Named::Zeros { dtype, shape } => new(Box::new(move |ops| ops.zeros(dtype.0, &shape))),
+        Named::Empty { dtype, shape } => new(name, move |ops| ops.empty(dtype.0, &shape)),
+        Named::Full { dtype, shape, value } => new(name, move |ops| ops.full(dtype.0, &shape, value.0)),
+        Named::Zeros { dtype, shape } => new(name, move |ops| ops.zeros(dtype.0, &shape)),
     })
 }
 
-/// The parameters of functions that have some, of [`UnaryOp`] and [`BinaryOp`] alike: their names, and PyTorch's defaults.
-const PARAMETERS: [(&str, &[&str], Option<[f64; 2]>); 18] = [
+/// A function of [`UnaryOp`] or [`BinaryOp`] with parameters: their names, and PyTorch's defaults.
+type Parameters = (&'static str, &'static [&'static str], Option<[f64; 2]>);
+
+const PARAMETERS: [Parameters; 18] = [
     ("elu", &["alpha"], Some([1.0, 0.0])),
     ("celu", &["alpha"], Some([1.0, 0.0])),
     ("hard_shrink", &["lambda"], Some([0.5, 0.0])),
