@@ -87,6 +87,8 @@ def _references(of):
 
 def sweep(limit=8):
     """Gives back the tensors of capsules that died unconsumed; looks at so many capsules."""
+    if not _given:
+        return
     for _ in range(min(limit, len(_given))):
         try:
             held = [_given.popleft()]

@@ -2,7 +2,7 @@
 import ctypes
 import functools
 import os
-import weakref
+import sys
 from ctypes import POINTER, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
@@ -152,11 +152,16 @@ class Handle:
     At the end of the process nothing is freed: threads that still run may use it. The system takes it all back.
     """
 
-    __slots__ = ("pointer", "__weakref__")
+    __slots__ = ("pointer", "_free", "__weakref__")
 
     def __init__(self, pointer, free):
         self.pointer = pointer
-        weakref.finalize(self, free, pointer).atexit = False
+        self._free = free
+
+    # The default is what this needs when the module is gone already.
+    def __del__(self, ending=sys.is_finalizing):
+        if not ending():
+            self._free(self.pointer)
 
     def __reduce_ex__(self, protocol):
         raise TypeError("objects of EP cannot be copied or pickled; take a tensor's bytes or `clone` it")

@@ -70,6 +70,28 @@ def _attribute(value, depth=0):
     raise TypeError(f"{type(value).__name__} is no attribute; they are numbers, str, bool, and lists and dicts of them")
 
 
+# Attributes whose text is kept with what they are. Equal values of other types are other attributes, and so is -0.0.
+_PLAIN = frozenset((int, str, bool))
+
+
+def _prepared(name, attributes):
+    """The operator of a name with these attributes."""
+    if len(attributes) < 2:
+        for attribute, value in attributes.items():
+            if type(value) not in _PLAIN:
+                break
+            return _plain(name, attribute, type(value), value)
+        else:
+            return _operator(text(name, "name of the operator"), b"{}")
+    return _operator(text(name, "name of the operator"), _attributes(attributes))
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain(name, attribute, kind, value):
+    """The same of one attribute, by what can be looked up as it is."""
+    return _operator(text(name, "name of the operator"), _attributes({attribute: value}))
+
+
 def _attributes(given):
     """Attributes as JSON, equal for equal ones. None: not given."""
     found = {name: _attribute(value) for name, value in given.items() if value is not None}
@@ -205,7 +227,7 @@ class Session:
 
     def _called(self, name, inputs, attributes):
         handle = self._live()
-        wanted = _operator(text(name, "name of the operator"), _attributes(attributes))
+        wanted = _prepared(name, attributes)
         for i, x in enumerate(inputs):
             if not isinstance(x, Tensor):
                 raise TypeError(
@@ -218,11 +240,12 @@ class Session:
         outputs, count = (c_void_p * _CAPACITY)(), c_size_t()
         library().ep_operator_run(
             handle.pointer, wanted.pointer, given, len(inputs), outputs, _CAPACITY, byref(count))
-        made = [Tensor(self, pointer) for pointer in outputs[:count.value]]
-        for tensor in made:
-            # A view is where its input is, and is read by that one's session.
-            if tensor.device != self._device:
-                tensor._session = next((x._session for x in inputs if x.device == tensor.device), self)
+        made = [Tensor(self, outputs[i]) for i in range(count.value)]
+        if any(x._session is not self for x in inputs):
+            for tensor in made:
+                # A view is where its input is, and is read by that one's session.
+                if tensor.device != self._device:
+                    tensor._session = next((x._session for x in inputs if x.device == tensor.device), self)
         return made[0] if len(made) == 1 else tuple(made) or None
 
     def run_in_place(self, name, /, *inputs, **attributes):

@@ -28,9 +28,7 @@ class Tensor:
     def __init__(self, session, pointer):
         self._handle = Handle(pointer, library().ep_tensor_free)
         self._session = session
-        self._shape = self._strides = None
-        self._dtype = library().ep_tensor_dtype(pointer).decode()
-        self._device = library().ep_tensor_device(pointer).decode()
+        self._shape = self._strides = self._dtype = self._device = None
         _dlpack.sweep()
 
     __reduce_ex__ = _unpickled
@@ -43,11 +41,15 @@ class Tensor:
     @property
     def dtype(self):
         """The name of the dtype, such as `f32`."""
+        if self._dtype is None:
+            self._dtype = library().ep_tensor_dtype(self._handle.pointer).decode()
         return self._dtype
 
     @property
     def device(self):
         """The device, as `cuda:0`."""
+        if self._device is None:
+            self._device = library().ep_tensor_device(self._handle.pointer).decode()
         return self._device
 
     @property
@@ -89,9 +91,9 @@ class Tensor:
         library().ep_tensor_to_bytes(session.pointer, self._handle.pointer, memory, count)
 
     def _known(self):
-        known = _data.DTYPES.get(self._dtype)
+        known = _data.DTYPES.get(self.dtype)
         if known is None:
-            raise TypeError(f"Python has no numbers of {self._dtype}; cast it first, to one of {', '.join(_data.DTYPES)}")
+            raise TypeError(f"Python has no numbers of {self.dtype}; cast it first, to one of {', '.join(_data.DTYPES)}")
         return known
 
     def tobytes(self):
@@ -103,13 +105,13 @@ class Tensor:
 
     def tolist(self):
         """The elements as numbers in nested lists; without dimensions, the number."""
-        return _data.nested(_data.unpacked(self.tobytes(), self._dtype), self.shape)
+        return _data.nested(_data.unpacked(self.tobytes(), self.dtype), self.shape)
 
     def item(self):
         """The only element, as a number."""
         if self.size != 1:
             raise ValueError(f"a tensor of the shape {list(self.shape)} has {self.size} elements, not one")
-        return _data.unpacked(self.tobytes(), self._dtype)[0]
+        return _data.unpacked(self.tobytes(), self.dtype)[0]
 
     def numpy(self, bits=False):
         """A copy as an array of NumPy, which has no bf16: cast that to f32, or take it with bits=True as uint16."""
@@ -118,7 +120,7 @@ class Tensor:
             raise ImportError("numpy() needs NumPy: `pip install numpy`; tolist() and tobytes() do not")
         if known.kind is None and not bits:
             raise TypeError(
-                f"NumPy has no {self._dtype}; cast it, session.cast(x, dtype=\"f32\"), or take its bits, numpy(bits=True)")
+                f"NumPy has no {self.dtype}; cast it, session.cast(x, dtype=\"f32\"), or take its bits, numpy(bits=True)")
         array = module.empty(self.shape, f"{known.kind or 'u'}{known.size}" if known.kind != "b" else "bool")
         self._read(array.ctypes.data, array.nbytes)
         return array
@@ -142,9 +144,9 @@ class Tensor:
         """
         here = self.__dlpack_device__()
         if dl_device is not None and tuple(map(int, dl_device)) != here:
-            raise BufferError(f"a tensor on {self._device}, DLPack's {here}, is not given to {tuple(dl_device)}; copy it there")
+            raise BufferError(f"a tensor on {self.device}, DLPack's {here}, is not given to {tuple(dl_device)}; copy it there")
         if stream is not None and here[0] == _dlpack.CPU:
-            raise BufferError(f"memory of {self._device} has no streams; give stream=None, not {stream!r}")
+            raise BufferError(f"memory of {self.device} has no streams; give stream=None, not {stream!r}")
         if stream is not None and not isinstance(stream, numbers.Integral):
             raise TypeError(f"the stream is a {type(stream).__name__}; DLPack's are integers")
         source = self._session.run("clone", self) if copy else self
@@ -169,7 +171,7 @@ class Tensor:
     def _divided(self, other, first=False):
         if self._known().kind in ("i", "u", "b"):
             raise TypeError(
-                f"/ of {self._dtype} would have to be a float; cast it, or use session.binary(a, b, op=\"div\"), which gives "
+                f"/ of {self.dtype} would have to be a float; cast it, or use session.binary(a, b, op=\"div\"), which gives "
                 "integers")
         return self._binary("div", other, first)
 
@@ -258,7 +260,7 @@ class Tensor:
         return (self[i] for i in range(len(self)))
 
     def __repr__(self):
-        return f"<ep.Tensor {self._dtype} {list(self.shape)} on {self._device}: {self._preview()}>"
+        return f"<ep.Tensor {self.dtype} {list(self.shape)} on {self.device}: {self._preview()}>"
 
     def _preview(self):
         """The first elements, or why they cannot be read. Only these are copied from the device."""
@@ -271,7 +273,7 @@ class Tensor:
                 elif inner:
                     part = part[:-(-_SHOWN // inner)]
                     break
-            values = _data.unpacked(part.tobytes(), self._dtype)
+            values = _data.unpacked(part.tobytes(), self.dtype)
         except (Error, TypeError, ValueError) as e:
             return f"not readable, {e}"
         shown = ", ".join(map(str, values[:_SHOWN]))
