@@ -228,6 +228,37 @@ static void curious(void *user) {
   NEED(ep_tensor_address(held, &seen));
 }
 
+/* Memory that work uses when its tensor is freed: its deleter is called by a later call, which may be a copy to the tensor that the
+ * deleter asks about. */
+static void late(const ep_session *session, const float *data) {
+  static const int64_t all[2] = {2, 4};
+  ep_tensor *owner = floats(session, data, 2, 4), *t = NULL, *other = floats(session, data, 2, 4);
+  ep_operator *negative = NULL, *copy = NULL;
+  const ep_tensor *inputs[2];
+  uint64_t address = 0;
+  size_t made = 0;
+  int i;
+  held = floats(session, data, 2, 4);
+  NEED(ep_session_sync(session));
+  NEED(ep_tensor_address(owner, &address));
+  freed = 0;
+  NEED(ep_tensor_from_address(session, "f32", all, NULL, 2, NULL, address, 32, curious, NULL, &t));
+  NEED(ep_operator_new("unary", "{\"op\": \"negative\"}", &negative));
+  NEED(ep_operator_new("copy", NULL, &copy));
+  inputs[0] = t;
+  NEED(ep_operator_run_in_place(session, negative, inputs, 1));
+  ep_tensor_free(t);
+  inputs[0] = held;
+  inputs[1] = other;
+  for (i = 0; i < 100000 && freed == 0; i++) NEED(ep_operator_run(session, copy, inputs, 2, NULL, 0, &made));
+  CHECK(freed == 1 && i > 0);
+  ep_operator_free(negative);
+  ep_operator_free(copy);
+  ep_tensor_free(owner);
+  ep_tensor_free(other);
+  ep_tensor_free(held);
+}
+
 static void foreign(const ep_session *session, int host) {
   static float data[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   static int user = 5;
@@ -240,6 +271,7 @@ static void foreign(const ep_session *session, int host) {
     FAILS(ep_tensor_from_address(session, "f32", shape, strides, 2, "nowhere", address, 32, freed_once, &user, &t),
           EP_CODE_INVALID_ARGUMENT, "nowhere");
     CHECK(freed == 1);
+    late(session, data);
     return;
   }
   NEED(ep_tensor_from_address(session, "f32", shape, strides, 2, NULL, address, 32, freed_once, &user, &t));
@@ -476,6 +508,40 @@ static void primitives(const ep_session *session) {
   ep_tensor_free(y);
 }
 
+/* A session that is freed waits for its launches on addresses: what they wrote is there afterwards. */
+static void closing(const ep_runtime *runtime, const char *device) {
+  static const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  int round;
+  for (round = 0; round < 20; round++) {
+    ep_session *first = NULL, *second = NULL;
+    ep_primitive *fill = NULL;
+    ep_tensor *t;
+    EpFillDesc desc;
+    EpFillArgs args;
+    NEED(ep_session_open(runtime, device, NULL, 0, &first));
+    NEED(ep_session_open(runtime, device, NULL, 0, &second));
+    /* The tensor remembers the stream of the session that ends. */
+    t = run(second, "zeros", "{\"dtype\": \"f32\", \"shape\": [2, 4]}", NULL, NULL);
+    NEED(ep_session_sync(second));
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.data = EP_DTYPE_F32;
+    NEED(ep_primitive_new(second, "fill", &desc, &fill));
+    memset(&args, 0, sizeof args);
+    args.struct_size = sizeof args;
+    args.count = 8;
+    args.value.kind = EP_SCALAR_I64;
+    args.value.re = 1;
+    NEED(ep_tensor_address(t, &args.dst));
+    NEED(ep_primitive_launch(second, fill, &args));
+    ep_primitive_free(fill);
+    ep_session_free(second);
+    EXPECT(first, t, ones);
+    ep_tensor_free(t);
+    ep_session_free(first);
+  }
+}
+
 static void sessions(const ep_runtime *runtime) {
   static const char *fallback[2] = {"cpu", NULL};
   ep_session *session = NULL;
@@ -529,6 +595,7 @@ int main(int argc, char **argv) {
     parameters(session);
     if (i == 0) truths_of_others(session);
     ep_tensor_free(outlives);
+    closing(runtime, devices[i]);
     outlives = floats(session, data, 1, 2);
     ep_session_free(session);
   }
