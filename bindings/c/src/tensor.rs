@@ -144,6 +144,13 @@ pub unsafe extern "C" fn ep_tensor_from_address(
             let device = object(session, "session")?.ops.device();
             let spec = Spec::new(DType::by_name(needed(dtype, "dtype")?)?, list(shape, rank, "sizes")?);
             bytes_of(&spec)?;
+            if !address.is_multiple_of(spec.dtype.alignment() as u64) {
+                return Err(Error::invalid(format!(
+                    "memory at {address:#x}, which is no multiple of the {} bytes that {} needs; copy it first",
+                    spec.dtype.alignment(),
+                    spec.dtype
+                )));
+            }
             let own = device.info().memory_space.as_str();
             let space = crate::given::text(space, "memory space")?.unwrap_or(own);
             let release = move || drop(user);

@@ -288,20 +288,22 @@ static void foreign(const ep_session *session, int host) {
   FAILS(ep_tensor_from_address(session, "f32", all, NULL, 2, NULL, address, 28, freed_once, &user, &t),
         EP_CODE_INVALID_ARGUMENT, "8 elements");
   FAILS(ep_tensor_from_address(session, "f32", all, NULL, 2, NULL, 0, 32, freed_once, &user, &t), EP_CODE_INVALID_ARGUMENT, "null");
+  FAILS(ep_tensor_from_address(session, "f32", shape, strides, 2, NULL, address + 2, 28, freed_once, &user, &t),
+        EP_CODE_INVALID_ARGUMENT, "no multiple of the 4");
   FAILS(ep_tensor_from_address(session, "i4", all, NULL, 2, NULL, address, 32, freed_once, &user, &t), EP_CODE_UNSUPPORTED,
         "fill bytes");
   FAILS(ep_tensor_from_address(session, NULL, all, NULL, 2, NULL, address, 32, freed_once, &user, &t), EP_CODE_INVALID_ARGUMENT,
         "null");
   FAILS(ep_tensor_from_address(NULL, "f32", all, NULL, 2, NULL, address, 32, freed_once, &user, &t), EP_CODE_INVALID_ARGUMENT,
         "null");
-  CHECK(freed == 7 && t == NULL);
+  CHECK(freed == 8 && t == NULL);
   CHECK(ep_tensor_numel(NULL) == 0 && ep_tensor_bytes(NULL) == 0 && ep_tensor_dtype_id(NULL) == EP_DTYPE_INVALID);
 
   /* A deleter may look at what the call that leads to it uses. */
   held = floats(session, data, 2, 4);
   NEED(ep_tensor_from_address(session, "f32", all, NULL, 2, NULL, address, 32, curious, NULL, &t));
   ep_tensor_free(t);
-  CHECK(freed == 8 && seen != 0);
+  CHECK(freed == 9 && seen != 0);
   ep_tensor_free(held);
 }
 
