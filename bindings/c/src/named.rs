@@ -1,12 +1,16 @@
 //! Operators, views and copies by their names in ep-ops, with attributes from JSON.
 
+mod parameters;
+mod value;
+
 use ep_core::primitive::{ArgReduceOp, BinaryOp, IndexMode, ReduceOp, UnaryOp};
-use ep_core::{DType, Error, Result, Scalar};
+use ep_core::{DType, Error, Result};
 use ep_ops::operators as o;
 use ep_ops::operators::{Side, Window};
-use ep_ops::{MemoryFormat, Operator, Ops, Spec, Tensor};
+use ep_ops::{Operator, Ops, Spec, Tensor};
+use parameters::parameters;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _};
+use value::{Choice, Dtype, Format, Number, Part};
 
 /// Computes outputs from inputs.
 type Run = Box<dyn Fn(&Ops<'_>, &[&Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
@@ -463,191 +467,6 @@ fn call(named: Named, name: &str) -> Result<Call> {
     })
 }
 
-/// A function of [`UnaryOp`] or [`BinaryOp`] with parameters: their names, and PyTorch's defaults.
-type Parameters = (&'static str, &'static [&'static str], Option<[f64; 2]>);
-
-const PARAMETERS: [Parameters; 18] = [
-    ("elu", &["alpha"], Some([1.0, 0.0])),
-    ("celu", &["alpha"], Some([1.0, 0.0])),
-    ("hard_shrink", &["lambda"], Some([0.5, 0.0])),
-    ("hard_tanh", &["min", "max"], Some([-1.0, 1.0])),
-    ("leaky_relu", &["alpha"], Some([0.01, 0.0])),
-    ("soft_shrink", &["alpha"], Some([0.5, 0.0])),
-    ("soft_plus", &["beta", "threshold"], Some([1.0, 20.0])),
-    ("threshold", &["threshold", "value"], None),
-    ("elu_backward_with_dy_x", &["alpha"], Some([1.0, 0.0])),
-    ("celu_backward_with_dy_y", &["alpha"], Some([1.0, 0.0])),
-    ("hard_tanh_backward_with_dy_y", &["min", "max"], Some([-1.0, 1.0])),
-    ("leaky_relu_backward_with_dy_x", &["alpha"], Some([0.01, 0.0])),
-    ("soft_plus_backward_with_dy_x", &["beta", "threshold"], Some([1.0, 20.0])),
-    ("threshold_backward_with_dy_x", &["threshold"], None),
-    ("scalar_base_power_grad", &["base"], None),
-    ("scalar_exp_power_grad", &["exponent"], None),
-    ("is_close", &["atol", "rtol"], Some([1e-8, 1e-5])),
-    ("is_close_equal_nan", &["atol", "rtol"], Some([1e-8, 1e-5])),
-];
-
-/// The parameters of a function: those that are given, all of them, or the defaults.
-fn parameters(function: Option<&str>, given: Option<Vec<Number>>) -> Result<[f64; 2]> {
-    let function = function.unwrap_or_default();
-    let known = PARAMETERS.iter().find(|(name, ..)| *name == function);
-    let (names, defaults) =
-        known.map_or((&[][..], Some([0.0; 2])), |(_, names, defaults)| (names, *defaults));
-    match (given, defaults) {
-        (None, Some(defaults)) => Ok(defaults),
-        (Some(given), _) if given.iter().any(|n| matches!(n.0, Scalar::Bool(_) | Scalar::Complex(..))) => {
-            Err(Error::invalid(format!(
-                "`attrs` of `{function}` are numbers, and not true, false or complex"
-            )))
-        }
-        (Some(given), _) if given.len() == names.len() => {
-            let value = |i: usize| given.get(i).map_or(0.0, |number: &Number| number.0.as_f64());
-            Ok([value(0), value(1)])
-        }
-        (given, _) => Err(Error::invalid(format!(
-            "`{function}` has {} parameters, {names:?}, and `attrs` gives {}; give all of them in this order",
-            names.len(),
-            given.map_or(0, |given| given.len())
-        ))),
-    }
-}
-
-/// A dtype by its name.
-#[derive(Clone, Copy)]
-struct Dtype(DType);
-
-impl<'de> Deserialize<'de> for Dtype {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Dtype, D::Error> {
-        let name = String::deserialize(from)?;
-        DType::by_name(&name).map(Dtype).map_err(|e| D::Error::custom(e.message()))
-    }
-}
-
-/// A value of an enum by its name.
-#[derive(Clone, Copy)]
-struct Choice<T>(T);
-
-/// An enum whose values have names.
-trait Enum: Sized {
-    const NAMES: &'static [&'static str];
-    fn at(index: u32) -> Self;
-}
-
-macro_rules! enums {
-    ($($name:ident)*) => {
-        $(impl Enum for $name {
-            const NAMES: &'static [&'static str] = $name::NAMES;
-            fn at(index: u32) -> $name {
-                $name(index)
-            }
-        })*
-    };
-}
-
-enums!(ArgReduceOp BinaryOp IndexMode ReduceOp UnaryOp);
-
-impl<'de, T: Enum> Deserialize<'de> for Choice<T> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Choice<T>, D::Error> {
-        let name = String::deserialize(from)?;
-        match T::NAMES.iter().position(|known| *known == name) {
-            Some(index) => Ok(Choice(T::at(index as u32))),
-            None => Err(D::Error::custom(format!("`{name}` is none of {}", T::NAMES.join(", ")))),
-        }
-    }
-}
-
-/// A number: of JSON, `true` or `false`, a text for what JSON has no number for (`"nan"`, `"inf"`, `"-inf"`), or the two parts of a complex one.
-#[derive(Clone, Copy, Default)]
-struct Number(Scalar);
-
-impl<'de> Deserialize<'de> for Number {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Number, D::Error> {
-        use serde_json::Value;
-        let value = Value::deserialize(from)?;
-        let float = |value: &Value| match value {
-            Value::Number(n) => n.as_f64(),
-            Value::String(text) => match text.as_str() {
-                "nan" => Some(f64::NAN),
-                "inf" => Some(f64::INFINITY),
-                "-inf" => Some(f64::NEG_INFINITY),
-                _ => None,
-            },
-            _ => None,
-        };
-        let scalar = match &value {
-            Value::Bool(b) => Some(Scalar::Bool(*b)),
-            Value::Number(n) if n.is_i64() => n.as_i64().map(Scalar::I64),
-            Value::Number(n) if n.is_u64() => n.as_u64().map(Scalar::U64),
-            Value::Array(parts) => match &parts[..] {
-                [re, im] => float(re).zip(float(im)).map(|(re, im)| Scalar::Complex(re, im)),
-                _ => None,
-            },
-            other => float(other).map(Scalar::F64),
-        };
-        scalar.map(Number).ok_or_else(|| {
-            D::Error::custom(format!(
-                "{value} is no number, true, false, \"nan\", \"inf\", \"-inf\" or list of two parts"
-            ))
-        })
-    }
-}
-
-/// A part of an axis; an object, as all that has names.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(try_from = "serde_json::Map<String, serde_json::Value>")]
-struct Part {
-    offset: i64,
-    size: i64,
-}
-
-impl TryFrom<serde_json::Map<String, serde_json::Value>> for Part {
-    type Error = String;
-
-    fn try_from(map: serde_json::Map<String, serde_json::Value>) -> Result<Part, String> {
-        let number = |name: &str| {
-            let value = map.get(name).and_then(serde_json::Value::as_i64);
-            value.ok_or_else(|| {
-                format!("a window is an object with the integers `offset` and `size`; `{name}` is missing")
-            })
-        };
-        let part = Part { offset: number("offset")?, size: number("size")? };
-        if map.len() == 2 {
-            Ok(part)
-        } else {
-            Err("a window has `offset` and `size`, and nothing else".to_owned())
-        }
-    }
-}
-
-impl From<Part> for Window {
-    fn from(part: Part) -> Window {
-        Window { offset: part.offset, size: part.size }
-    }
-}
-
-/// A memory format by its name.
-#[derive(Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Format {
-    #[default]
-    Contiguous,
-    ChannelsLast,
-    #[serde(rename = "channels_last_3d")]
-    ChannelsLast3d,
-    Preserve,
-}
-
-impl From<Format> for MemoryFormat {
-    fn from(format: Format) -> MemoryFormat {
-        match format {
-            Format::Contiguous => MemoryFormat::Contiguous,
-            Format::ChannelsLast => MemoryFormat::ChannelsLast,
-            Format::ChannelsLast3d => MemoryFormat::ChannelsLast3d,
-            Format::Preserve => MemoryFormat::Preserve,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -677,85 +496,6 @@ mod tests {
             cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned)).collect();
         assert!(known().len() > 40);
         assert_eq!(documented, known());
-    }
-
-    #[test]
-    fn numbers_are_of_all_kinds() {
-        let of = |json: &str| serde_json::from_str::<Number>(json).map(|n| n.0);
-        assert_eq!(of("true").unwrap(), Scalar::Bool(true));
-        assert_eq!(of("-3").unwrap(), Scalar::I64(-3));
-        assert_eq!(of("18446744073709551615").unwrap(), Scalar::U64(u64::MAX));
-        assert_eq!(of("0.5").unwrap(), Scalar::F64(0.5));
-        assert_eq!(of("\"-inf\"").unwrap(), Scalar::F64(f64::NEG_INFINITY));
-        assert!(matches!(of("\"nan\"").unwrap(), Scalar::F64(x) if x.is_nan()));
-        assert_eq!(of("[1, \"inf\"]").unwrap(), Scalar::Complex(1.0, f64::INFINITY));
-        for wrong in ["null", "\"1\"", "[1]", "[1, 2, 3]", "{}", "[[1], 2]"] {
-            assert!(of(wrong).unwrap_err().to_string().contains("is no number"), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn parameters_are_given_or_those_of_pytorch() {
-        let of = |function: &str, given: Option<&[f64]>| {
-            let given = given.map(|all| all.iter().map(|x| Number(Scalar::F64(*x))).collect());
-            parameters(Some(function), given)
-        };
-        assert_eq!(of("hard_tanh", None), Ok([-1.0, 1.0]));
-        assert_eq!(of("hard_tanh", Some(&[0.0, 6.0])), Ok([0.0, 6.0]));
-        assert_eq!(of("relu", None), Ok([0.0, 0.0]));
-        assert_eq!(of("relu", Some(&[])), Ok([0.0, 0.0]));
-        for (function, given) in [
-            ("hard_tanh", Some(&[0.0][..])),
-            ("threshold", None),
-            ("relu", Some(&[1.0])),
-            ("elu", Some(&[1.0, 2.0])),
-        ] {
-            let told = of(function, given).unwrap_err();
-            assert!(told.message().contains("parameters"), "{function}: {told}");
-        }
-        for other in [Scalar::Bool(true), Scalar::Complex(1.0, 0.0)] {
-            let told = parameters(Some("elu"), Some(vec![Number(other)])).unwrap_err();
-            assert!(told.message().contains("complex"), "{told}");
-        }
-        let names: Vec<&str> = UnaryOp::NAMES.iter().chain(BinaryOp::NAMES).copied().collect();
-        assert!(PARAMETERS.iter().all(|(name, ..)| names.contains(name)));
-    }
-
-    /// Whether a function has parameters shows in what it computes with others.
-    #[test]
-    fn no_function_with_parameters_is_left_out() {
-        use primitives::reference::{Binary, Number as Value, Unary};
-        let points = [-7.0, -0.75, -0.25, 0.0, 0.3, 0.75, 9.0];
-        let attrs = [[0.0; 2], [0.5, 0.0], [0.0, 0.5], [-3.0, 4.0], [30.0, 0.1]];
-        let known = |name: &str| PARAMETERS.iter().any(|(known, ..)| *known == name);
-        for name in UnaryOp::NAMES {
-            let of = |attr| Unary::new(name, DType::F64, DType::F64, attr);
-            let Some(first) = of(attrs[0]) else { continue };
-            let changes = attrs.iter().any(|attr| {
-                let f = of(*attr).expect("the dtypes are the same");
-                points.iter().any(|x| {
-                    format!("{:?}", f.apply(Value::Real(*x))) != format!("{:?}", first.apply(Value::Real(*x)))
-                })
-            });
-            assert_eq!(changes, known(name), "{name}");
-        }
-        for name in BinaryOp::NAMES {
-            let of = |attr| {
-                Binary::new(name, DType::F64, DType::F64, attr)
-                    .or_else(|| Binary::new(name, DType::F64, DType::BOOL, attr))
-            };
-            let Some(first) = of(attrs[0]) else { continue };
-            let changes = attrs.iter().any(|attr| {
-                let f = of(*attr).expect("the dtypes are the same");
-                points.iter().any(|a| {
-                    points.iter().any(|b| {
-                        let [x, y] = [*a, *b].map(Value::Real);
-                        format!("{:?}", f.apply(x, y)) != format!("{:?}", first.apply(x, y))
-                    })
-                })
-            });
-            assert_eq!(changes, known(name), "{name}");
-        }
     }
 
     #[test]
