@@ -12,6 +12,8 @@ use std::process::Command;
 
 /// The program with the boundary's benchmarks.
 const BOUNDARY: &str = "ep-boundary";
+/// The program with what packing weights gains.
+const PREPACK: &str = "ep-prepack";
 /// The program with the standard table.
 const ROWS: &str = "ep-rows";
 
@@ -21,21 +23,24 @@ const ROWS: &str = "ep-rows";
 /// time of the fastest kernel that only moves these bytes (of one that only multiplies, for matrix products), measured
 /// in the same run, over the row's. Rows of ops that the device lacks are printed as unsupported.
 ///
-/// Runs `ep-rows` or `ep-boundary`, which must stand beside this program.
+/// Runs `ep-rows`, `ep-boundary` or `ep-prepack`, which must stand beside this program.
 #[derive(Args)]
-#[command(group = ArgGroup::new("what").required(true).args(["boundary", "device"]))]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["boundary", "device", "prepack"]))]
 pub struct Bench {
     /// The cost of calling through the plugin boundary, of looking up a primitive, of loading and of threads
     #[arg(long)]
     boundary: bool,
+    /// What packing the weights of matrix products gains, of `--device` [default: cpu]
+    #[arg(long, conflicts_with = "boundary")]
+    prepack: bool,
     /// The speed of the primitives of this device: `cpu:0`, or `cpu` for the first of its kind
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "boundary")]
     device: Option<String>,
     /// Only rows whose name, `OP DTYPE SHAPE` as the table prints it, matches this regular expression
-    #[arg(long, value_name = "RE", conflicts_with = "boundary")]
+    #[arg(long, value_name = "RE", conflicts_with_all = ["boundary", "prepack"])]
     filter: Option<String>,
     /// Only these parts of the table: large, medium, small, chain, grid
-    #[arg(long, value_name = "NAMES", conflicts_with = "boundary")]
+    #[arg(long, value_name = "NAMES", conflicts_with_all = ["boundary", "prepack"])]
     group: Option<String>,
     /// Threads that providers may use, such as 1 or 1,2 [default: one for each CPU]
     #[arg(long, value_name = "N", conflicts_with = "boundary")]
@@ -44,11 +49,12 @@ pub struct Bench {
     #[arg(long, conflicts_with = "boundary")]
     quick: bool,
     /// Prints JSON. Of a device a line for each row: {op, dtype, shape, threads, device, median_us, gbps, gflops,
-    /// share}; of the boundary: [{name, median_ns, min_ns, runs}]
+    /// share}; of packing: {dtype, transposed, m, n, k, threads, device, pack_us, plain_us, packed_us, ratio}; of the
+    /// boundary: [{name, median_ns, min_ns, runs}]
     #[arg(long)]
     json: bool,
     /// Also writes the shares of the rows past the caches into docs/performance.md of this checkout
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["boundary", "filter"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["boundary", "prepack", "filter"])]
     write_docs: Option<String>,
 }
 
@@ -58,7 +64,11 @@ impl Bench {
         let config = find_config(config)?;
         let own = std::env::current_exe()
             .map_err(|e| Failure::general(format!("cannot find the folder of this program: {e}")))?;
-        let name = if self.boundary { BOUNDARY } else { ROWS };
+        let name = match (self.boundary, self.prepack) {
+            (true, _) => BOUNDARY,
+            (_, true) => PREPACK,
+            _ => ROWS,
+        };
         let program = own.with_file_name(format!("{name}{}", std::env::consts::EXE_SUFFIX));
         if !program.is_file() {
             return Err(Failure::general(format!(
@@ -130,6 +140,10 @@ mod tests {
     fn exactly_one_thing_is_measured() {
         assert!(parse(&[]).is_err() && parse(&["--boundary", "--device", "cpu"]).is_err());
         assert!(parse(&["--boundary", "--quick"]).is_err());
+        assert_eq!(parse(&["--prepack", "--device", "cpu:0"]).unwrap(), ["--device=cpu:0"]);
+        assert!(
+            parse(&["--prepack", "--filter", "x"]).is_err() && parse(&["--prepack", "--boundary"]).is_err()
+        );
         assert!(parse(&["--device", "cpu", "--filter", "add", "--write-docs", "."]).is_err());
     }
 }

@@ -64,6 +64,7 @@ Examples:
   ep bench --device cpu --filter add  how fast primitives are, and how near the
                                       machine's limits
   ep bench --boundary                 what calling a plugin costs
+  ep bench --prepack                  what packing the weights of products gains
   ep conformance libmine.so           prove a provider
   ep new-provider acme                a crate with a new provider in ./acme
   ep warm --arch sm_90                compile CUDA kernels ahead of their use

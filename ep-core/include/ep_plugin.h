@@ -93,7 +93,7 @@ EP_STATIC_ASSERT(sizeof(void *) == 8, "the contract is defined for 64-bit target
 /** The ABI version that this header describes, and a hash over the whole contract. */
 #define EP_ABI_MAJOR UINT32_C(0)
 #define EP_ABI_MINOR UINT32_C(1)
-#define EP_ABI_FINGERPRINT UINT64_C(0x1b2034ba83248a78)
+#define EP_ABI_FINGERPRINT UINT64_C(0xf7669c801277ba31)
 
 /* ============================================================================================= Objects */
 
@@ -111,6 +111,11 @@ typedef struct EpAllocator EpAllocator;
 typedef struct EpFactoryContext EpFactoryContext;
 /** Work that was recorded from a stream, to be launched as a whole. Used by one thread at a time. */
 typedef struct EpGraph EpGraph;
+/**
+ * What an operand was packed into, for launches of the primitive that packed it. Immutable; launches on
+ * different streams may use it at once.
+ */
+typedef struct EpPacked EpPacked;
 /** A kernel ready to be launched. Immutable; launches on different streams may run at once. */
 typedef struct EpPrimitive EpPrimitive;
 
@@ -150,6 +155,7 @@ typedef struct EpTimingInterface EpTimingInterface;
 typedef struct EpForeignStreamInterface EpForeignStreamInterface;
 typedef struct EpWarmInterface EpWarmInterface;
 typedef struct EpGraphInterface EpGraphInterface;
+typedef struct EpPrepackInterface EpPrepackInterface;
 typedef struct EpConformanceInterface EpConformanceInterface;
 typedef struct EpPlugin EpPlugin;
 
@@ -1080,6 +1086,52 @@ struct EpGraphInterface {
   const EpStatus *(*update)(EpGraph *graph, EpStream *stream, uint32_t *rebuilt);
   /** Frees the graph. Launches that were queued are done nevertheless. */
   void (*destroy)(EpGraph *graph);
+};
+
+/** The name of EpPrepackInterface for `get_interface`. */
+#define EP_PREPACK_INTERFACE "ep.prepack"
+
+/**
+ * Device interface `ep.prepack`, version 1: an operand that many launches read, such as the weights of a
+ * layer, is brought once into the form that the primitive reads fastest. Any thread, but for streams.
+ * Growable. A table: constant while the other side may use it.
+ */
+struct EpPrepackInterface {
+  /** Bytes of this struct as its maker knows it. */
+  uint64_t struct_size;
+  /** Name and fingerprints of the whole interface. */
+  const EpTableInfo *info;
+  /**
+   * Bytes of the packed form of operand `operand`, an index among those of the op's schema, for launches
+   * with the sizes in `args`, whose addresses are not looked at; 0 where the primitive reads nothing faster,
+   * for operands that it writes, and for lists. The form depends on the shape of the operand itself, not on
+   * how many launches, rows or batches use it. InvalidArgument for an index that the op does not have, and
+   * for arguments that cannot be launched.
+   */
+  const EpStatus *(*size)(EpPrimitive *primitive, uint32_t operand, const void *args, uint64_t *out);
+  /**
+   * Queues packing the operand at its address in `args`, whose other addresses are not looked at, into
+   * `address`: memory that the device reads and writes, a multiple of 64 whatever alignment the descriptor
+   * promises of operands, for as many bytes as `size` says. Nobody else touches it until the work is done,
+   * or writes it until the last launch with it, by a graph too, is done. Where `size` says 0: Unsupported.
+   * For an address that is null or misaligned, and on a stream that records: InvalidArgument. The object is
+   * destroyed before its primitive.
+   */
+  const EpStatus *(*pack)(EpPrimitive *primitive, EpStream *stream, uint32_t operand, const void *args,
+      uint64_t address, EpPacked **out);
+  /**
+   * As `launch` of the primitive that packed the operand, which is read in its packed form; its address in
+   * `args` is not looked at. `stream` comes behind the packing. InvalidArgument where the operand has
+   * another shape than it was packed in, even if it has as many bytes. It may be recorded into a graph as
+   * `launch` of the primitive may; the graph depends on the memory and not on the object. The result may
+   * differ from that of a plain launch as far as the op's contract leaves it open.
+   */
+  const EpStatus *(*launch)(EpPacked *packed, EpStream *stream, const void *args);
+  /**
+   * Frees the object, not its memory, which belongs to the caller. No call with it is under way; launches
+   * that were queued are done nevertheless.
+   */
+  void (*destroy)(EpPacked *packed);
 };
 
 /** The name of EpConformanceInterface for `get_interface`. */
@@ -3364,6 +3416,12 @@ EP_UNUSED_ static const uint64_t EpGraphInterface_prefixes_[] = {
     UINT64_C(0xdf2752d8d281837d), UINT64_C(0xcd8810c558e95d77), UINT64_C(0x9454bf805dbdfae0),
     UINT64_C(0x5d5e649598f52b07), UINT64_C(0x276178faa01c0a6b), UINT64_C(0xf8e4160578d29df0),
     UINT64_C(0xadc4327fa28f51cb)};
+EP_UNUSED_ static const EpStr EpPrepackInterface_fields_[] = {
+    EP_STR("struct_size"), EP_STR("info"), EP_STR("size"), EP_STR("pack"), EP_STR("launch"),
+    EP_STR("destroy")};
+EP_UNUSED_ static const uint64_t EpPrepackInterface_prefixes_[] = {
+    UINT64_C(0xdf2752d8d281837d), UINT64_C(0xcd8810c558e95d77), UINT64_C(0x2023fac5992fcac7),
+    UINT64_C(0x750eb4183921d12c), UINT64_C(0xedcb2ecaf9c2e55d), UINT64_C(0x2fe5c596762cf4f2)};
 EP_UNUSED_ static const EpStr EpConformanceInterface_fields_[] = {
     EP_STR("struct_size"), EP_STR("info"), EP_STR("count"), EP_STR("get"), EP_STR("release")};
 EP_UNUSED_ static const uint64_t EpConformanceInterface_prefixes_[] = {
@@ -3405,9 +3463,10 @@ EP_UNUSED_ static const EpTableInfo EP_ABI_INFOS[] = {
     {EP_STR("EpForeignStreamInterface"), EpForeignStreamInterface_fields_, EpForeignStreamInterface_prefixes_, 4},
     {EP_STR("EpWarmInterface"), EpWarmInterface_fields_, EpWarmInterface_prefixes_, 4},
     {EP_STR("EpGraphInterface"), EpGraphInterface_fields_, EpGraphInterface_prefixes_, 7},
+    {EP_STR("EpPrepackInterface"), EpPrepackInterface_fields_, EpPrepackInterface_prefixes_, 6},
     {EP_STR("EpConformanceInterface"), EpConformanceInterface_fields_, EpConformanceInterface_prefixes_, 5},
     {EP_STR("EpPlugin"), EpPlugin_fields_, EpPlugin_prefixes_, 15}};
-#define EP_ABI_NUM_INFOS UINT64_C(25)
+#define EP_ABI_NUM_INFOS UINT64_C(26)
 
 /** The place of each struct in EP_ABI_INFOS. */
 enum {
@@ -3418,7 +3477,8 @@ enum {
     EP_INFO_EpStreamTable = 13, EP_INFO_EpDeviceTable = 14, EP_INFO_EpRegistrar = 15,
     EP_INFO_EpProviderTable = 16, EP_INFO_EpHostServices = 17, EP_INFO_EpInterface = 18,
     EP_INFO_EpTimingInterface = 19, EP_INFO_EpForeignStreamInterface = 20, EP_INFO_EpWarmInterface = 21,
-    EP_INFO_EpGraphInterface = 22, EP_INFO_EpConformanceInterface = 23, EP_INFO_EpPlugin = 24};
+    EP_INFO_EpGraphInterface = 22, EP_INFO_EpPrepackInterface = 23, EP_INFO_EpConformanceInterface = 24,
+    EP_INFO_EpPlugin = 25};
 
 /** The entry of one struct: `EP_INFO(EpTimingInterface)` for `info` of that interface. */
 #define EP_INFO(type) (&EP_ABI_INFOS[EP_INFO_##type])
@@ -3692,6 +3752,13 @@ EP_LAYOUT_(EpGraphInterface, launch, 32, 8);
 EP_LAYOUT_(EpGraphInterface, update, 40, 8);
 EP_LAYOUT_(EpGraphInterface, destroy, 48, 8);
 EP_STATIC_ASSERT(sizeof(EpGraphInterface) == 56, "EpGraphInterface: size");
+EP_LAYOUT_(EpPrepackInterface, struct_size, 0, 8);
+EP_LAYOUT_(EpPrepackInterface, info, 8, 8);
+EP_LAYOUT_(EpPrepackInterface, size, 16, 8);
+EP_LAYOUT_(EpPrepackInterface, pack, 24, 8);
+EP_LAYOUT_(EpPrepackInterface, launch, 32, 8);
+EP_LAYOUT_(EpPrepackInterface, destroy, 40, 8);
+EP_STATIC_ASSERT(sizeof(EpPrepackInterface) == 48, "EpPrepackInterface: size");
 EP_LAYOUT_(EpConformanceInterface, struct_size, 0, 8);
 EP_LAYOUT_(EpConformanceInterface, info, 8, 8);
 EP_LAYOUT_(EpConformanceInterface, count, 16, 8);

@@ -66,6 +66,8 @@ impl Device for CpuDevice {
     type Event = InlineEvent;
     type Allocator = CpuAllocator;
 
+    const PREPACKS: bool = true;
+
     fn info(&self) -> DeviceInfo {
         let best = Isa::available().last().map_or(Level::Baseline, |isa| isa.level());
         let has = |level| Attribute::Scalar(Scalar::Bool(best >= level));

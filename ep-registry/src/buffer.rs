@@ -6,6 +6,7 @@
 
 use crate::device::Device;
 use crate::memory::{Deleter, Memory};
+use crate::prepack::Packed;
 use crate::shared::{Shared, Users};
 use crate::transfer;
 use ep_core::{DType, Element, Error, Result};
@@ -251,6 +252,12 @@ pub struct View<'a> {
     pub(crate) bytes: u64,
 }
 
+impl View<'_> {
+    pub(crate) fn address(&self) -> u64 {
+        self.buffer.address() + self.offset
+    }
+}
+
 /// A part of a buffer to write.
 #[derive(Debug)]
 pub struct ViewMut<'a> {
@@ -289,6 +296,8 @@ pub enum Read<'a> {
     View(View<'a>),
     /// The memory of the output.
     InPlace,
+    /// What the primitive that is launched has packed this operand into.
+    Packed(&'a Packed),
     /// Nothing.
     None,
 }
@@ -304,6 +313,13 @@ impl<'a> From<View<'a>> for Read<'a> {
     #[inline]
     fn from(v: View<'a>) -> Read<'a> {
         Read::View(v)
+    }
+}
+
+impl<'a> From<&'a Packed> for Read<'a> {
+    #[inline]
+    fn from(packed: &'a Packed) -> Read<'a> {
+        Read::Packed(packed)
     }
 }
 

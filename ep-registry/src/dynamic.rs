@@ -2,6 +2,7 @@
 
 use crate::buffer::{Read, ViewMut};
 use crate::device::Device;
+use crate::prepack::{self, Packed};
 use crate::primitive::{Core, Cost, Operands, Room};
 use crate::stream::Stream;
 use ep_core::op::{OperandUse, Slot};
@@ -463,6 +464,24 @@ impl DynPrimitive {
         // SAFETY: `operands` has checked every address, and a list of them outlives the call; dims point into slices
         // that `args` borrows.
         unsafe { operands.run(args.words.as_ptr().cast()) }
+    }
+
+    /// Packs an operand that many launches read, with the checks of [`crate::Primitive::prepack`]: the one that `args` give a
+    /// buffer for. Operands that launches write need not be given.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepack(&self, stream: &Stream, mut args: DynArgs<'_>) -> Result<Option<Packed>> {
+        self.check_args(&args)?;
+        let uses = self.uses(&args)?;
+        let slots = std::mem::take(&mut args.slots);
+        let given = slots.into_iter().enumerate().flat_map(|(i, s)| s.into_iter().map(move |s| (i, s)));
+        let (i, view) = prepack::one_given(&self.core, given)?;
+        (args.words[WORKSPACE], args.words[WORKSPACE + 1]) = (0, 0);
+        let schema = &self.core.schema;
+        args.words[schema.args[schema.operands[schema.operand_of(i)].arg].offset / 8] = view.address();
+        // SAFETY: the argument struct of this op with the operand's address, with dims and lists that `args` borrows.
+        unsafe { self.core.prepack(stream, &uses, i, view, args.words.as_ptr().cast()) }
     }
 
     /// Queues a launch with the addresses that [`DynArgs::address`] has set, at the cost of

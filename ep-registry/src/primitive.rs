@@ -3,6 +3,7 @@
 use crate::buffer::{Buffer, Read, ViewMut};
 use crate::device::{Device, Member};
 use crate::graph::Access;
+use crate::prepack::Packed;
 use crate::shared::{Gates, Met};
 use crate::stream::{Stream, StreamCore, recording_ended};
 use ep_core::handle::{PrimitiveHandle, StreamHandle};
@@ -44,7 +45,7 @@ impl Core {
     }
 
     #[cold]
-    fn wrong_stream(&self, stream: &Stream) -> Error {
+    pub(crate) fn wrong_stream(&self, stream: &Stream) -> Error {
         Error::invalid(format!(
             "a primitive of {} launched on a stream of {}; make the stream with that device's stream()",
             self.device.name(),
@@ -156,7 +157,7 @@ impl<O: Op> Primitive<O> {
         }
     }
 
-    fn desc(&self) -> &O::Desc {
+    pub(crate) fn desc(&self) -> &O::Desc {
         debug_assert_eq!(size_of_val(&*self.core.desc), size_of::<O::Desc>());
         // SAFETY: the runtime makes a `Primitive<O>` only with the bytes of an `O::Desc`, at this alignment.
         unsafe { &*self.core.desc.as_ptr().cast() }
@@ -233,6 +234,8 @@ enum Place<'a> {
     Read(&'a Buffer),
     /// A buffer that is written from this offset on.
     Write(&'a mut Buffer, u64),
+    /// An operand that was packed, whose memory nothing else has.
+    Packed(&'a Packed),
 }
 
 /// Room for what is known of each operand: in place for all but long lists of buffers.
@@ -280,6 +283,8 @@ pub(crate) struct Operands<'a, 'b> {
     given: usize,
     /// The recording of the stream that writes what was not written before.
     within: Cell<Option<u64>>,
+    /// The operand that was packed, which the launch is told of.
+    packed: Option<&'a Packed>,
 }
 
 impl<'a, 'b> Operands<'a, 'b> {
@@ -292,7 +297,7 @@ impl<'a, 'b> Operands<'a, 'b> {
         room: &'b mut Room<'a>,
     ) -> Self {
         let (places, addresses) = room.of(uses.len());
-        Operands { core, stream, uses, places, addresses, given: 0, within: Cell::new(None) }
+        Operands { core, stream, uses, places, addresses, given: 0, within: Cell::new(None), packed: None }
     }
 
     /// The address of each, apart from `self`: arguments may point to them while `self` is still borrowed anew.
@@ -335,6 +340,7 @@ impl<'a, 'b> Operands<'a, 'b> {
                 self.places[i] = Place::Read(v.buffer);
             }
             Slot::Read(Read::InPlace) => self.places[i] = Place::Shared,
+            Slot::Read(Read::Packed(packed)) => self.add_packed(i, packed)?,
             Slot::Read(Read::None) | Slot::None => {
                 if wanted.bytes != 0 && !wanted.optional {
                     return Err(
@@ -352,6 +358,28 @@ impl<'a, 'b> Operands<'a, 'b> {
             }
         }
         Ok(())
+    }
+
+    /// Gives an operand in its packed form. Whether it is of the right size is known to the provider.
+    #[cold]
+    fn add_packed(&mut self, i: usize, packed: &'a Packed) -> Result<()> {
+        packed.check(self.core, i).map_err(|why| self.error(i, why))?;
+        if self.packed.is_some() {
+            return Err(
+                self.error(i, "is packed, and another one too; a launch takes one packed operand".into())
+            );
+        }
+        self.packed = Some(packed);
+        self.places[i] = Place::Packed(packed);
+        Ok(())
+    }
+
+    /// Gives the last operand memory that nobody else has.
+    pub(crate) fn add_fresh(&mut self, memory: &'a mut Buffer) {
+        let last = self.uses.len() - 1;
+        self.addresses[last] = memory.address();
+        self.places[last] = Place::Write(memory, 0);
+        self.given = self.uses.len();
     }
 
     /// Checks the alignment, which the descriptor promises to the kernel.
@@ -482,7 +510,10 @@ impl<'a, 'b> Operands<'a, 'b> {
         for (w, written) in self.uses.iter().enumerate().filter(|(_, u)| u.writes && u.bytes != 0) {
             for (i, other) in self.uses.iter().enumerate() {
                 let (a, b) = (self.addresses[w], self.addresses[i]);
-                let absent = other.bytes == 0 || (other.optional && b == 0) || (written.optional && a == 0);
+                let absent = other.bytes == 0
+                    || (other.optional && b == 0)
+                    || (written.optional && a == 0)
+                    || matches!(self.places[i], Place::Packed(_));
                 let apart = i == w || absent || a + written.bytes <= b || b + other.bytes <= a;
                 if apart || self.different_space(w, i) {
                     continue;
@@ -503,7 +534,7 @@ impl<'a, 'b> Operands<'a, 'b> {
         let space = |p: &Place<'a>| match p {
             Place::Read(buffer) => Some(buffer.memory().space.clone()),
             Place::Write(buffer, _) => Some(buffer.memory().space.clone()),
-            Place::None | Place::Shared => None,
+            Place::None | Place::Shared | Place::Packed(_) => None,
         };
         matches!((space(&self.places[a]), space(&self.places[b])), (Some(x), Some(y)) if x != y)
     }
@@ -512,6 +543,7 @@ impl<'a, 'b> Operands<'a, 'b> {
         self.places.iter().filter_map(|p| match p {
             Place::Read(b) => Some((*b, false)),
             Place::Write(b, _) => Some((&**b, true)),
+            Place::Packed(p) => Some((p.memory(), false)),
             Place::None | Place::Shared => None,
         })
     }
@@ -522,6 +554,22 @@ impl<'a, 'b> Operands<'a, 'b> {
     /// `args` is the op's argument struct with these operands' addresses, and its dims are readable.
     #[inline]
     pub(crate) unsafe fn run(&mut self, args: *const c_void) -> Result<()> {
+        let (core, packed) = (self.core, self.packed);
+        // SAFETY: as the caller promises, on a lane of the primitive's provider and device, which is locked.
+        self.run_as(|lane| unsafe {
+            match packed {
+                None => core.handle.launch(lane, args),
+                Some(packed) => packed.handle().launch(lane, args),
+            }
+        })
+    }
+
+    /// Does `work`, which uses the operands and nothing else, ordered behind the work of other streams on these buffers.
+    ///
+    /// # Errors
+    /// As [`Primitive::launch`].
+    #[inline(always)]
+    pub(crate) fn run_as(&mut self, work: impl Fn(&StreamHandle) -> Result<()>) -> Result<()> {
         let (core, stream) = (self.core, self.stream);
         if self.given != self.uses.len() {
             return Err(Error::internal(format!(
@@ -535,18 +583,15 @@ impl<'a, 'b> Operands<'a, 'b> {
             return Err(core.wrong_stream(stream));
         }
         if stream.core.is_recording() {
-            // SAFETY: as the caller promises; the recording keeps the buffers.
-            return unsafe { self.record(args) };
+            return self.record(work);
         }
         if self.within.get().is_some() {
             return Err(recording_ended());
         }
         if core.inline && !self.buffers().any(|(b, _)| b.users().maybe_busy()) {
-            // SAFETY: as the caller promises; the work is done on return.
-            stream.core.on_lane(core.member, |lane| unsafe { core.handle.launch(lane, args) })?;
+            stream.core.on_lane(core.member, work)?;
         } else {
-            // SAFETY: as the caller promises.
-            unsafe { self.run_behind(args) }?;
+            self.run_behind(work)?;
         }
         for (place, u) in self.places.iter_mut().zip(self.uses) {
             if let Place::Write(buffer, offset) = place {
@@ -557,12 +602,9 @@ impl<'a, 'b> Operands<'a, 'b> {
     }
 
     /// Launches where other streams, or graphs, may be at work on the buffers, or the launch returns before its work
-    /// is done.
-    ///
-    /// # Safety
-    /// As [`Operands::run`].
+    /// is done: the buffers stay alive until then, because it has been noted in them.
     #[inline(never)]
-    unsafe fn run_behind(&self, args: *const c_void) -> Result<()> {
+    fn run_behind(&self, work: impl Fn(&StreamHandle) -> Result<()>) -> Result<()> {
         let (core, stream) = (self.core, self.stream);
         stream.core.tidy(core.member)?;
         let mut met = Met::default();
@@ -574,18 +616,13 @@ impl<'a, 'b> Operands<'a, 'b> {
                     buffer.users().note(&stream.core, write, &mut met);
                 }
             }
-            // SAFETY: as the caller promises; the buffers stay alive until the work is done, because it has
-            // been noted in them (or is done on return, on an inline lane).
-            unsafe { core.handle.launch(lane, args) }
+            work(lane)
         })
     }
 
-    /// Records the launch into the graph of its stream.
-    ///
-    /// # Safety
-    /// As [`Operands::run`].
+    /// Records the launch into the graph of its stream, which orders its own launches and keeps the buffers alive.
     #[cold]
-    unsafe fn record(&self, args: *const c_void) -> Result<()> {
+    fn record(&self, work: impl Fn(&StreamHandle) -> Result<()>) -> Result<()> {
         let core = self.core;
         core.check_capturable()?;
         let buffers = self.places.iter().zip(self.uses).filter_map(|(place, u)| match place {
@@ -593,11 +630,10 @@ impl<'a, 'b> Operands<'a, 'b> {
             Place::Write(b, offset) => {
                 Some(Access { shared: b.shared(), written: Some((*offset, u.bytes_written())) })
             }
+            Place::Packed(p) => Some(Access { shared: p.memory().shared(), written: None }),
             Place::None | Place::Shared => None,
         });
-        // SAFETY: as the caller promises; the graph orders its launches and keeps the buffers alive.
-        let launch = |lane: &StreamHandle| unsafe { core.handle.launch(lane, args) };
-        self.stream.core.record_on(core.member, self.within.get(), buffers, launch)
+        self.stream.core.record_on(core.member, self.within.get(), buffers, work)
     }
 
     fn order(&self, stream: &Arc<StreamCore>, inline: bool, met: &mut Met) -> Result<()> {

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 /// The files in the order of the header.
-const SOURCES: [&str; 7] = ["given", "runtime", "session", "tensor", "dlpack", "operator", "primitive"];
+const SOURCES: [&str; 8] =
+    ["given", "runtime", "session", "tensor", "dlpack", "operator", "primitive", "weights"];
 
 /// The header of `libep_host`.
 ///

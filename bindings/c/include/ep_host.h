@@ -6,6 +6,7 @@
  *   ep_session     a device, a stream of work, devices that stand in for it
  *   ep_tensor      shared device memory, strided; from and to bytes of the host, and DLPack
  *   ep_operator    a name with attributes, run on tensors
+ *   ep_weights     a matrix in the form that its device reads fastest, for many products
  *   ep_primitive   a descriptor of ep_plugin.h, launched on addresses
  *
  * ERRORS. A function that can fail returns NULL for success, else an `EpStatus` with a code and a message, which is released once:
@@ -51,6 +52,11 @@ typedef struct ep_session ep_session;
  * A typed, strided view of shared device memory.
  */
 typedef struct ep_tensor ep_tensor;
+
+/**
+ * The second factor of many products.
+ */
+typedef struct ep_weights ep_weights;
 
 /**
  * What `ep_tensor_from_address` calls when the memory is not used any more, with the `user` that it was given.
@@ -515,6 +521,45 @@ const EpStatus *ep_primitive_describe(const ep_primitive *primitive, char **out)
  * Null or a handle that nobody uses again.
  */
 void ep_primitive_free(ep_primitive *primitive);
+
+/**
+ * Brings a matrix `[k, n]` of the session's device into the form that products by it are fastest with: for weights that do not
+ * change. A transposed view, of weights that are stored as `[n, k]`, need not be copied before. Where the device has another form, the
+ * tensor may be freed or written afterwards; else it is kept and read as it is, so that it must not be written: `ep_weights_bytes` is 0 then.
+ *
+ * # Safety
+ * `session` and `matrix` are live handles, `out` may be written.
+ */
+const EpStatus *ep_weights_new(const ep_session *session,
+                               const ep_tensor *matrix,
+                               ep_weights **out);
+
+/**
+ * Bytes that they take on the device besides those of the tensor; 0 where that is read as it is, and for null.
+ *
+ * # Safety
+ * `weights` is null or a live handle.
+ */
+uint64_t ep_weights_bytes(const ep_weights *weights);
+
+/**
+ * The product of `[.., k]` and weights `[k, n]`: a new tensor `[.., n]`. Work is queued: reading waits.
+ *
+ * # Safety
+ * `session`, `input` and `weights` are live handles, `out` may be written.
+ */
+const EpStatus *ep_weights_matmul(const ep_session *session,
+                                  const ep_tensor *input,
+                                  const ep_weights *weights,
+                                  ep_tensor **out);
+
+/**
+ * Frees weights. Products that were queued are done nevertheless.
+ *
+ * # Safety
+ * Null or a handle that nobody uses again.
+ */
+void ep_weights_free(ep_weights *weights);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -5,6 +5,7 @@
 //!   ep_session   a device, a stream, fallbacks     -> tensors and operators (ep-ops)
 //!     ep_tensor    shared device memory, strided   <-> bytes of the host, DLPack
 //!     ep_operator  a name and attributes           -> new tensors, or in place
+//!     ep_weights   a matrix in the form that its device reads fastest, for many products
 //!     ep_primitive a descriptor of `ep_plugin.h`   -> launches on addresses, for frameworks that own their memory
 //! ```
 //!
@@ -28,6 +29,7 @@ mod request;
 mod runtime;
 mod session;
 mod tensor;
+mod weights;
 
 pub use dlpack::{DLManagedTensor, ep_tensor_from_dlpack, ep_tensor_to_dlpack};
 pub use given::ep_text_free;
@@ -51,6 +53,7 @@ pub use tensor::{
     ep_tensor_dtype_id, ep_tensor_free, ep_tensor_from_address, ep_tensor_from_bytes, ep_tensor_numel,
     ep_tensor_rank, ep_tensor_shape, ep_tensor_strides, ep_tensor_to_bytes, ep_tensor_wait,
 };
+pub use weights::{Weights, ep_weights_bytes, ep_weights_free, ep_weights_matmul, ep_weights_new};
 
 // What the header promises of handles.
 const _: fn() = || {
@@ -60,4 +63,5 @@ const _: fn() = || {
     used_by_several_threads::<Tensor>();
     used_by_several_threads::<Operator>();
     used_by_several_threads::<Primitive>();
+    used_by_several_threads::<Weights>();
 };

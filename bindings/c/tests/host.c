@@ -98,6 +98,30 @@ static void expect(const ep_session *session, const ep_tensor *t, const float *w
 
 #define EXPECT(session, t, wanted) expect((session), (t), (wanted), sizeof(wanted) / sizeof(float), __LINE__)
 
+static void weighing(const ep_session *session) {
+  static const float data[6] = {1, 2, 3, 4, 5, 6};
+  static const float rows[4] = {1, -1, 2, 0.5f};
+  static const float product[6] = {-3, -3, -3, 4, 6.5f, 9};
+  ep_tensor *matrix = floats(session, data, 2, 3), *x = floats(session, rows, 2, 2), *y = NULL;
+  ep_weights *weights = NULL;
+  NEED(ep_weights_new(session, matrix, &weights));
+  CHECK(ep_weights_bytes(NULL) == 0);
+  /* What was packed has a copy of its own. */
+  CHECK(ep_weights_bytes(weights) == (strcmp(ep_session_device(session), "sim:0") == 0 ? sizeof data : 0));
+  ep_tensor_free(matrix);
+  NEED(ep_weights_matmul(session, x, weights, &y));
+  EXPECT(session, y, product);
+  FAILS(ep_weights_matmul(session, y, weights, &x), EP_CODE_INVALID_ARGUMENT, "3 columns of the first meet 2 rows");
+  FAILS(ep_weights_matmul(session, NULL, weights, &x), EP_CODE_INVALID_ARGUMENT, "input is null");
+  FAILS(ep_weights_matmul(session, x, NULL, &y), EP_CODE_INVALID_ARGUMENT, "weights is null");
+  FAILS(ep_weights_new(session, NULL, &weights), EP_CODE_INVALID_ARGUMENT, "matrix is null");
+  FAILS(ep_weights_new(session, x, NULL), EP_CODE_INVALID_ARGUMENT, "null");
+  ep_tensor_free(y);
+  ep_tensor_free(x);
+  ep_weights_free(weights);
+  ep_weights_free(NULL);
+}
+
 static void asking(const ep_runtime *runtime) {
   char *json = NULL;
   NEED(ep_runtime_list(runtime, &json));
@@ -590,6 +614,7 @@ int main(int argc, char **argv) {
   for (i = 0; i < 2; i++) {
     NEED(ep_session_open(runtime, devices[i], NULL, 0, &session));
     computing(session);
+    weighing(session);
     tensors(session);
     dlpack(session, i == 0);
     foreign(session, i == 0);

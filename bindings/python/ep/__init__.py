@@ -15,9 +15,10 @@ from ._names import NAMES
 from ._runtime import Runtime
 from ._session import Session
 from ._tensor import Tensor
+from ._weights import Weights
 
-__all__ = ["Error", "LibraryError", "NAMES", "Runtime", "Session", "Tensor", "__version__"]
+__all__ = ["Error", "LibraryError", "NAMES", "Runtime", "Session", "Tensor", "Weights", "__version__"]
 
 # Where people find them, and not the files that they are in.
-for _public in (Error, LibraryError, Runtime, Session, Tensor):
+for _public in (Error, LibraryError, Runtime, Session, Tensor, Weights):
     _public.__module__ = __name__

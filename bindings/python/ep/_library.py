@@ -93,6 +93,10 @@ _FUNCTIONS = {
         [c_void_p, c_void_p, POINTER(c_void_p), c_size_t, POINTER(c_void_p), c_size_t, POINTER(c_size_t)]),
     "ep_operator_run_in_place": (_STATUS, [c_void_p, c_void_p, POINTER(c_void_p), c_size_t]),
     "ep_operator_free": (None, [c_void_p]),
+    "ep_weights_new": (_STATUS, [c_void_p, c_void_p, POINTER(c_void_p)]),
+    "ep_weights_bytes": (c_uint64, [c_void_p]),
+    "ep_weights_matmul": (_STATUS, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
+    "ep_weights_free": (None, [c_void_p]),
 }
 
 

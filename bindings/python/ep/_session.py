@@ -15,6 +15,7 @@ from . import _data, _dlpack
 from ._library import Error, Handle, library, taken_text, text
 from ._names import NAMES, REQUIRED
 from ._tensor import Tensor
+from ._weights import Weights
 
 _opened = weakref.WeakSet()
 _PROCESS = os.getpid()
@@ -206,6 +207,13 @@ class Session:
         pointer = c_void_p()
         library().ep_tensor_from_dlpack(handle.pointer, managed, byref(pointer))
         return Tensor(self, pointer.value)
+
+    def prepack(self, matrix):
+        """A matrix `[k, n]` in the form that the device reads fastest, for many products `x @ weights`: weights that do not change.
+
+        A transposed view, of weights that are stored as `[n, k]`, need not be copied before.
+        """
+        return Weights(self, matrix)
 
     def _stream(self):
         """The stream as DLPack numbers those of CUDA, whose default one is 1."""

@@ -67,7 +67,7 @@ class Declared(unittest.TestCase):
         self.assertGreater(len(found), 35)
         status = "const EpStatus *"
         results = {status: _library._STATUS, "void": None, "const char *": ctypes.c_char_p, "size_t": ctypes.c_size_t,
-                   "const int64_t *": ctypes.POINTER(ctypes.c_int64)}
+                   "uint64_t": ctypes.c_uint64, "const int64_t *": ctypes.POINTER(ctypes.c_int64)}
         plain = {"const char *": ctypes.c_char_p, "size_t": ctypes.c_size_t, "uint64_t": ctypes.c_uint64,
                  "const int64_t *": ctypes.POINTER(ctypes.c_int64), "const char *const *": ctypes.POINTER(ctypes.c_char_p),
                  "uint64_t *": ctypes.POINTER(ctypes.c_uint64), "size_t *": ctypes.POINTER(ctypes.c_size_t)}

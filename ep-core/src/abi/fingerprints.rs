@@ -30,6 +30,7 @@ pub static INFOS: &[EpTableInfo] = &[
     EPFOREIGNSTREAMINTERFACE,
     EPWARMINTERFACE,
     EPGRAPHINTERFACE,
+    EPPREPACKINTERFACE,
     EPCONFORMANCEINTERFACE,
     EPPLUGIN,
 ];
@@ -595,6 +596,27 @@ const EPGRAPHINTERFACE: EpTableInfo = {
         fields: &raw const FIELDS as *const EpStr,
         prefixes: &raw const PREFIXES as *const u64,
         count: 7,
+    }
+};
+
+/// [`EpPrepackInterface`](super::types::EpPrepackInterface) as this side sees it.
+pub static EPPREPACKINTERFACE_INFO: EpTableInfo = EPPREPACKINTERFACE;
+const EPPREPACKINTERFACE: EpTableInfo = {
+    static FIELDS: [EpStr; 6] =
+        [text("struct_size"), text("info"), text("size"), text("pack"), text("launch"), text("destroy")];
+    static PREFIXES: [u64; 6] = [
+        0xdf2752d8d281837d,
+        0xcd8810c558e95d77,
+        0x2023fac5992fcac7,
+        0x750eb4183921d12c,
+        0xedcb2ecaf9c2e55d,
+        0x2fe5c596762cf4f2,
+    ];
+    EpTableInfo {
+        name: text("EpPrepackInterface"),
+        fields: &raw const FIELDS as *const EpStr,
+        prefixes: &raw const PREFIXES as *const u64,
+        count: 6,
     }
 };
 

@@ -620,6 +620,58 @@ impl GraphInterface {
     }
 }
 
+/// [`EpPrepackInterface`] with every function callable.
+#[derive(Clone, Copy, Debug)]
+pub struct PrepackInterface {
+    /// Name and fingerprints of the whole interface.
+    pub info: *const EpTableInfo,
+    /// Bytes of the packed form of operand `operand`, an index among those of the op's schema, for launches with the sizes in `args`, whose addresses are not looked at; 0 where the primitive reads nothing faster, for operands that it writes, and for lists. The form depends on the shape of the operand itself, not on how many launches, rows or batches use it. InvalidArgument for an index that the op does not have, and for arguments that cannot be launched.
+    pub size: unsafe extern "C" fn(
+        primitive: *mut EpPrimitive,
+        operand: u32,
+        args: *const c_void,
+        out: *mut u64,
+    ) -> *const EpStatus,
+    /// Queues packing the operand at its address in `args`, whose other addresses are not looked at, into `address`: memory that the device reads and writes, a multiple of 64 whatever alignment the descriptor promises of operands, for as many bytes as `size` says. Nobody else touches it until the work is done, or writes it until the last launch with it, by a graph too, is done. Where `size` says 0: Unsupported. For an address that is null or misaligned, and on a stream that records: InvalidArgument. The object is destroyed before its primitive.
+    pub pack: unsafe extern "C" fn(
+        primitive: *mut EpPrimitive,
+        stream: *mut EpStream,
+        operand: u32,
+        args: *const c_void,
+        address: u64,
+        out: *mut *mut EpPacked,
+    ) -> *const EpStatus,
+    /// As `launch` of the primitive that packed the operand, which is read in its packed form; its address in `args` is not looked at. `stream` comes behind the packing. InvalidArgument where the operand has another shape than it was packed in, even if it has as many bytes. It may be recorded into a graph as `launch` of the primitive may; the graph depends on the memory and not on the object. The result may differ from that of a plain launch as far as the op's contract leaves it open.
+    pub launch: unsafe extern "C" fn(
+        packed: *mut EpPacked,
+        stream: *mut EpStream,
+        args: *const c_void,
+    ) -> *const EpStatus,
+    /// Frees the object, not its memory, which belongs to the caller. No call with it is under way; launches that were queued are done nevertheless.
+    pub destroy: unsafe extern "C" fn(packed: *mut EpPacked),
+}
+
+impl PrepackInterface {
+    /// Copies and checks a table of the other side.
+    ///
+    /// # Errors
+    /// `AbiMismatch` when `table` is null, misaligned, too short, or lacks a required function.
+    ///
+    /// # Safety
+    /// `table` is null or points to a live `EpPrepackInterface` of at least its `struct_size` bytes.
+    pub unsafe fn load(table: *const EpPrepackInterface) -> Result<PrepackInterface> {
+        // SAFETY: as the caller promises.
+        let t = unsafe { read_table(table) }?;
+        Ok(PrepackInterface {
+            info: t.info,
+            size: t.size.ok_or_else(|| missing_entry("EpPrepackInterface.size"))?,
+            pack: t.pack.ok_or_else(|| missing_entry("EpPrepackInterface.pack"))?,
+            launch: t.launch.ok_or_else(|| missing_entry("EpPrepackInterface.launch"))?,
+            destroy: t.destroy.ok_or_else(|| missing_entry("EpPrepackInterface.destroy"))?,
+        })
+    }
+}
+
 /// [`EpConformanceInterface`] with every function callable.
 #[derive(Clone, Copy, Debug)]
 pub struct ConformanceInterface {

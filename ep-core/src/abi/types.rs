@@ -10,7 +10,7 @@ pub const ABI_MAJOR: u32 = 0;
 /// The ABI's minor version. Before 1.0 both sides need the same.
 pub const ABI_MINOR: u32 = 1;
 /// A hash over the whole contract.
-pub const ABI_FINGERPRINT: u64 = 0x1b2034ba83248a78;
+pub const ABI_FINGERPRINT: u64 = 0xf7669c801277ba31;
 /// "No field" where an index is asked for.
 pub const EP_NO_INDEX: u32 = u32::MAX;
 
@@ -255,6 +255,14 @@ pub struct EpFactoryContext {
 #[derive(Debug)]
 #[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
 pub struct EpGraph {
+    _private: [u8; 0],
+}
+
+/// What an operand was packed into, for launches of the primitive that packed it. Immutable; launches on different streams may use it at once.
+#[repr(C)]
+#[derive(Debug)]
+#[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
+pub struct EpPacked {
     _private: [u8; 0],
 }
 
@@ -2048,6 +2056,82 @@ impl EpGraphInterface {
     pub const INTERFACE: &'static str = "ep.graph";
 }
 
+/// Device interface `ep.prepack`, version 1: an operand that many launches read, such as the weights of a layer, is brought once into the form that the primitive reads fastest. Any thread, but for streams.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "abi_stable", derive(abi_stable::StableAbi))]
+pub struct EpPrepackInterface {
+    /// Bytes of this struct as its maker knows it.
+    pub struct_size: u64,
+    /// Name and fingerprints of the whole interface.
+    pub info: *const EpTableInfo,
+    /// Bytes of the packed form of operand `operand`, an index among those of the op's schema, for launches with the sizes in `args`, whose addresses are not looked at; 0 where the primitive reads nothing faster, for operands that it writes, and for lists. The form depends on the shape of the operand itself, not on how many launches, rows or batches use it. InvalidArgument for an index that the op does not have, and for arguments that cannot be launched.
+    pub size: Option<
+        unsafe extern "C" fn(
+            primitive: *mut EpPrimitive,
+            operand: u32,
+            args: *const c_void,
+            out: *mut u64,
+        ) -> *const EpStatus,
+    >,
+    /// Queues packing the operand at its address in `args`, whose other addresses are not looked at, into `address`: memory that the device reads and writes, a multiple of 64 whatever alignment the descriptor promises of operands, for as many bytes as `size` says. Nobody else touches it until the work is done, or writes it until the last launch with it, by a graph too, is done. Where `size` says 0: Unsupported. For an address that is null or misaligned, and on a stream that records: InvalidArgument. The object is destroyed before its primitive.
+    pub pack: Option<
+        unsafe extern "C" fn(
+            primitive: *mut EpPrimitive,
+            stream: *mut EpStream,
+            operand: u32,
+            args: *const c_void,
+            address: u64,
+            out: *mut *mut EpPacked,
+        ) -> *const EpStatus,
+    >,
+    /// As `launch` of the primitive that packed the operand, which is read in its packed form; its address in `args` is not looked at. `stream` comes behind the packing. InvalidArgument where the operand has another shape than it was packed in, even if it has as many bytes. It may be recorded into a graph as `launch` of the primitive may; the graph depends on the memory and not on the object. The result may differ from that of a plain launch as far as the op's contract leaves it open.
+    pub launch: Option<
+        unsafe extern "C" fn(
+            packed: *mut EpPacked,
+            stream: *mut EpStream,
+            args: *const c_void,
+        ) -> *const EpStatus,
+    >,
+    /// Frees the object, not its memory, which belongs to the caller. No call with it is under way; launches that were queued are done nevertheless.
+    pub destroy: Option<unsafe extern "C" fn(packed: *mut EpPacked)>,
+}
+
+const _: () = {
+    assert!(offset_of!(EpPrepackInterface, struct_size) == 0);
+    assert!(offset_of!(EpPrepackInterface, info) == 8);
+    assert!(offset_of!(EpPrepackInterface, size) == 16);
+    assert!(offset_of!(EpPrepackInterface, pack) == 24);
+    assert!(offset_of!(EpPrepackInterface, launch) == 32);
+    assert!(offset_of!(EpPrepackInterface, destroy) == 40);
+    assert!(size_of::<EpPrepackInterface>() == 48);
+};
+
+// SAFETY: plain data; the pointers in it are only read by code that says why it may.
+unsafe impl Send for EpPrepackInterface {}
+// SAFETY: as above.
+unsafe impl Sync for EpPrepackInterface {}
+
+impl EpPrepackInterface {
+    /// `struct_size` set, everything else zero.
+    pub const EMPTY: Self = {
+        // SAFETY: integers, nullable pointers and nullable functions may all be zero.
+        let mut empty: Self = unsafe { std::mem::zeroed() };
+        empty.struct_size = size_of::<Self>() as u64;
+        empty
+    };
+}
+
+// SAFETY: `repr(C)`, `struct_size` first, all-zero is valid, checked by the assertions above.
+unsafe impl super::Growable for EpPrepackInterface {
+    const NAME: &'static str = "EpPrepackInterface";
+}
+
+impl EpPrepackInterface {
+    /// The name that `get_interface` knows it by.
+    pub const INTERFACE: &'static str = "ep.prepack";
+}
+
 /// Provider interface `ep.conformance`, version 1: launches with known results, by which the conformance kit judges ops and dtypes that it has no reference of. Any thread. Nothing but the kit asks for it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -2219,6 +2303,7 @@ pub(super) struct EveryTable {
     foreign_stream_interface: EpForeignStreamInterface,
     warm_interface: EpWarmInterface,
     graph_interface: EpGraphInterface,
+    prepack_interface: EpPrepackInterface,
     conformance_interface: EpConformanceInterface,
     plugin: EpPlugin,
 }

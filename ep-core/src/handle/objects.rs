@@ -13,6 +13,7 @@ pub struct DeviceHandle {
     timing: Option<TimingInterface>,
     foreign: Option<ForeignStreamInterface>,
     graphs: Option<GraphInterface>,
+    prepack: Option<PrepackInterface>,
     provider: Arc<ProviderHandle>,
 }
 
@@ -78,6 +79,7 @@ impl DeviceHandle {
             timing: None,
             foreign: None,
             graphs: None,
+            prepack: None,
             provider,
         };
         let table = device.provider.plugin().device;
@@ -97,6 +99,9 @@ impl DeviceHandle {
             }
             if let Some(t) = device.interface("ep.graph", 1, &EPGRAPHINTERFACE_INFO)? {
                 device.graphs = device.optional("ep.graph", GraphInterface::load(t.cast()));
+            }
+            if let Some(t) = device.interface("ep.prepack", 1, &EPPREPACKINTERFACE_INFO)? {
+                device.prepack = device.optional("ep.prepack", PrepackInterface::load(t.cast()));
             }
         }
         Ok(Arc::new(device))
@@ -213,6 +218,15 @@ impl DeviceHandle {
 
     pub(super) fn graphs(&self) -> Option<GraphInterface> {
         self.graphs
+    }
+
+    /// Whether some of the device's primitives read operands in a packed form.
+    pub fn has_prepack(&self) -> bool {
+        self.prepack.is_some()
+    }
+
+    pub(super) fn prepack(&self) -> Option<PrepackInterface> {
+        self.prepack
     }
 
     /// Fails for an object of another device: its pointer means nothing to this device's provider.

@@ -56,6 +56,10 @@ impl PrimitiveHandle {
         &self.factory
     }
 
+    pub(super) fn raw(&self) -> *mut EpPrimitive {
+        self.raw
+    }
+
     /// The device it is for.
     pub fn device(&self) -> &Arc<DeviceHandle> {
         &self.device

@@ -146,6 +146,8 @@ pub trait Device: Send + Sync + Sized + 'static {
     const FOREIGN_STREAMS: Option<ForeignStreams<Self>> = None;
     /// Recording work into graphs, if that is possible (`ep.graph`).
     const GRAPHS: Option<Graphs<Self>> = None;
+    /// Whether some of its kernels read operands in a packed form ([`Kernel::PACKS`](super::Kernel::PACKS); `ep.prepack`).
+    const PREPACKS: bool = false;
 
     /// What it is. Asked once.
     fn info(&self) -> DeviceInfo;

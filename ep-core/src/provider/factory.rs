@@ -35,10 +35,70 @@ pub trait Kernel<O: Op, D: Device>: Send + Sync + 'static {
         Ok(0)
     }
 
+    /// Whether [`Kernel::packing`] has something to tell, on devices with [`Device::PREPACKS`].
+    const PACKS: bool = false;
+
+    /// The form in which the kernel reads an operand fastest where many launches read it, for launches with these sizes;
+    /// `None` where that is the form that it has. Operands are numbered as in the op's schema; it is asked for such as are read
+    /// and not written, and for no lists. Addresses in `args` mean nothing here.
+    ///
+    /// # Safety
+    /// Sizes and limits in `args` have been checked, and its dims are readable.
+    ///
+    /// # Errors
+    /// For arguments that cannot be launched.
+    unsafe fn packing(&self, operand: usize, args: &O::Args) -> Result<Option<Packing>> {
+        let _ = (operand, args);
+        Ok(None)
+    }
+
+    /// Queues bringing the operand, whose address in `args` has been checked, into the form that [`Kernel::packing`] told,
+    /// at `packed`, a multiple of 64 whatever alignment the descriptor promises of operands.
+    ///
+    /// # Safety
+    /// The operand is readable, and [`Packing::bytes`] at `packed` are memory of the device that nobody else touches, until
+    /// the work is done. Other addresses in `args` mean nothing.
+    ///
+    /// # Errors
+    /// What cannot be launched.
+    unsafe fn pack(&self, stream: &D::Stream, operand: usize, args: &O::Args, packed: u64) -> Result<()> {
+        let _ = (stream, operand, args, packed);
+        Err(Error::internal(format!("{}: a kernel tells of a packed form that it does not make", O::NAME)))
+    }
+
+    /// As [`Kernel::launch`], with the operand in its packed form at `packed`; its address in `args` means nothing. The
+    /// arguments have the same [`Packing`] as those that it was packed with.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`] for the other operands; what was packed there is not written until the work is done.
+    ///
+    /// # Errors
+    /// What cannot be launched.
+    unsafe fn launch_packed(
+        &self,
+        stream: &D::Stream,
+        operand: usize,
+        packed: u64,
+        args: &O::Args,
+    ) -> Result<()> {
+        let _ = (stream, operand, packed, args);
+        Err(Error::internal(format!("{}: a kernel tells of a packed form that it does not read", O::NAME)))
+    }
+
     /// What was chosen (an algorithm, an instruction set), for people.
     fn describe(&self) -> &str {
         ""
     }
+}
+
+/// A packed form of an operand; see [`Kernel::packing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// Bytes that it takes; not 0.
+    pub bytes: u64,
+    /// The shape of the operand, and what else of the arguments the form depends on. Launches whose arguments give others
+    /// are refused.
+    pub sizes: [i64; 4],
 }
 
 /// A registration: which requests, and how to build the kernel.

@@ -39,7 +39,7 @@ pub use device::{
     Stream, StreamOptions, Timing,
 };
 pub use export::query;
-pub use factory::{Factory, Kernel, Registrar};
+pub use factory::{Factory, Kernel, Packing, Registrar};
 pub use graph::{EndRecording, Graph, Graphs, Updated};
 pub use host::{Host, Options};
 pub use interface::Interface;

@@ -411,6 +411,18 @@ pub const LAYOUTS: &[Layout] = &[
         ],
     ),
     (
+        "EpPrepackInterface",
+        size_of::<abi::EpPrepackInterface>(),
+        &[
+            ("struct_size", offset_of!(abi::EpPrepackInterface, struct_size)),
+            ("info", offset_of!(abi::EpPrepackInterface, info)),
+            ("size", offset_of!(abi::EpPrepackInterface, size)),
+            ("pack", offset_of!(abi::EpPrepackInterface, pack)),
+            ("launch", offset_of!(abi::EpPrepackInterface, launch)),
+            ("destroy", offset_of!(abi::EpPrepackInterface, destroy)),
+        ],
+    ),
+    (
         "EpConformanceInterface",
         size_of::<abi::EpConformanceInterface>(),
         &[

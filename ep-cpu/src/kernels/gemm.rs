@@ -129,6 +129,27 @@ pub(super) unsafe fn solve<T: Element>(
     alpha: (f64, f64),
     beta: (f64, f64),
 ) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        solve_by(isa, par, problem, alpha, beta, |alpha, beta| T::multiply(isa, par, problem, alpha, beta))
+    }
+}
+
+/// Solves any problem; those in which something is to be added up by `multiply`.
+///
+/// # Errors
+/// As for [`solve`].
+///
+/// # Safety
+/// As for [`Element::multiply`], but for the factors.
+pub(super) unsafe fn solve_by<T: Element>(
+    isa: Isa,
+    par: &dyn Parallel,
+    problem: &Problem<'_, T>,
+    alpha: (f64, f64),
+    beta: (f64, f64),
+    multiply: impl FnOnce(T::Scalar, T::Scalar) -> Result<()>,
+) -> Result<()> {
     let Problem { m, n, k, outer, inner, .. } = *problem;
     let empty = k == 0 || inner.iter().any(|l| l.len == 0);
     let [alpha, beta] = [T::scalar("alpha", alpha)?, T::scalar("beta", beta)?];
@@ -138,8 +159,7 @@ pub(super) unsafe fn solve<T: Element>(
         return Ok(());
     }
     if !T::is_zero(alpha) {
-        // SAFETY: the caller's promise.
-        return unsafe { T::multiply(isa, par, problem, alpha, beta) };
+        return multiply(alpha, beta);
     }
     let matrices = count(outer);
     for_ranges(par, matrices * m, n.saturating_mul(size_of::<T>()), 1, |rows| {

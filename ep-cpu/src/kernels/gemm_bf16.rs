@@ -9,7 +9,7 @@
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use super::gemm_simd::multiply;
 #[cfg(target_arch = "x86_64")]
-pub(super) use pairs::multiply;
+pub(super) use pairs::{PREPACK, multiply};
 
 #[cfg(test)]
 thread_local! {
@@ -21,14 +21,16 @@ thread_local! {
 mod pairs {
     use crate::isa::{self, Body, Isa, Level};
     use crate::kernels::amx::{Config, SetUp, has_tiles};
-    use crate::kernels::gemm::Problem;
+    use crate::kernels::gemm::{self, Problem};
     use crate::kernels::gemm_bf16_pack::{PIECE, ROWS, SIDE, pack_a, pack_b, pack_rest};
     use crate::kernels::gemm_bf16_piece::{Piece, Rounding};
     use crate::kernels::gemm_block::{self as block, Block, Engine, Part, Slab, Source};
     use crate::kernels::gemm_lanes::Real;
     use crate::kernels::gemm_plan::Limits;
+    use crate::kernels::gemm_prepack;
     use crate::kernels::gemm_simd::{self as simd, finish};
-    use crate::kernels::raw::prefetch;
+    use crate::kernels::matmul::{self, MatmulArgs, Prepack};
+    use crate::kernels::raw::{Shared, prefetch};
     use ep_core::Result;
     use ep_core::parallel::Parallel;
     use half::bf16;
@@ -74,6 +76,53 @@ mod pairs {
             }
         }
     }
+
+    /// Products by a `b` that was packed before, where the CPU has a unit for pairs.
+    pub(in crate::kernels) const PREPACK: Prepack = Prepack { bytes, pack, multiply: multiply_packed };
+
+    /// Fewer elements than a panel has are not worth it, nor are few columns or little depth, as most of a panel is padding then.
+    fn bytes(isa: Isa, n: usize, k: usize) -> Option<usize> {
+        let elements = n.saturating_mul(k);
+        let padded = n.div_ceil(SIDE).saturating_mul(k.div_ceil(SIDE)).saturating_mul(PIECE);
+        if lacking() || elements < PIECE || padded / 2 > elements {
+            None
+        } else if has_tiles(isa) {
+            gemm_prepack::bytes::<Tiles>(n, k)
+        } else if has_dots(isa) {
+            gemm_prepack::bytes::<Dots>(n, k)
+        } else {
+            None
+        }
+    }
+
+    unsafe fn pack(isa: Isa, par: &dyn Parallel, args: &MatmulArgs, out: *mut u8) -> Result<()> {
+        let problem = matmul::problem(args, &[]);
+        // SAFETY: the caller's promise; the CPU has the unit.
+        unsafe {
+            match has_tiles(isa) {
+                true => gemm_prepack::pack::<Tiles>(par, &problem, Shared::new(out.cast())),
+                false => gemm_prepack::pack::<Dots>(par, &problem, Shared::new(out.cast())),
+            }
+        }
+    }
+
+    unsafe fn multiply_packed(isa: Isa, par: &dyn Parallel, args: &MatmulArgs) -> Result<()> {
+        matmul::check_size(args, &[], size_of::<bf16>())?;
+        let problem = matmul::problem(args, &[]);
+        let b = Shared::new(args.b.cast_mut().cast());
+        // By the whole product, as the result must not depend on how it is cut.
+        let by_tiles = has_tiles(isa) && (problem.m > FEW_ROWS || !has_dots(isa));
+        // SAFETY: the caller's promise; the CPU has the unit, and both read `b` as it is packed for either.
+        unsafe {
+            gemm::solve_by(isa, par, &problem, args.alpha, args.beta, |alpha, beta| match by_tiles {
+                true => gemm_prepack::multiply::<Tiles>(par, &problem, b, alpha, beta),
+                false => gemm_prepack::multiply::<Dots>(par, &problem, b, alpha, beta),
+            })
+        }
+    }
+
+    /// Rows by which a packed `b` is read as fast as memory gives it with dot products, which ask for it ahead of time.
+    const FEW_ROWS: usize = 2;
 
     /// Columns that take long enough to multiply by for a row of `a` to come from third-level cache meanwhile.
     const NARROW: usize = 256;
@@ -239,6 +288,7 @@ mod pairs {
                         out: block.out.at.add(row * block.out.stride + panel * SIDE),
                         out_bytes: block.out.stride * size_of::<f32>(),
                         adds: block.out.beta != 0.0,
+                        streams: block.streams && row == 0,
                         lines,
                         rounding: Rounding::NONE,
                     };
@@ -369,6 +419,17 @@ mod pairs {
             };
             assert_eq!((reads_a(&odd), reads_a(&args)), ([false, true], [true; 2]));
             assert_eq!(reads_a(&MatmulArgs { n: FEW_COLS, ..odd }), [true; 2]);
+            // Those of a `b` that was packed before are cut in columns too, and alike along the depth for any number of rows.
+            for m in [1, 2, 3, 64, 1000] {
+                let args = MatmulArgs { m, n: 300, k: 2100, ..args };
+                let (tiles, dots) = (
+                    Plan::of_packed::<Tiles>(&problem(&args, &[]), 1),
+                    Plan::of_packed::<Pairs<false>>(&problem(&args, &[]), 1),
+                );
+                assert!(tiles.tiles.0 > 1 && dots.tiles.0 > 1 && !tiles.reads_b);
+                assert_eq!([tiles.depth, dots.depth], [Plan::packed_depth::<Tiles>(2100); 2]);
+                assert!(tiles.depth < 2100);
+            }
             // A packed `a` would be packed again for each.
             let plan = Plan::new::<Tiles>(&problem(&MatmulArgs { trans_a: true, ..args }, &[]), 2);
             assert_eq!(plan.tile, (256, 512));

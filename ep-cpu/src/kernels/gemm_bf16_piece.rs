@@ -20,6 +20,8 @@ pub(super) struct Piece {
     pub(super) out_bytes: usize,
     /// Whether the sums begin with what `out` holds.
     pub(super) adds: bool,
+    /// Whether `b` comes from memory.
+    pub(super) streams: bool,
     /// How many rows there are.
     pub(super) lines: usize,
     /// What is rounded meanwhile.
@@ -52,6 +54,8 @@ const PAIRS: usize = 16;
 const ROW_BYTES: usize = 64;
 const HALF_BYTES: usize = 1024;
 const STEP_BYTES: usize = 2 * HALF_BYTES;
+/// How far ahead dot products ask for a `b` that comes from memory.
+const AHEAD_BYTES: usize = 2 * STEP_BYTES;
 /// Steps from which on first-level cache does not hold a panel of `b`.
 const FAR_STEPS: usize = 32;
 
@@ -69,8 +73,19 @@ struct Frame {
     out_bytes: usize,
     adds: usize,
     rest: *const [*const u16; 2],
-    /// Whether `b` comes past first-level cache too, and one row is rounded in a step, not two.
+    /// Whether `b` comes past first-level cache too, and one row is rounded in a step, not two; 2 where it comes from memory.
     far: usize,
+}
+
+/// Asks for the step of `b` that comes after the next three: of each pair of lines one, with which the other comes. Hardware
+/// alone begins anew with each page, of which there are two steps.
+macro_rules! prefetch_b {
+    () => {
+        prefetch_b!(0, 128, 256, 384, 512, 640, 768, 896, 1024, 1152, 1280, 1408, 1536, 1664, 1792, 1920)
+    };
+    ($($at:literal),*) => {
+        concat!($("prefetcht1 [{b} + 8192 + ", $at, "]\n"),*)
+    };
 }
 
 /// A row is rounded, if there is one more.
@@ -132,29 +147,37 @@ impl Piece {
         let mut row = 0;
         // SAFETY: the caller's promise.
         unsafe {
+            if self.streams && self.lines <= 2 {
+                return match self.lines {
+                    2 => self.rows::<2, true>(0),
+                    _ => self.rows::<1, true>(0),
+                };
+            }
             while row + SIDE_BY_SIDE <= self.lines {
-                self.rows::<SIDE_BY_SIDE>(row);
+                self.rows::<SIDE_BY_SIDE, false>(row);
                 row += SIDE_BY_SIDE;
             }
             if self.lines - row >= 4 {
-                self.rows::<4>(row);
+                self.rows::<4, false>(row);
                 row += 4;
             }
             if self.lines - row >= 2 {
-                self.rows::<2>(row);
+                self.rows::<2, false>(row);
                 row += 2;
             }
             if row < self.lines {
-                self.rows::<1>(row);
+                self.rows::<1, false>(row);
             }
         }
     }
 
+    /// With `AHEAD`, `b` is asked for ahead of time: few rows are multiplied faster than memory gives it.
+    ///
     /// # Safety
     /// As for [`Piece::multiply`], of the `N` rows from `row` on.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bf16")]
-    unsafe fn rows<const N: usize>(&self, row: usize) {
+    unsafe fn rows<const N: usize, const AHEAD: bool>(&self, row: usize) {
         let out: [*mut f32; N] =
             std::array::from_fn(|i| self.out.wrapping_byte_add((row + i) * self.out_bytes));
         let mut sums = [[_mm512_setzero_ps(); 2]; N];
@@ -167,12 +190,12 @@ impl Piece {
             }
             let (mut a, mut b) = (self.a.wrapping_byte_add(row * self.row_bytes), self.b);
             for _ in 0..self.steps {
-                step(&mut sums, a, self.row_bytes, b);
+                step::<N, AHEAD>(&mut sums, a, self.row_bytes, b);
                 (a, b) = (a.wrapping_byte_add(self.step_bytes), b.wrapping_byte_add(STEP_BYTES));
             }
             if let Some([rest, _]) = self.rest {
                 // Lower rows lie behind the upper ones.
-                step(&mut sums, rest.wrapping_byte_add(row * ROW_BYTES), ROW_BYTES, b);
+                step::<N, false>(&mut sums, rest.wrapping_byte_add(row * ROW_BYTES), ROW_BYTES, b);
             }
             for (sums, out) in sums.iter().zip(out) {
                 _mm512_storeu_ps(out, sums[0]);
@@ -194,7 +217,7 @@ impl Piece {
             out_bytes: self.out_bytes,
             adds: usize::from(self.adds),
             rest: self.rest.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
-            far: usize::from(self.steps >= FAR_STEPS),
+            far: if self.steps >= FAR_STEPS { 1 + usize::from(self.streams) } else { 0 },
         };
         // SAFETY: tiles are used by nothing else in this thread, and what they read and write is the caller's.
         unsafe {
@@ -218,8 +241,9 @@ impl Piece {
                 "mov {x2}, [{frame} + {rest}]",
                 "test {steps}, {steps}",
                 "jz 6f",
-                "cmp qword ptr [{frame} + {far}], 0",
-                "jne 5f",
+                "cmp qword ptr [{frame} + {far}], 1",
+                "je 5f",
+                "ja 8f",
                 "4:",
                 step!("tileloadd", concat!(round_row!(), round_row!())),
                 "dec {steps}",
@@ -229,6 +253,12 @@ impl Piece {
                 step!("tileloaddt1", round_row!()),
                 "dec {steps}",
                 "jnz 5b",
+                "jmp 6f",
+                "8:",
+                prefetch_b!(),
+                step!("tileloaddt1", round_row!()),
+                "dec {steps}",
+                "jnz 8b",
                 "6:",
                 "test {x2}, {x2}",
                 "jz 7f",
@@ -282,11 +312,19 @@ impl Piece {
 /// The CPU has the features; 32 elements of each row, and two halves of 16 columns in pairs, are readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn step<const N: usize>(sums: &mut [[__m512; 2]; N], a: *const u16, row_bytes: usize, b: *const u16) {
+unsafe fn step<const N: usize, const AHEAD: bool>(
+    sums: &mut [[__m512; 2]; N],
+    a: *const u16,
+    row_bytes: usize,
+    b: *const u16,
+) {
     for pair in 0..PAIRS {
         // SAFETY: the caller's promise.
         unsafe {
             let b = b.byte_add(pair * ROW_BYTES);
+            for half in if AHEAD { &[0, HALF_BYTES][..] } else { &[] } {
+                _mm_prefetch::<_MM_HINT_T0>(b.wrapping_byte_add(AHEAD_BYTES + half).cast());
+            }
             let (low, high) =
                 (_mm512_loadu_si512(b.cast()), _mm512_loadu_si512(b.byte_add(HALF_BYTES).cast()));
             for (i, sums) in sums.iter_mut().enumerate() {

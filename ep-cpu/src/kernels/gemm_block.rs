@@ -124,6 +124,8 @@ pub(super) struct Block<'a, E: Engine> {
     pub(super) ahead: bool,
     /// See [`Engine::few`]; then `a` is packed and `b` is not.
     pub(super) few: bool,
+    /// Whether `b` was packed long ago, so that these rows are the first that need it in cache.
+    pub(super) streams: bool,
     pub(super) out: Out<E::Sum>,
     /// The part of `c` to be finished too, where the engine does that and the block is as deep as the product.
     pub(super) part: Option<Part<'a, E::Number, E::Sum>>,
@@ -341,7 +343,7 @@ unsafe fn multiply_together<E: Engine>(
                 let work = plan.tile.0.saturating_mul(cols).saturating_mul(end - start);
                 for_ranges(par, groups * plan.tiles.1, work / (E::TASK / GRAIN_BYTES), 1, |range| {
                     let tiles = tiles + range.start..tiles + range.end;
-                    let ready = Some(Ready { at: ready, first });
+                    let ready = Some(Ready::Group { at: ready, first });
                     // SAFETY: the caller's promise; each tile is in one task. All of what it is multiplied by was packed:
                     // `for_ranges` returns when its tasks have ended, and so none is packed anew before these have.
                     unsafe { E::run(Tiles::<E> { problem, plan, scalars, tiles, depth: start..end, ready }) }
@@ -353,7 +355,7 @@ unsafe fn multiply_together<E: Engine>(
 }
 
 /// Lines of a factor.
-fn slab<'a, T>(
+pub(super) fn slab<'a, T>(
     p: &Problem<'a, T>,
     of_b: bool,
     offset: usize,
@@ -369,9 +371,9 @@ fn slab<'a, T>(
 }
 
 /// Packs a part of `b`. Made only where that may be done.
-struct Pack<'a, E: Engine> {
-    slab: Slab<'a, E::Number>,
-    out: *mut E::Packed,
+pub(super) struct Pack<'a, E: Engine> {
+    pub(super) slab: Slab<'a, E::Number>,
+    pub(super) out: *mut E::Packed,
 }
 
 impl<E: Engine> Body for Pack<'_, E> {
@@ -384,22 +386,46 @@ impl<E: Engine> Body for Pack<'_, E> {
     }
 }
 
-/// Blocks of `b` that all tasks read, and the first of the columns of tiles that they are for.
-struct Ready<P> {
-    at: Shared<P>,
-    first: usize,
+/// Blocks of `b` that all tasks read.
+pub(super) enum Ready<P> {
+    /// Of a range of the depth, for columns of tiles from the `first` on.
+    Group { at: Shared<P>, first: usize },
+    /// Of all of it: see [`gemm_prepack`](super::gemm_prepack).
+    Whole { at: Shared<P> },
 }
 
-/// A task. Made only in [`multiply`], under its promise.
-struct Tiles<'a, E: Engine> {
-    problem: &'a Problem<'a, E::Number>,
-    plan: &'a Plan,
-    scalars: &'a Scalars<E::Number>,
-    tiles: Range<usize>,
+impl<P> Ready<P> {
+    /// Where the columns from `col` on of a block lie: number `number` of `blocks` from `start` on.
+    #[inline(always)]
+    fn block<E: Engine<Packed = P>>(
+        &self,
+        (plan, n, col): (&Plan, usize, usize),
+        (blocks, number): (usize, usize),
+        depth: &Range<usize>,
+    ) -> *const P {
+        match self {
+            Ready::Group { at, first } => {
+                let group = (col / plan.tile.1 - first) * blocks;
+                at.get().wrapping_add((group + number) * E::packed_b(plan.tile.1, plan.depth)).cast_const()
+            }
+            Ready::Whole { at } => {
+                let block = depth.start / plan.depth * E::packed_b(n, plan.depth);
+                at.get().wrapping_add(block + E::packed_b(col, depth.len())).cast_const()
+            }
+        }
+    }
+}
+
+/// A task. Made only where the promise of [`multiply`] holds.
+pub(super) struct Tiles<'a, E: Engine> {
+    pub(super) problem: &'a Problem<'a, E::Number>,
+    pub(super) plan: &'a Plan,
+    pub(super) scalars: &'a Scalars<E::Number>,
+    pub(super) tiles: Range<usize>,
     /// As far as the sums go.
-    depth: Range<usize>,
+    pub(super) depth: Range<usize>,
     /// Nothing where `b` is read as it is stored, or packed by the task.
-    ready: Option<Ready<E::Packed>>,
+    pub(super) ready: Option<Ready<E::Packed>>,
 }
 
 impl<E: Engine> Body for Tiles<'_, E> {
@@ -457,13 +483,6 @@ impl<E: Engine> Tiles<'_, E> {
                 next = end;
                 let blocks = parts(end - start, plan.depth);
                 let wanted = Some((b_offset, col, start));
-                let blocks_b = match &self.ready {
-                    Some(ready) => {
-                        let group = (col / plan.tile.1 - ready.first) * blocks;
-                        ready.at.get().wrapping_add(group * block_b)
-                    }
-                    None => room_b,
-                };
                 if !plan.reads_b && self.ready.is_none() && packed != wanted {
                     for block in 0..blocks {
                         let slab = slab(p, true, b_offset, col, cols, plan.block(start, end, block));
@@ -493,8 +512,10 @@ impl<E: Engine> Tiles<'_, E> {
                         let b = if plan.reads_b {
                             let at = p.b.element(b_offset, depth.start, col);
                             Source::Stored { at, line: p.b.cs, step: p.b.rs }
+                        } else if let Some(ready) = &self.ready {
+                            Source::Packed(ready.block::<E>((plan, p.n, col), (blocks, block), &depth))
                         } else {
-                            Source::Packed(blocks_b.wrapping_add(block * block_b).cast_const())
+                            Source::Packed(room_b.wrapping_add(block * block_b).cast_const())
                         };
                         let a = if plan.reads_a {
                             let at = p.a.element(a_offset, row + i, depth.start);
@@ -516,7 +537,9 @@ impl<E: Engine> Tiles<'_, E> {
                         let depth = depth.end - depth.start;
                         let (ahead, part) = (plan.ahead, at_once.then_some(part));
                         let few = plan.few;
-                        let block = Block::<E> { rows: lines, cols, depth, a, b, ahead, few, out, part };
+                        let streams = i == 0 && matches!(self.ready, Some(Ready::Whole { .. }));
+                        let block =
+                            Block::<E> { rows: lines, cols, depth, a, b, ahead, few, streams, out, part };
                         // SAFETY: both blocks are there; the sums have room, or are this task's part of `c`.
                         unsafe { E::multiply(&block) };
                     }

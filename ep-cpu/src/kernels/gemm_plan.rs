@@ -88,12 +88,31 @@ impl Plan {
 
     #[inline]
     pub(super) fn new<E: Engine>(p: &Problem<'_, E::Number>, threads: usize) -> Plan {
+        Plan::cut::<E, false>(p, threads)
+    }
+
+    /// For a `b` that [was packed](super::gemm_prepack) before, in blocks of [`Plan::packed_depth`].
+    #[inline(never)]
+    pub(super) fn of_packed<E: Engine>(p: &Problem<'_, E::Number>, threads: usize) -> Plan {
+        Plan::cut::<E, true>(p, threads)
+    }
+
+    /// How deep the blocks of a `b` are that is packed for any number of rows: as for many that are read where they are.
+    pub(super) fn packed_depth<E: Engine>(k: usize) -> usize {
+        evenly(k, E::limits(usize::MAX, k, true, false).depth, DEPTH_UNIT)
+    }
+
+    #[inline(always)]
+    fn cut<E: Engine, const PREPACKED: bool>(p: &Problem<'_, E::Number>, threads: usize) -> Plan {
         let total = p.k.saturating_mul(count(p.inner));
         let stored = E::READS_STORED && p.inner.is_empty();
-        let reads_b = stored && E::reads_b(p.m, p.n, p.k, p.b.cs == 1);
+        let reads_b = stored && !PREPACKED && E::reads_b(p.m, p.n, p.k, p.b.cs == 1);
         let few = reads_b && E::few(p.m, p.n, p.k);
         let reads_a = stored && !few && E::reads_a(p.m, p.n, p.k, p.a.cs == 1);
-        let limits = E::limits(p.m, total, reads_a, few);
+        let limits = match PREPACKED {
+            true => E::limits(usize::MAX, total, true, false),
+            false => E::limits(p.m, total, reads_a, few),
+        };
         let depth = evenly(total, limits.depth, DEPTH_UNIT);
         // Sums in `c` itself take no room, so that one thread need not pack `b` again for rows further down.
         let most = if E::IN_PLACE && threads == 1 { p.m } else { limits.rows };
@@ -101,7 +120,7 @@ impl Plan {
         let mut cols = if reads_b && !few { p.n } else { evenly(p.n, limits.cols, limits.unit) };
         let mut packed = depth * evenly(parts(total, depth), limits.blocks, 1);
         let mut shared = 0;
-        let shares = E::SHARES && threads > 1 && !reads_a && !reads_b;
+        let shares = E::SHARES && !PREPACKED && threads > 1 && !reads_a && !reads_b;
         if shares && let Some(sharing) = Sharing::new::<E>(p, &limits, depth, total, threads) {
             Sharing { rows, cols, group: shared, packed } = sharing;
         } else if threads > 1 {

@@ -50,6 +50,7 @@ impl<E: Engine> Body for Small<'_, E> {
             b: Source::Stored { at: p.b.at.get(), line: p.b.cs, step: p.b.rs },
             ahead: false,
             few: false,
+            streams: false,
             out: Out { at: p.c.get().cast(), stride: p.c_rs, alpha: self.alpha, beta: self.beta },
             part: None,
         };

@@ -36,6 +36,8 @@ mod gemm_lanes;
 mod gemm_micro;
 mod gemm_pack;
 mod gemm_plan;
+#[cfg(target_arch = "x86_64")]
+mod gemm_prepack;
 mod gemm_room;
 mod gemm_simd;
 mod gemm_small;

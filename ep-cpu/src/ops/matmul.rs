@@ -3,13 +3,13 @@
 use super::scalar::factor;
 use super::{Bound, destination, size, source, unclaimed};
 use crate::device::CpuDevice;
-use crate::kernels::matmul::{self, MatmulFn};
+use crate::kernels::matmul::{self, MatmulFn, Prepack};
 use crate::provider::CpuProvider;
 use ep_core::abi::EpScalar;
 use ep_core::primitive::{Matmul, MatmulArgs, MatmulDesc, Transpose};
 use ep_core::provider::inline::InlineStream;
-use ep_core::provider::{Factory, Kernel, Registrar};
-use ep_core::{DType, Result};
+use ep_core::provider::{Factory, Kernel, Packing, Registrar};
+use ep_core::{DType, Error, Result};
 
 pub(super) fn register(registrar: &mut Registrar<'_, CpuProvider>) -> Result<()> {
     registrar.add(
@@ -36,7 +36,8 @@ fn algorithm(dtype: DType) -> &'static str {
 
 fn build(device: &CpuDevice, desc: &MatmulDesc) -> Result<Product<MatmulFn>> {
     let kernel = matmul::lookup(desc.data).ok_or_else(|| unclaimed::<Matmul>(&[desc.data]))?;
-    Ok(Product::new(device, kernel, desc.data, [desc.transpose_a, desc.transpose_b]))
+    let product = Product::new(device, kernel, desc.data, [desc.transpose_a, desc.transpose_b]);
+    Ok(Product { prepack: matmul::prepack(desc.data), ..product })
 }
 
 /// A kernel of the family, and what is fixed about its factors.
@@ -45,12 +46,13 @@ pub(super) struct Product<K> {
     data: DType,
     pub(super) trans_a: bool,
     pub(super) trans_b: bool,
+    prepack: Option<Prepack>,
 }
 
 impl<K> Product<K> {
     pub(super) fn new(device: &CpuDevice, kernel: K, data: DType, transposes: [Transpose; 2]) -> Product<K> {
         let [trans_a, trans_b] = transposes.map(|t| t == Transpose::TRANSPOSE);
-        Product { bound: Bound::new(device, kernel, algorithm(data)), data, trans_a, trans_b }
+        Product { bound: Bound::new(device, kernel, algorithm(data)), data, trans_a, trans_b, prepack: None }
     }
 
     /// The factors of the product and of the old result.
@@ -59,10 +61,13 @@ impl<K> Product<K> {
     }
 }
 
-impl Kernel<Matmul, CpuDevice> for Product<MatmulFn> {
-    unsafe fn launch(&self, _: &InlineStream, args: &MatmulArgs) -> Result<()> {
+/// Which operand can be packed: `b`.
+const PACKED: usize = 1;
+
+impl Product<MatmulFn> {
+    fn args(&self, args: &MatmulArgs) -> Result<matmul::MatmulArgs> {
         let [alpha, beta] = self.factors(args.alpha, args.beta)?;
-        let product = matmul::MatmulArgs {
+        Ok(matmul::MatmulArgs {
             m: size(args.m),
             n: size(args.n),
             k: size(args.k),
@@ -73,9 +78,39 @@ impl Kernel<Matmul, CpuDevice> for Product<MatmulFn> {
             b: source(args.b),
             beta,
             c: destination(args.c),
-        };
+        })
+    }
+
+    fn prepack(&self) -> Result<&Prepack> {
+        self.prepack.as_ref().ok_or_else(|| Error::internal(format!("{} is not packed", self.data)))
+    }
+}
+
+impl Kernel<Matmul, CpuDevice> for Product<MatmulFn> {
+    unsafe fn launch(&self, _: &InlineStream, args: &MatmulArgs) -> Result<()> {
+        let product = self.args(args)?;
         // SAFETY: the caller promises the operands, which are aligned and of which the result overlaps none.
         unsafe { (self.bound.kernel)(self.bound.isa, &self.bound.host, &product) }
+    }
+
+    const PACKS: bool = true;
+
+    unsafe fn packing(&self, operand: usize, args: &MatmulArgs) -> Result<Option<Packing>> {
+        let Some(prepack) = self.prepack.filter(|_| operand == PACKED) else { return Ok(None) };
+        let bytes = (prepack.bytes)(self.bound.isa, size(args.n), size(args.k));
+        Ok(bytes.map(|bytes| Packing { bytes: bytes as u64, sizes: [args.k, args.n, 0, 0] }))
+    }
+
+    unsafe fn pack(&self, _: &InlineStream, _: usize, args: &MatmulArgs, packed: u64) -> Result<()> {
+        let product = self.args(args)?;
+        // SAFETY: the caller promises `b` and the room.
+        unsafe { (self.prepack()?.pack)(self.bound.isa, &self.bound.host, &product, destination(packed)) }
+    }
+
+    unsafe fn launch_packed(&self, _: &InlineStream, _: usize, packed: u64, args: &MatmulArgs) -> Result<()> {
+        let product = matmul::MatmulArgs { b: source(packed), ..self.args(args)? };
+        // SAFETY: as for a launch; `b` was packed by this kernel, in the same sizes.
+        unsafe { (self.prepack()?.multiply)(self.bound.isa, &self.bound.host, &product) }
     }
 
     fn describe(&self) -> &str {

@@ -19,7 +19,7 @@ use ep_core::{DType, Error, Result, Scalar};
 pub struct Matmul;
 
 /// Sizes of a product.
-struct Sizes {
+pub(super) struct Sizes {
     batch: Shape,
     m: Option<i64>,
     n: Option<i64>,
@@ -27,7 +27,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(a: &Spec, b: &Spec) -> Result<Sizes> {
+    pub(super) fn new(a: &Spec, b: &Spec) -> Result<Sizes> {
         shape::same_dtype(a, b)?;
         if a.dtype == DType::BOOL {
             return Err(Error::invalid(format!("{a} and {b}: there are no products of bool; cast both")));
@@ -54,7 +54,7 @@ impl Sizes {
         Ok(Sizes { batch, m, n, k })
     }
 
-    fn output(&self) -> Shape {
+    pub(super) fn output(&self) -> Shape {
         self.batch.iter().copied().chain(self.m).chain(self.n).collect()
     }
 }
@@ -65,15 +65,15 @@ fn batch(shape: &[i64]) -> &[i64] {
 }
 
 /// An operand of a primitive.
-type Operand = (Tensor, Transpose);
+pub(super) type Operand = (Tensor, Transpose);
 
 /// An operand that is dense, by a copy where it has to be.
-fn dense(ops: &Ops<'_>, x: &Tensor) -> Result<Operand> {
+pub(super) fn dense(ops: &Ops<'_>, x: &Tensor) -> Result<Operand> {
     Ok((launch::dense(ops, &launch::once(x, x.rank() - 2)?)?, Transpose::NONE))
 }
 
 /// An operand that is dense as stored, which may be transposed.
-fn stored(ops: &Ops<'_>, x: &Tensor) -> Result<Operand> {
+pub(super) fn stored(ops: &Ops<'_>, x: &Tensor) -> Result<Operand> {
     let once = launch::once(x, x.rank() - 2)?;
     let is_dense = |x: &Tensor| x.is_contiguous(MemoryFormat::Contiguous);
     if is_dense(&once) {

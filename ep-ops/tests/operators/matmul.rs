@@ -154,3 +154,60 @@ fn every_layout_of_shared_and_own_operands() {
         }
     });
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..few() })]
+
+    #[test]
+    fn by_a_matrix_that_was_prepacked(
+        batch in prop::collection::vec(0..4i64, 0..3), sizes in (0..40i64, 0..70i64, 0..70i64), vector: bool, seed: u64,
+        layouts in (layouts(), layouts()), dtype in prop_oneof![Just(DType::BF16), Just(DType::F32), Just(DType::I32)],
+    ) {
+        let (m, k, n) = sizes;
+        let a = if vector { vec![k] } else { [&batch[..], &[m, k]].concat() };
+        let mut random = Random(seed);
+        let (a, b) = (Host::random(&a, &mut random), Host::random(&[k, n], &mut random));
+        on_each(|ops| {
+            let packed = ops.prepack(&b.laid_out(ops, dtype, layouts.1)).unwrap();
+            assert_eq!((packed.spec().dtype, &packed.spec().shape[..]), (dtype, &[k, n][..]));
+            let out = ops.matmul_prepacked(&a.laid_out(ops, dtype, layouts.0), &packed).unwrap();
+            // Sums are exact, and rounded once.
+            let tolerance = if dtype == DType::BF16 { 1.0 / 256.0 } else { 0.0 };
+            model(&a, &b).assert_near(ops, &out, tolerance);
+        });
+    }
+}
+
+#[test]
+fn what_cannot_be_prepacked_and_what_does_not_meet_it() {
+    on_each(|ops| {
+        let refused = |e: ep_core::Error, says: &str| {
+            assert_eq!(e.code(), ep_core::Code::InvalidArgument, "{e}");
+            assert!(e.message().contains(says), "{e}");
+        };
+        let zeros = |dtype, shape: &[i64]| ops.zeros(dtype, shape).unwrap();
+        refused(ops.prepack(&zeros(DType::F32, &[3])).unwrap_err(), "a matrix of two dimensions");
+        refused(ops.prepack(&zeros(DType::BOOL, &[3, 2])).unwrap_err(), "not of bool");
+        let packed = ops.prepack(&zeros(DType::I32, &[64, 48])).unwrap();
+        assert_eq!(packed.is_packed(), packed.packed_bytes() > 0);
+        let by = |a: Tensor| ops.matmul_prepacked(&a, &packed).unwrap_err();
+        refused(by(zeros(DType::I32, &[2, 63])), "63 columns of the first meet 64 rows");
+        refused(by(zeros(DType::F32, &[2, 64])), "dtype");
+        refused(by(zeros(DType::I32, &[])), "a single element is no matrix");
+    });
+}
+
+/// The weights of one device are of no use to another one.
+#[test]
+fn prepacked_elsewhere() {
+    let first = std::cell::RefCell::new(None);
+    on_each(|ops| {
+        let weight = ops.full(DType::I32, &[64, 48], 1).unwrap();
+        let (packed, x) = (ops.prepack(&weight).unwrap(), ops.full(DType::I32, &[2, 64], 1).unwrap());
+        if let Some(other) = &*first.borrow() {
+            let e = ops.matmul_prepacked(&x, other).unwrap_err();
+            assert_eq!(e.code(), ep_core::Code::InvalidArgument, "{e}");
+        }
+        first.replace(Some(packed));
+    });
+}

@@ -7,7 +7,7 @@
 use crate::hooks::{Call, DeviceMemory, Operand, Write};
 use crate::memory::Claim;
 use crate::queue::Pace;
-use crate::{Instance, KIND, SimDevice, SimStream};
+use crate::{Instance, KIND, SimDevice, SimStream, prepack};
 use ep_core::hob::{FactKind, Facts, Value};
 use ep_core::op::{Growable, Op, OperandUse};
 use ep_core::primitive::{
@@ -16,7 +16,7 @@ use ep_core::primitive::{
     LogSoftmaxBackward, Matmul, Memcpy, Memset, OneHot, Permute, Reduce, RmsNorm, ScatterAdd, Softmax,
     SoftmaxBackward, StridedCopy, TensorFill, Where,
 };
-use ep_core::provider::{Factory, Kernel, Provider, Registrar};
+use ep_core::provider::{Factory, Kernel, Packing, Provider, Registrar};
 use ep_core::schema::{ArgKind, ArgsFacts, DescFacts, DescKind, Schema, core_schemas};
 use ep_core::{Code, DType, Error, Result};
 use primitives::reference::Launch;
@@ -143,16 +143,76 @@ struct Reference<O: Op> {
     desc: O::Desc,
 }
 
-impl<O: Op> Kernel<O, SimDevice> for Reference<O> {
-    unsafe fn launch(&self, stream: &SimStream, args: &O::Args) -> Result<()> {
-        // SAFETY: the arguments have been checked, and their dims are readable during the launch.
+impl<O: Op> Reference<O> {
+    /// Launches, with one operand packed somewhere else or none.
+    ///
+    /// # Safety
+    /// The arguments have been checked, and their dims are readable during the call.
+    unsafe fn queue(&self, stream: &SimStream, args: &O::Args, packed: Option<(usize, u64)>) -> Result<()> {
+        // SAFETY: as the caller promises.
         let (uses, facts) =
             unsafe { (O::uses(&self.desc, args), ArgsFacts::new(O::schema(), bytes_of(args))) };
+        let at = |(i, u): (usize, &OperandUse)| match packed {
+            Some((operand, address)) if operand == i => OperandUse { address, ..*u },
+            _ => *u,
+        };
+        let uses: Vec<_> = uses.as_ref().iter().enumerate().map(at).collect();
         let (instance, device) = stream.place();
-        let (mut launched, claims) =
-            Launched::new(O::schema(), bytes_of(&self.desc), &facts, uses.as_ref(), stream)?;
+        let (mut launched, claims) = Launched::new(O::schema(), bytes_of(&self.desc), &facts, &uses, stream)?;
         launched.call.primitive = std::ptr::from_ref(self).addr();
+        launched.packed = packed.map(|(operand, _)| O::schema().operands[operand].name.as_str());
         stream.launch(O::NAME, claims, move |claims, pace| launched.compute(&instance, device, claims, pace))
+    }
+
+    /// # Safety
+    /// As for [`Reference::queue`].
+    unsafe fn used(&self, operand: usize, args: &O::Args) -> Result<OperandUse> {
+        // SAFETY: as the caller promises.
+        let uses = unsafe { O::uses(&self.desc, args) };
+        uses.as_ref().get(operand).copied().ok_or_else(|| Error::internal("an operand that does not exist"))
+    }
+}
+
+impl<O: Op> Kernel<O, SimDevice> for Reference<O> {
+    unsafe fn launch(&self, stream: &SimStream, args: &O::Args) -> Result<()> {
+        // SAFETY: as for a launch.
+        unsafe { self.queue(stream, args, None) }
+    }
+
+    const PACKS: bool = true;
+
+    unsafe fn packing(&self, operand: usize, args: &O::Args) -> Result<Option<Packing>> {
+        let schema = O::schema();
+        if !prepack::is_packed(O::NAME, &schema.operands[operand].name) {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise.
+        let (facts, bytes) =
+            unsafe { (ArgsFacts::new(schema, bytes_of(args)), self.used(operand, args)?.bytes) };
+        let size = |name| schema.args.iter().position(|f| f.name == name).map_or(0, |i| facts.size(i));
+        Ok((bytes > 0).then(|| Packing { bytes, sizes: [size("k"), size("n"), 0, 0] }))
+    }
+
+    unsafe fn pack(&self, stream: &SimStream, operand: usize, args: &O::Args, packed: u64) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let used = unsafe { self.used(operand, args) }?;
+        let claims = vec![stream.claim(used.address, used.bytes)?, stream.claim(packed, used.bytes)?];
+        stream.launch(O::NAME, claims, |claims, pace| {
+            let form = prepack::turned(claims[0].read()?);
+            pace.pause();
+            claims[1].write(0, &form)
+        })
+    }
+
+    unsafe fn launch_packed(
+        &self,
+        stream: &SimStream,
+        operand: usize,
+        packed: u64,
+        args: &O::Args,
+    ) -> Result<()> {
+        // SAFETY: as for a launch.
+        unsafe { self.queue(stream, args, Some((operand, packed))) }
     }
 
     fn describe(&self) -> &str {
@@ -171,6 +231,8 @@ struct Launched {
     call: Call,
     /// By operand: its number among the claims; `None` where nothing is accessed.
     claims: Vec<Option<usize>>,
+    /// The operand that is [packed](crate::prepack).
+    packed: Option<&'static str>,
 }
 
 impl Launched {
@@ -228,7 +290,7 @@ impl Launched {
                 old: Vec::new(),
             });
         }
-        Ok((Launched { call, claims: claim_of }, claims))
+        Ok((Launched { call, claims: claim_of, packed: None }, claims))
     }
 
     /// Reads, computes, writes. A graph does so more than once.
@@ -236,7 +298,8 @@ impl Launched {
         let mut call = self.call.clone();
         for (operand, claim) in call.operands.iter_mut().zip(&self.claims) {
             if let (true, Some(claim)) = (operand.reads, claim) {
-                operand.old = claims[*claim].read()?;
+                let old = claims[*claim].read()?;
+                operand.old = if self.packed == Some(operand.name) { prepack::turned(old) } else { old };
             }
         }
         pace.pause();

@@ -35,6 +35,7 @@ mod hooks;
 mod kernels;
 mod mapping;
 mod memory;
+mod prepack;
 mod queue;
 mod stream;
 
@@ -245,6 +246,7 @@ impl Device for SimDevice {
     type Allocator = SimAllocator;
 
     const TIMING: Option<Timing<Self>> = Some(SimEvent::elapsed);
+    const PREPACKS: bool = true;
     const FOREIGN_STREAMS: Option<ForeignStreams<Self>> =
         Some(ForeignStreams { kind: STREAM_KIND, native: SimStream::native, adopt: SimDevice::adopt });
     const GRAPHS: Option<Graphs<Self>> = Some(Graphs {

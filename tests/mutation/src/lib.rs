@@ -5,6 +5,7 @@
 
 mod calls;
 mod defects;
+mod prepack;
 mod registrations;
 mod tables;
 

@@ -100,6 +100,15 @@ unsafe fn made<'a>(primitive: *mut EpPrimitive) -> &'a Made {
     unsafe { &*primitive.cast() }
 }
 
+/// The SDK's primitive behind one of ours.
+///
+/// # Safety
+/// As [`made`].
+pub(crate) unsafe fn honest_primitive(primitive: *mut EpPrimitive) -> *mut EpPrimitive {
+    // SAFETY: as the caller promises.
+    unsafe { made(primitive) }.honest
+}
+
 unsafe extern "C" fn destroy(primitive: *mut EpPrimitive) {
     // SAFETY: the host destroys a primitive of ours once.
     let made = unsafe { Box::from_raw(primitive.cast::<Made>()) };

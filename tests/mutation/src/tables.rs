@@ -4,7 +4,7 @@
 //! A host copies the tables before the first instance, and so before the option that names a defect, exists.
 
 use crate::registrations::{Maker, Registration, register_all};
-use crate::{Faulty, activate};
+use crate::{Faulty, activate, prepack};
 use ep_core::abi::*;
 use ep_core::provider::{QueryFn, query};
 use std::ffi::c_void;
@@ -35,6 +35,10 @@ pub struct Tables {
     pub build: Build,
     /// Launches a primitive.
     pub launch: Launch,
+    /// Tells what a packed operand takes.
+    pub packed_size: PackedSize,
+    /// Launches with a packed operand.
+    pub launch_packed: LaunchPacked,
 }
 
 /// Starts an instance.
@@ -49,6 +53,14 @@ pub type Build = unsafe fn(&Maker, *mut EpDevice, *const c_void, *mut *mut EpPri
 
 /// Launches a primitive.
 pub type Launch = unsafe fn(&Maker, *mut EpPrimitive, *mut EpStream, *const c_void) -> *const EpStatus;
+
+/// Tells what a packed operand takes.
+pub type PackedSize =
+    unsafe fn(&EpPrepackInterface, *mut EpPrimitive, u32, *const c_void, *mut u64) -> *const EpStatus;
+
+/// Launches with a packed operand.
+pub type LaunchPacked =
+    unsafe fn(&EpPrepackInterface, *mut EpPacked, *mut EpStream, *const c_void) -> *const EpStatus;
 
 // SAFETY: integers, functions, and pointers to static data.
 unsafe impl Send for Tables {}
@@ -75,17 +87,20 @@ pub fn sdk() -> &'static Tables {
                 registrations: |registration| vec![registration],
                 build: Maker::build,
                 launch: Maker::launch,
+                packed_size: prepack::packed_size,
+                launch_packed: prepack::launch_packed,
             }
         }
     });
     &SDK
 }
 
-/// The same with registrations by way of makers.
+/// The same with registrations by way of makers, and packing by way of their primitives.
 pub fn honest() -> &'static Tables {
     static HONEST: LazyLock<Tables> = LazyLock::new(|| {
         let mut tables = sdk().clone();
         tables.provider.register_all = Some(register_all);
+        tables.device.get_interface = Some(prepack::interface_of_device);
         tables
     });
     &HONEST

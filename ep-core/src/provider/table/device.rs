@@ -3,6 +3,7 @@
 use super::super::device::Timing;
 use super::super::{Attribute, Device, DeviceInfo, Interface, MemoryKind, Provider, StreamOptions};
 use super::graph::{GraphTable, StreamBox, stream_of};
+use super::prepack::PrepackTable;
 use super::{DeviceOf, drop_object, entry, give, give_object, object};
 use crate::abi::{self, *};
 use crate::{Error, Result, Scalar};
@@ -142,6 +143,7 @@ pub(super) unsafe extern "C" fn device_interface<P: Provider>(
                 (&raw const *ForeignTable::<P>::TABLE).cast()
             }
             ("ep.graph", 1) if DeviceOf::<P>::GRAPHS.is_some() => (&raw const *GraphTable::<P>::TABLE).cast(),
+            ("ep.prepack", 1) if DeviceOf::<P>::PREPACKS => (&raw const *PrepackTable::<P>::TABLE).cast(),
             _ => Interface::raw(device.device.interface(name, version)),
         };
         // SAFETY: the out-pointer is the host's.

@@ -9,6 +9,7 @@
 mod device;
 mod graph;
 mod objects;
+mod prepack;
 mod primitive;
 mod warm;
 

@@ -221,10 +221,11 @@ pub(super) fn unknown_interfaces(subject: &Subject) -> Result<Verdict> {
 /// The optional interfaces of a provider, and of a device.
 const OF_PROVIDER: [(&str, &EpTableInfo); 2] =
     [("ep.warm", &EPWARMINTERFACE_INFO), ("ep.conformance", &EPCONFORMANCEINTERFACE_INFO)];
-const OF_DEVICE: [(&str, &EpTableInfo); 3] = [
+const OF_DEVICE: [(&str, &EpTableInfo); 4] = [
     ("ep.timing", &EPTIMINGINTERFACE_INFO),
     ("ep.foreign_stream", &EPFOREIGNSTREAMINTERFACE_INFO),
     ("ep.graph", &EPGRAPHINTERFACE_INFO),
+    ("ep.prepack", &EPPREPACKINTERFACE_INFO),
 ];
 
 /// Compares the descriptions of the interfaces that are there with ours, and counts them.

@@ -18,8 +18,8 @@ use ep_core::{DType, Error, Result};
 
 /// A launch, ready but for the content of its operands.
 pub(super) struct Prepared<'a> {
-    primitive: PrimitiveHandle,
-    arguments: Vec<u64>,
+    pub(super) primitive: PrimitiveHandle,
+    pub(super) arguments: Vec<u64>,
     /// Has the lists that the arguments point to.
     pub(super) case: Case,
     /// What it does with each operand.
@@ -211,7 +211,7 @@ impl<'a> Scene<'a> {
 }
 
 /// A launch whose operands are all there, each in memory of its own.
-fn plain(case: &Case) -> bool {
+pub(super) fn plain(case: &Case) -> bool {
     case.absent.is_empty() && case.in_place.is_none() && case.shift == 0
 }
 

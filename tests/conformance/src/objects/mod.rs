@@ -7,6 +7,7 @@ mod launch;
 mod lifetimes;
 mod memory;
 mod order;
+mod prepack;
 
 use crate::keys::Ended;
 use crate::verdict::{Verdict, ended};
@@ -37,7 +38,7 @@ impl Bench<'_> {
 type Check = fn(&Bench<'_>) -> Result<Verdict>;
 
 /// The checks and their names, by the files that they are in.
-const CHECKS: [(&str, Check); 28] = [
+const CHECKS: [(&str, Check); 30] = [
     ("streams", order::streams),
     ("events", order::events),
     ("event-recorded-twice", order::recorded_twice),
@@ -66,6 +67,8 @@ const CHECKS: [(&str, Check); 28] = [
     ("graph-updated", graph::update),
     ("graph-refusals", graph::refusals),
     ("graph-destroyed-in-odd-orders", graph::odd_orders),
+    ("prepack-launches", prepack::launches),
+    ("prepack-refusals", prepack::refusals),
 ];
 
 /// The names of the checks.

@@ -6,18 +6,20 @@ use super::memory::{copy_changed, is_host};
 use super::objects::lock;
 use super::{Defect, launch, tables};
 use crate::calls::*;
+use crate::prepack;
 use crate::registrations::Maker;
 use crate::tables::honest;
 use ep_core::abi::*;
+use ep_core::primitive::MatmulArgs;
 use ep_core::schema::DescKind;
-use ep_core::{DType, Result, Scalar};
+use ep_core::{Code, DType, Result, Scalar};
 use ep_sim::{Call, DeviceMemory, Write};
 use primitives::reference::Number;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::sync::{Mutex, OnceLock};
 
-pub const DEFECTS: [Defect; 13] = [
+pub const DEFECTS: [Defect; 16] = [
     launch("mm-second-piece-of-k-replaces", &["matmul"], second_piece_replaces),
     launch("mm-alpha-loses-imaginary-part", &["matmul"], alpha_is_real),
     launch("rows-grid-of-65535", &["softmax"], grid_of_65535),
@@ -33,6 +35,9 @@ pub const DEFECTS: [Defect; 13] = [
         t.launch = launch_noted;
     }),
     tables("obj-timing-in-microseconds", |t| t.device.get_interface = Some(timing_in_microseconds)),
+    tables("obj-packed-size-short", |t| t.packed_size = packed_size_short),
+    tables("obj-packed-for-other-sizes", |t| t.launch_packed = launched_for_other_sizes),
+    tables("obj-packed-forgets-beta", |t| t.launch_packed = launched_without_beta),
     tables("obj-asynchronous-and-inline", |t| t.device.info = Some(info_with_inline)),
     tables("mem-pinned-copy-ends-at-64k", |t| t.stream.copy = Some(pinned_copy_cut)),
     tables("mem-copy-down-from-words", |t| t.stream.copy = Some(copy_down_from_words)),
@@ -133,6 +138,50 @@ unsafe extern "C" fn sync_of_both(stream: *mut EpStream) -> *const EpStatus {
     lock(&LAUNCHED).remove(&stream.addr());
     // SAFETY: the host's call.
     unsafe { (has(honest().stream.sync))(stream) }
+}
+
+unsafe fn packed_size_short(
+    theirs: &EpPrepackInterface,
+    primitive: *mut EpPrimitive,
+    operand: u32,
+    args: *const c_void,
+    out: *mut u64,
+) -> *const EpStatus {
+    // SAFETY: the host's call; the SDK writes `out` where it succeeds.
+    unsafe {
+        let status = prepack::packed_size(theirs, primitive, operand, args, out);
+        if status.is_null() && *out > 1 {
+            out.write(*out - 1);
+        }
+        status
+    }
+}
+
+unsafe fn launched_for_other_sizes(
+    theirs: &EpPrepackInterface,
+    packed: *mut EpPacked,
+    stream: *mut EpStream,
+    args: *const c_void,
+) -> *const EpStatus {
+    // SAFETY: the host's call; the status is ours.
+    match unsafe { take(prepack::launch_packed(theirs, packed, stream, args)) } {
+        Err(e) if e.code() != Code::InvalidArgument => report(e),
+        _ => std::ptr::null(),
+    }
+}
+
+unsafe fn launched_without_beta(
+    theirs: &EpPrepackInterface,
+    packed: *mut EpPacked,
+    stream: *mut EpStream,
+    args: *const c_void,
+) -> *const EpStatus {
+    // SAFETY: the host's call; `matmul`, whose arguments these are, is the one op that packs here.
+    unsafe {
+        let mut args = *args.cast::<MatmulArgs>();
+        args.beta = Scalar::None.into();
+        prepack::launch_packed(theirs, packed, stream, std::ptr::from_ref(&args).cast())
+    }
 }
 
 unsafe extern "C" fn timing_in_microseconds(
