@@ -183,7 +183,7 @@ impl Core {
 
 impl<O: Op> Primitive<O> {
     /// Packs an operand that many launches read, for launches of this primitive: the one that `call` gives a buffer for, in
-    /// the sizes of `call`; the others get [`NoMemory`](crate::NoMemory). What only the other operands depend on may differ
+    /// the sizes of `call`; the others get [`NoMemory`]. What only the other operands depend on may differ
     /// in the launches. `None` where nothing is gained, and launches should read the buffer as it is.
     ///
     /// ```no_run

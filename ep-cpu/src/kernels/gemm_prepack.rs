@@ -76,7 +76,9 @@ pub(super) unsafe fn multiply<E: Engine>(
     let scalars = Scalars { alpha, beta };
     let tiles = count(problem.outer) * plan.tiles.0 * plan.tiles.1;
     let work = plan.tile.0.saturating_mul(plan.tile.1).saturating_mul(plan.total);
-    for_ranges(par, tiles, work / (E::TASK / GRAIN_BYTES), 1, |tiles| {
+    // Few rows take as long as reading `b`.
+    let read = plan.tile.1.saturating_mul(plan.total).saturating_mul(size_of::<E::Packed>());
+    for_ranges(par, tiles, read.max(work / (E::TASK / GRAIN_BYTES)), 1, |tiles| {
         let (plan, scalars, depth) = (&plan, &scalars, 0..plan.total);
         let ready = Some(Ready::Whole { at: b });
         // SAFETY: the caller's promise; each tile is in one task.
