@@ -97,8 +97,12 @@ fn run(cli: &Cli, config: &Path) -> Result<()> {
         for dtype in DTYPES {
             for shape in WEIGHTS {
                 for transposed in [false, true] {
-                    let Some(weights) = Weights::new(&runtime, device, dtype, shape, transposed)? else {
-                        continue;
+                    let weights = match Weights::new(&runtime, device, dtype, shape, transposed) {
+                        Err(e) if e.code() == Code::Unsupported => {
+                            eprintln!("{}: no products of {dtype}: {}", device.name(), e.message());
+                            continue;
+                        }
+                        made => made?,
                     };
                     if !weights.measure(cli, threads)? {
                         return Ok(());
@@ -122,23 +126,20 @@ struct Weights {
 }
 
 impl Weights {
-    /// Nothing where the device has no such products.
+    /// `Unsupported` where the device has no such products.
     fn new(
         runtime: &Runtime,
         device: &Device,
         dtype: DType,
         shape: [i64; 2],
         transposed: bool,
-    ) -> Result<Option<Weights>> {
+    ) -> Result<Weights> {
         let transpose = if transposed { Transpose::TRANSPOSE } else { Transpose::NONE };
         let desc = MatmulDesc::new(Transpose::NONE, transpose, dtype);
-        let primitive = match runtime.primitive::<Matmul>(device, desc) {
-            Err(e) if e.code() == Code::Unsupported => return Ok(None),
-            made => made?,
-        };
+        let primitive = runtime.primitive::<Matmul>(device, desc)?;
         let plain = numbers(device, dtype, shape[0] * shape[1], 1)?;
         let (stream, device) = (device.stream()?, device.clone());
-        Ok(Some(Weights { primitive, stream, device, dtype, shape, transposed, plain }))
+        Ok(Weights { primitive, stream, device, dtype, shape, transposed, plain })
     }
 
     fn pack(&self) -> Result<Option<Packed>> {
@@ -162,6 +163,9 @@ impl Weights {
         // The first time the memory is new.
         self.pack()?;
         let mut packing = Samples::new();
+        for _ in 0..4 {
+            packing.time(1, || self.pack())?;
+        }
         let Some(packed) = packing.time(1, || self.pack())? else {
             return if cli.json {
                 Ok(true)

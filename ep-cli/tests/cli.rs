@@ -621,6 +621,21 @@ fn bench_runs_the_program_beside() {
 }
 
 #[test]
+fn bench_of_packing_runs_another_program_beside() {
+    let folder = Folder::new("bench-prepack");
+    folder.config();
+    let ep = folder.link(Path::new(EP), "ep");
+    let bench = |args: &[&str]| {
+        let args = [&["bench", "--prepack", "--quick"], args].concat();
+        Run::of(folder.command(&ep, &args).output().unwrap())
+    };
+    bench(&[]).fails(1, &["ep-prepack is missing", "cargo build --release -p ep-benches"]);
+    folder.link(&beside_ep("ep-prepack"), "ep-prepack");
+    bench(&["--device", "nope"]).fails(3, &["nope", "cpu:0"]);
+    bench(&["--threads", "x"]).fails(2, &["invalid value"]);
+}
+
+#[test]
 fn an_exit_code_outlives_the_reader_of_standard_error() {
     let folder = Folder::new("no-reader");
     for (args, code) in [(&["list"][..], 3), (&["new-provider", "1bad"], 2)] {

@@ -467,7 +467,7 @@ impl DynPrimitive {
     }
 
     /// Packs an operand that many launches read, with the checks of [`crate::Primitive::prepack`]: the one that `args` give a
-    /// buffer for. Operands that launches write need not be given.
+    /// buffer for. The others need not be given.
     ///
     /// # Errors
     /// As there.

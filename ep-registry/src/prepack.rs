@@ -148,7 +148,7 @@ impl Core {
             )));
         }
         // Whose pointer to a list may be anything here.
-        if self.schema.list_length().is_some() {
+        if self.schema.list_length().is_some() || uses[operand].bytes == 0 {
             return Ok(None);
         }
         // The others are not looked at, and behind them comes what is packed.

@@ -12,8 +12,9 @@ pub struct Weights {
 }
 
 /// Brings a matrix `[k, n]` of the session's device into the form that products by it are fastest with: for weights that do not
-/// change. A transposed view, of weights that are stored as `[n, k]`, need not be copied before. Where the device has another form, the
-/// tensor may be freed or written afterwards; else it is kept and read as it is, so that it must not be written: `ep_weights_bytes` is 0 then.
+/// change. A transposed view, of weights that are stored as `[n, k]`, need not be copied before. The tensor may be freed. Where
+/// `ep_weights_bytes` is 0, its memory is kept and read as it is, and must not be written; else it may be written: by operators at
+/// once, and by others, whose memory it is, after `ep_session_sync`.
 ///
 /// # Safety
 /// `session` and `matrix` are live handles, `out` may be written.

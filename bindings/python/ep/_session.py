@@ -211,7 +211,8 @@ class Session:
     def prepack(self, matrix):
         """A matrix `[k, n]` in the form that the device reads fastest, for many products `x @ weights`: weights that do not change.
 
-        A transposed view, of weights that are stored as `[n, k]`, need not be copied before.
+        A transposed view, of weights that are stored as `[n, k]`, need not be copied before. Where the device gains nothing
+        (`packed_bytes` is 0), the matrix is kept and read as it is, so that it must not be written.
         """
         return Weights(self, matrix)
 

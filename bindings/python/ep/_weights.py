@@ -30,16 +30,16 @@ class Weights:
 
     @property
     def packed_bytes(self):
-        """Bytes that they take on the device besides those of the tensor; 0 where that is read as it is, and must not be written."""
+        """Bytes that they take on the device besides those of the matrix; 0: that is read as it is, and must not be written."""
         return library().ep_weights_bytes(self._handle.pointer)
 
     def __rmatmul__(self, x):
         if not isinstance(x, Tensor):
             return NotImplemented
-        session, pointer = x._session, c_void_p()
-        library().ep_weights_matmul(
-            session._live().pointer, x._handle.pointer, self._handle.pointer, byref(pointer))
-        return Tensor(session, pointer.value)
+        # Which lives as long as the call, also where another thread closes the session.
+        handle, pointer = x._session._live(), c_void_p()
+        library().ep_weights_matmul(handle.pointer, x._handle.pointer, self._handle.pointer, byref(pointer))
+        return Tensor(x._session, pointer.value)
 
     def __repr__(self):
         form = f"packed in {self.packed_bytes} bytes" if self.packed_bytes else "as they are"

@@ -1,9 +1,12 @@
 """Weights that are prepacked, against plain products."""
 import gc
 import unittest
+import weakref
+from unittest import mock
 
-import ep
-from support import runtime
+from support import ep, runtime
+
+from ep import _weights
 
 
 def numbers(rows, cols, by):
@@ -39,17 +42,39 @@ class Weights(unittest.TestCase):
 
     def test_what_does_not_fit_is_refused(self):
         with runtime().session("cpu") as session, runtime().session("sim") as other:
-            weights = other.prepack(other.tensor(numbers(4, 5, 3)))
-            for x in (session.tensor(numbers(2, 4, 3)), other.tensor(numbers(2, 5, 3))):
-                with self.assertRaises(ep.Error) as caught:
+            weights = other.prepack(other.tensor(numbers(4, 5, 3), dtype="f32"))
+            for x, says in ((session.tensor(numbers(2, 4, 3), dtype="f32"), "was prepacked on sim:0"),
+                            (other.tensor(numbers(2, 5, 3), dtype="f32"), "5 columns of the first meet 4 rows")):
+                with self.assertRaisesRegex(ep.Error, says) as caught:
                     x @ weights
                 self.assertEqual(caught.exception.code, "InvalidArgument")
-            with self.assertRaises(ep.Error):
+            with self.assertRaisesRegex(ep.Error, "a matrix of two dimensions"):
                 session.prepack(session.tensor([1.0, 2.0]))
-            with self.assertRaises(TypeError):
+            with self.assertRaisesRegex(ep.Error, "bring it with to_device"):
+                session.prepack(other.tensor(numbers(4, 5, 3)))
+            with self.assertRaisesRegex(TypeError, "is a list"):
                 session.prepack([[1.0]])
             with self.assertRaises(TypeError):
                 [[1.0]] @ weights
+
+    def test_a_session_that_is_closed_lives_as_long_as_the_call(self):
+        session = runtime().session("cpu")
+        x = session.tensor(numbers(2, 4, 3), dtype="f32")
+        weights = session.prepack(session.tensor(numbers(4, 5, 3), dtype="f32"))
+        library, lives = _weights.library(), []
+
+        class Closing:
+            def ep_weights_matmul(self, *arguments):
+                handle = weakref.ref(session._handle)
+                session.close()
+                lives.append(handle() is not None)
+                library.ep_weights_matmul(*arguments)
+
+        with mock.patch.object(_weights, "library", Closing):
+            x @ weights
+        self.assertEqual(lives, [True])
+        with self.assertRaisesRegex(ValueError, "closed"):
+            x @ weights
 
 
 if __name__ == "__main__":

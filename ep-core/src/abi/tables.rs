@@ -625,7 +625,7 @@ impl GraphInterface {
 pub struct PrepackInterface {
     /// Name and fingerprints of the whole interface.
     pub info: *const EpTableInfo,
-    /// Bytes of the packed form of operand `operand`, an index among those of the op's schema, for launches with the sizes in `args`, whose addresses are not looked at; 0 where the primitive reads nothing faster, for operands that it writes, and for lists. The form depends on the shape of the operand itself, not on how many launches, rows or batches use it. InvalidArgument for an index that the op does not have, and for arguments that cannot be launched.
+    /// Bytes of the packed form of operand `operand`, an index among those of the op's schema, for launches with the sizes in `args`, whose addresses are not looked at; 0 where the primitive reads nothing faster, for operands that it writes, for lists, and for what is empty. The form depends on the shape of the operand itself, not on how many launches, rows or batches use it. InvalidArgument for an index that the op does not have, and for arguments that cannot be launched, unless 0 is the answer whatever they are.
     pub size: unsafe extern "C" fn(
         primitive: *mut EpPrimitive,
         operand: u32,

@@ -85,7 +85,7 @@ impl PackedHandle {
     /// means nothing.
     ///
     /// # Errors
-    /// `InvalidArgument` for sizes that have another packed form; else the provider's.
+    /// `InvalidArgument` where the operand has another shape than it was packed in; else the provider's.
     ///
     /// # Safety
     /// As [`PrimitiveHandle::launch`], for the other operands. The packing comes before this on `stream`, or is done.

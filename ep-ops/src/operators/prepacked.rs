@@ -1,6 +1,6 @@
 //! Products by a matrix that many of them have, such as the weights of a layer.
 
-use super::matmul::{Sizes, dense, stored};
+use super::matmul::{Operand, Sizes, dense, stored};
 use super::{launch, shape};
 use crate::{Ops, Spec, Tensor};
 use ep_core::primitive as p;
@@ -21,7 +21,11 @@ pub struct Prepacked {
 #[derive(Debug)]
 enum Form {
     Packed(Packed, Primitive<p::Matmul>),
-    Plain(Tensor),
+    Plain {
+        matrix: Tensor,
+        /// Bytes of a copy that is dense.
+        copied: u64,
+    },
 }
 
 impl Prepacked {
@@ -35,18 +39,19 @@ impl Prepacked {
         matches!(self.form, Form::Packed(..))
     }
 
-    /// Bytes that it takes on the device besides those of the tensor that it was made of.
+    /// Bytes that it takes on the device besides those of the tensor that it was made of; 0 where that is read as it is.
     pub fn packed_bytes(&self) -> u64 {
         match &self.form {
             Form::Packed(packed, _) => packed.bytes(),
-            Form::Plain(_) => 0,
+            Form::Plain { copied, .. } => *copied,
         }
     }
 }
 
 impl Ops<'_> {
     /// Brings a matrix `[k, n]` into the form that products by it are fastest with: for weights that do not change. A transposed
-    /// view, of weights that are stored as `[n, k]`, need not be copied before.
+    /// view, of weights that are stored as `[n, k]`, need not be copied before. Where [`Prepacked::packed_bytes`] is 0, the tensor is
+    /// kept and read as it is, so that it must not be written.
     ///
     /// ```no_run
     /// # fn main() -> ep_core::Result<()> {
@@ -63,7 +68,7 @@ impl Ops<'_> {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for a tensor that is no matrix, or of bool; `OutOfMemory`; the device's.
+    /// `InvalidArgument` for a tensor that is no matrix, of bool, or on another device; `OutOfMemory`; the device's.
     pub fn prepack(&self, b: &Tensor) -> Result<Prepacked> {
         if b.rank() != 2 || b.dtype() == DType::BOOL {
             return Err(Error::invalid(format!(
@@ -71,33 +76,38 @@ impl Ops<'_> {
                 b.spec()
             )));
         }
+        self.check_devices("prepack", &[b])?;
         let spec = b.spec().clone();
-        let packed = launch::or_dense(|| self.packed(stored(self, b)?), || self.packed(dense(self, b)?));
-        let form = match packed {
-            Ok(Some((packed, primitive))) => Form::Packed(packed, primitive),
-            Ok(None) => Form::Plain(b.alias()),
+        let form = launch::or_dense(|| self.form(b, stored(self, b)?), || self.form(b, dense(self, b)?));
+        let form = match form {
             // Whether there are such products at all is said by the first of them.
             Err(e) if e.code() == Code::Unsupported => {
                 tracing::debug!("{spec} is not packed: {}", e.message());
-                Form::Plain(b.alias())
+                Form::Plain { matrix: b.alias(), copied: 0 }
             }
-            Err(e) => return Err(e.context(format!("prepack of {spec}"))),
+            form => form.map_err(|e| e.context(format!("prepack of {spec}")))?,
         };
         Ok(Prepacked { spec, form })
     }
 
-    /// Packs a matrix that is dense as stored.
-    fn packed(&self, (b, transpose): (Tensor, Transpose)) -> Result<Option<(Packed, Primitive<p::Matmul>)>> {
+    /// What becomes of a matrix that was made dense, as it is stored.
+    fn form(&self, b: &Tensor, (dense, transpose): Operand) -> Result<Form> {
         let desc = p::MatmulDesc::new(Transpose::NONE, transpose, b.dtype());
         let primitive = self.primitive::<p::Matmul>(desc)?;
-        let (k, n) = match transpose {
-            Transpose::NONE => (b.shape()[0], b.shape()[1]),
-            _ => (b.shape()[1], b.shape()[0]),
-        };
+        let (k, n) = (b.shape()[0], b.shape()[1]);
         let (m, alpha, beta) = (1, Scalar::None, Scalar::None);
-        let read = b.read()?;
+        let read = dense.read()?;
         let call = p::MatmulCall { m, n, k, alpha, beta, a: NoMemory, b: read.view()?, c: NoMemory };
-        Ok(primitive.prepack(self.stream(), call)?.map(|packed| (packed, primitive)))
+        let packed = primitive.prepack(self.stream(), call)?;
+        drop(read);
+        Ok(match packed {
+            Some(packed) => Form::Packed(packed, primitive),
+            None if dense.shares_storage(b) => Form::Plain { matrix: b.alias(), copied: 0 },
+            // Which products need not make again. Only what is stored as it shows is copied.
+            None => {
+                Form::Plain { copied: dense.numel() as u64 * dense.dtype().bytes_for_bounds(), matrix: dense }
+            }
+        })
     }
 
     /// As [`Ops::matmul`], by a matrix that was [prepacked](Ops::prepack): `[.., k]` times `[k, n]` is `[.., n]`.
@@ -108,12 +118,12 @@ impl Ops<'_> {
     pub fn matmul_prepacked(&self, a: &Tensor, b: &Prepacked) -> Result<Tensor> {
         let (packed, primitive) = match &b.form {
             Form::Packed(packed, primitive) => (packed, primitive),
-            Form::Plain(b) => return self.matmul(a, b),
+            Form::Plain { matrix, .. } => return self.matmul(a, matrix),
         };
         let sizes = Sizes::new(a.spec(), &b.spec).map_err(|e| e.context("matmul by a prepacked matrix"))?;
         if packed.device() != self.device() {
             return Err(Error::invalid(format!(
-                "the matrix was prepacked on {}, and {} is to multiply by it; prepack it there",
+                "the matrix was prepacked on {} of this or another runtime, and {} is to multiply by it; prepack it there",
                 packed.device().name(),
                 self.device().name()
             )));

@@ -1,8 +1,8 @@
 //! Matrix products.
 
-use crate::support::{Host, Layout, Random, few, layouts, on_each};
+use crate::support::{Host, Layout, Random, cpu, few, layouts, on_each};
 use ep_core::DType;
-use ep_ops::Tensor;
+use ep_ops::{Ops, Tensor};
 use proptest::prelude::*;
 
 /// numpy.matmul.
@@ -200,14 +200,37 @@ fn what_cannot_be_prepacked_and_what_does_not_meet_it() {
 /// The weights of one device are of no use to another one.
 #[test]
 fn prepacked_elsewhere() {
-    let first = std::cell::RefCell::new(None);
+    let refused = |e: ep_core::Error, says: &str| {
+        assert_eq!(e.code(), ep_core::Code::InvalidArgument, "{e}");
+        assert!(e.message().contains(says), "{e}");
+    };
+    let last = std::cell::RefCell::new(None);
+    let ones = |ops: &Ops<'_>, shape: &[i64]| ops.full(DType::I32, shape, 1).unwrap();
     on_each(|ops| {
-        let weight = ops.full(DType::I32, &[64, 48], 1).unwrap();
-        let (packed, x) = (ops.prepack(&weight).unwrap(), ops.full(DType::I32, &[2, 64], 1).unwrap());
-        if let Some(other) = &*first.borrow() {
-            let e = ops.matmul_prepacked(&x, other).unwrap_err();
-            assert_eq!(e.code(), ep_core::Code::InvalidArgument, "{e}");
-        }
-        first.replace(Some(packed));
+        let weight = ones(ops, &[64, 48]);
+        last.replace(Some((ops.prepack(&weight).unwrap(), weight)));
     });
+    let (packed, weight) = last.into_inner().unwrap();
+    let here = cpu();
+    let e = here.matmul_prepacked(&ones(&here, &[2, 64]), &packed).unwrap_err();
+    refused(e, if packed.is_packed() { "was prepacked on" } else { "bring it with to_device" });
+    refused(here.prepack(&weight).unwrap_err(), "bring it with to_device");
+}
+
+/// What lies otherwise is made dense once, and what is read as it is shows what is written later.
+#[test]
+fn what_is_not_packed() {
+    let ops = cpu();
+    let wide = ops.full(DType::I32, &[64, 50], 1).unwrap();
+    let copied = ops.prepack(&wide.narrow(1, 1, 48).unwrap()).unwrap();
+    assert_eq!((copied.is_packed(), copied.packed_bytes()), (false, 64 * 48 * 4));
+    let kept = ops.prepack(&wide).unwrap();
+    assert_eq!((kept.is_packed(), kept.packed_bytes()), (false, 0));
+    assert_eq!(ops.prepack(&wide.t().unwrap()).unwrap().packed_bytes(), 0);
+    ops.copy_(&wide, &ops.full(DType::I32, &[64, 50], 2).unwrap()).unwrap();
+    let x = ops.full(DType::I32, &[1, 64], 1).unwrap();
+    for (weights, n, each) in [(&copied, 48, 64.0), (&kept, 50, 128.0)] {
+        let out = ops.matmul_prepacked(&x, weights).unwrap();
+        Host::from_fn(&[1, n], |_| each).assert_equal(&ops, &out);
+    }
 }

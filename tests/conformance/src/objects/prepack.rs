@@ -70,15 +70,27 @@ impl<'a> Scene<'a> {
         words
     }
 
+    /// Arguments with 1 for each size that does not count for an operand, as the op's schema says.
+    fn alone(&self, operand: usize, mut words: Vec<u64>) -> Result<Vec<u64>> {
+        let counting = counting(self, operand)?;
+        for field in &self.schema.args {
+            let own = self.prepared.case.sizes.iter().any(|(name, value)| *name == field.name && *value > 0);
+            if own && !counting.iter().any(|(name, _)| *name == field.name) {
+                words[field.offset / 8] = 1;
+            }
+        }
+        Ok(words)
+    }
+
     fn size(&self, operand: usize, words: &[u64]) -> Result<u64> {
         // SAFETY: arguments of the op, with the lists of the case.
         unsafe { self.prepared.primitive.packed_size(operand, words.as_ptr().cast()) }
     }
 
-    /// Packs, with the addresses of all other operands elsewhere.
+    /// Packs, with the addresses of all other operands elsewhere, and with 1 for sizes that do not count for it.
     fn pack(&self, stream: &StreamHandle, operand: usize, to: u64) -> Result<PackedHandle> {
         let own = self.prepared.operands[operand].address;
-        let words = self.arguments(|i| if i == operand { own } else { NOWHERE });
+        let words = self.alone(operand, self.arguments(|i| if i == operand { own } else { NOWHERE }))?;
         // SAFETY: arguments of the op, with the lists of the case; operand and room live longer than the streams, the primitive
         // longer than what is packed.
         unsafe { self.prepared.primitive.pack(stream, operand, words.as_ptr().cast(), to) }
@@ -163,6 +175,14 @@ fn packable(scene: &Scene<'_>) -> Result<Vec<(usize, u64)>> {
             ));
         }
         if size > 0 {
+            let alone = scene.size(operand, &scene.alone(operand, scene.prepared.arguments.clone())?)?;
+            if alone != size {
+                return wrong(format!(
+                    "{}: packed `{}` takes {size} bytes, and {alone} with 1 for the sizes that do not count for it",
+                    scene.prepared.case,
+                    scene.name(operand)
+                ));
+            }
             found.push((operand, size));
         }
     }
@@ -275,24 +295,24 @@ fn packed(
     Ok(None)
 }
 
-/// Sizes that give an operand another shape than those of its case: each doubled that counts for it, and any two of these
-/// exchanged, which leaves it as many bytes. None for ops whose sizes are in lists.
-fn other_shapes(scene: &Scene<'_>, operand: usize) -> Result<Vec<Vec<(&'static str, i64)>>> {
+/// The sizes of a case that count for an operand. None for ops whose sizes are in lists.
+fn counting(scene: &Scene<'_>, operand: usize) -> Result<Vec<(&'static str, i64)>> {
     let case = &scene.prepared.case;
-    let bytes = |sizes: &[(&'static str, i64)]| -> Result<u64> {
-        let mut other = case.clone();
-        for (name, value) in sizes {
-            other.sizes.iter_mut().filter(|(n, _)| n == name).for_each(|(_, v)| *v = *value);
-        }
-        Ok(uses(&other, &scene.schema)?[operand].bytes)
-    };
-    let own = bytes(&[])?;
-    let mut counting = Vec::new();
+    let mut all = Vec::new();
     for (name, value) in case.sizes.iter().filter(|(_, value)| *value > 0) {
-        if bytes(&[(*name, 2 * value)])? != own {
-            counting.push((*name, *value));
+        let mut other = case.clone();
+        other.sizes.iter_mut().filter(|(n, _)| n == name).for_each(|(_, v)| *v = 2 * value);
+        if uses(&other, &scene.schema)?[operand].bytes != scene.prepared.uses[operand].bytes {
+            all.push((*name, *value));
         }
     }
+    Ok(all)
+}
+
+/// Sizes that give an operand another shape than those of its case: each doubled that counts for it, and any two of these
+/// exchanged, which leaves it as many bytes.
+fn other_shapes(scene: &Scene<'_>, operand: usize) -> Result<Vec<Vec<(&'static str, i64)>>> {
+    let counting = counting(scene, operand)?;
     let mut all: Vec<_> = counting.iter().map(|(name, value)| vec![(*name, 2 * value)]).collect();
     for (i, a) in counting.iter().enumerate() {
         for b in counting[..i].iter().filter(|b| b.1 != a.1) {

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::sync::{Mutex, OnceLock};
 
-pub const DEFECTS: [Defect; 16] = [
+pub const DEFECTS: [Defect; 17] = [
     launch("mm-second-piece-of-k-replaces", &["matmul"], second_piece_replaces),
     launch("mm-alpha-loses-imaginary-part", &["matmul"], alpha_is_real),
     launch("rows-grid-of-65535", &["softmax"], grid_of_65535),
@@ -37,6 +37,7 @@ pub const DEFECTS: [Defect; 16] = [
     tables("obj-timing-in-microseconds", |t| t.device.get_interface = Some(timing_in_microseconds)),
     tables("obj-packed-size-short", |t| t.packed_size = packed_size_short),
     tables("obj-packed-for-other-sizes", |t| t.launch_packed = launched_for_other_sizes),
+    tables("obj-packed-for-rows", |t| t.packed_size = packed_size_by_rows),
     tables("obj-packed-forgets-beta", |t| t.launch_packed = launched_without_beta),
     tables("obj-asynchronous-and-inline", |t| t.device.info = Some(info_with_inline)),
     tables("mem-pinned-copy-ends-at-64k", |t| t.stream.copy = Some(pinned_copy_cut)),
@@ -152,6 +153,23 @@ unsafe fn packed_size_short(
         let status = prepack::packed_size(theirs, primitive, operand, args, out);
         if status.is_null() && *out > 1 {
             out.write(*out - 1);
+        }
+        status
+    }
+}
+
+unsafe fn packed_size_by_rows(
+    theirs: &EpPrepackInterface,
+    primitive: *mut EpPrimitive,
+    operand: u32,
+    args: *const c_void,
+    out: *mut u64,
+) -> *const EpStatus {
+    // SAFETY: the host's call; the SDK writes `out` where it succeeds, with arguments of `matmul` where that is not 0.
+    unsafe {
+        let status = prepack::packed_size(theirs, primitive, operand, args, out);
+        if status.is_null() && *out > 0 && (*args.cast::<MatmulArgs>()).m > 1 {
+            out.write(*out + 64);
         }
         status
     }
