@@ -199,11 +199,11 @@ impl<O: Op> Primitive<O> {
     /// let (alpha, beta) = (Scalar::None, Scalar::None);
     /// let desc = MatmulDesc::new(Transpose::NONE, Transpose::NONE, DType::BF16);
     /// let matmul = runtime.primitive::<Matmul>(device, desc)?;
-    /// let weights = device.upload(&vec![half::bf16::ONE; 4096 * 4096])?;
+    /// let weights = device.upload(&vec![0x3f80_u16; 4096 * 4096])?.reinterpret(DType::BF16)?;
     /// let (a, b, c) = (NoMemory, &weights, NoMemory);
     /// let packed = matmul.prepack(&stream, MatmulCall { m, n, k, alpha, beta, a, b, c })?;
     ///
-    /// let x = device.upload(&vec![half::bf16::ONE; 16 * 4096])?;
+    /// let x = device.upload(&vec![0x3f80_u16; 16 * 4096])?.reinterpret(DType::BF16)?;
     /// let mut y = device.alloc(DType::BF16, 16 * 4096)?;
     /// let b = packed.as_ref().map_or(Read::from(&weights), Read::from);
     /// matmul.launch(&stream, MatmulCall { m, n, k, alpha, beta, a: &x, b, c: &mut y })?;
