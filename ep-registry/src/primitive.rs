@@ -510,12 +510,10 @@ impl<'a, 'b> Operands<'a, 'b> {
         for (w, written) in self.uses.iter().enumerate().filter(|(_, u)| u.writes && u.bytes != 0) {
             for (i, other) in self.uses.iter().enumerate() {
                 let (a, b) = (self.addresses[w], self.addresses[i]);
-                let absent = other.bytes == 0
-                    || (other.optional && b == 0)
-                    || (written.optional && a == 0)
-                    || matches!(self.places[i], Place::Packed(_));
+                let absent = other.bytes == 0 || (other.optional && b == 0) || (written.optional && a == 0);
                 let apart = i == w || absent || a + written.bytes <= b || b + other.bytes <= a;
-                if apart || self.different_space(w, i) {
+                // What was packed is nobody else's memory; its address here is 0.
+                if apart || self.different_space(w, i) || matches!(self.places[i], Place::Packed(_)) {
                     continue;
                 }
                 let (ow, oi) = (self.core.schema.operand_of(w), self.core.schema.operand_of(i));
