@@ -76,6 +76,27 @@ impl<'a> Prepared<'a> {
         // SAFETY: arguments of the op, whose lists and buffers live as long as this, and longer than the stream.
         unsafe { self.primitive.launch(stream, self.arguments.as_ptr().cast()) }
     }
+
+    /// What differs from the reference in what it writes, which is in `results`, a block for each operand.
+    pub(super) fn compare(
+        &self,
+        bench: &Bench<'_>,
+        expected: &Expected,
+        results: &[Block<'_>],
+        stream: &StreamHandle,
+    ) -> Result<Option<String>> {
+        let Some(Ok(after)) = &expected.after else { return Ok(None) };
+        for (i, u) in expected.uses.iter().enumerate().filter(|(_, u)| u.writes && u.present) {
+            let name = &expected.schema.operands[expected.schema.operand_of(i)].name;
+            let wanted = after.iter().find(|(n, _)| n == name);
+            let wanted = &wanted.ok_or_else(|| Error::internal(format!("no result for `{name}`")))?.1;
+            let found = download(stream, bench.space(), results[i].address, u.bytes as usize)?;
+            if let Some((_, why)) = difference(&self.case, name, wanted, &found, expected, true) {
+                return Ok(Some(why));
+            }
+        }
+        Ok(None)
+    }
 }
 
 fn words(bytes: &[u8]) -> Vec<u64> {
@@ -188,26 +209,6 @@ impl<'a> Scene<'a> {
         // Whatever they say, before the operands are used again.
         stream.sync().and(read)
     }
-
-    /// Compares what the launch has written.
-    fn compare(
-        &self,
-        bench: &Bench<'_>,
-        expected: &Expected,
-        stream: &StreamHandle,
-    ) -> Result<Option<String>> {
-        let Some(Ok(after)) = &expected.after else { return Ok(None) };
-        for (i, u) in expected.uses.iter().enumerate().filter(|(_, u)| u.writes && u.present) {
-            let name = &expected.schema.operands[expected.schema.operand_of(i)].name;
-            let wanted = after.iter().find(|(n, _)| n == name);
-            let wanted = &wanted.ok_or_else(|| Error::internal(format!("no result for `{name}`")))?.1;
-            let found = download(stream, bench.space(), self.results[i].address, u.bytes as usize)?;
-            if let Some((_, why)) = difference(&self.prepared.case, name, wanted, &found, expected, true) {
-                return Ok(Some(why));
-            }
-        }
-        Ok(None)
-    }
 }
 
 /// A launch whose operands are all there, each in memory of its own.
@@ -229,14 +230,14 @@ fn among(bench: &Bench<'_>, key: &Key, case: Case) -> Result<bool> {
         let queued = scene.among_copies(bench, &stream);
         let done = stream.sync();
         queued.and(done).map_err(|e| e.context(format!("{key}: round {round}, among copies")))?;
-        if let Some(why) = scene.compare(bench, &expected, &reader)? {
+        if let Some(why) = scene.prepared.compare(bench, &expected, &scene.results, &reader)? {
             return wrong(format!(
                 "{key}: round {round}: a launch and the copies around it on one stream were not done in that order: {why}"
             ));
         }
         let what = TELLING[round % TELLING.len()];
         scene.told(bench, (&stream, &reader), round % TELLING.len() == 1)?;
-        if let Some(why) = scene.compare(bench, &expected, &reader)? {
+        if let Some(why) = scene.prepared.compare(bench, &expected, &scene.results, &reader)? {
             return wrong(format!(
                 "{key}: round {round}: {what}, and another stream does not find its results: {why}"
             ));

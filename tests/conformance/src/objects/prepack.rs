@@ -7,13 +7,12 @@ use crate::case::Case;
 use crate::geometry::uses;
 use crate::rig::{Expected, Rig};
 use crate::shapes::cases;
-use crate::trial::difference;
 use crate::values::Random;
 use crate::verdict::{Verdict, expect_error, wrong};
 use ep_core::handle::{AllocatorHandle, PackedHandle, StreamHandle};
 use ep_core::provider::{MemoryKind, StreamOptions};
 use ep_core::schema::Schema;
-use ep_core::{Code, Error, Result};
+use ep_core::{Code, Result};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -109,26 +108,6 @@ impl<'a> Scene<'a> {
             upload(stream, bench.space(), self.prepared.operands[i].address, &bytes)?;
         }
         Ok(())
-    }
-
-    /// What differs from the reference.
-    fn compare(
-        &self,
-        bench: &Bench<'_>,
-        expected: &Expected,
-        stream: &StreamHandle,
-    ) -> Result<Option<String>> {
-        let Some(Ok(after)) = &expected.after else { return Ok(None) };
-        for (i, u) in expected.uses.iter().enumerate().filter(|(_, u)| u.writes && u.present) {
-            let name = self.name(i);
-            let wanted = after.iter().find(|(n, _)| n == name);
-            let wanted = &wanted.ok_or_else(|| Error::internal(format!("no result for `{name}`")))?.1;
-            let found = download(stream, bench.space(), self.prepared.operands[i].address, u.bytes as usize)?;
-            if let Some((_, why)) = difference(&self.prepared.case, name, wanted, &found, expected, true) {
-                return Ok(Some(why));
-            }
-        }
-        Ok(None)
     }
 }
 
@@ -228,6 +207,8 @@ fn packed(
     allocator: &AllocatorHandle,
     random: &mut Random,
 ) -> Result<Option<String>> {
+    let prepared = &scene.prepared;
+    let compare = |stream: &StreamHandle| prepared.compare(bench, expected, &prepared.operands, stream);
     let room = Block::new(allocator, size + BEHIND as u64)?;
     let open = || bench.handle().create_stream(StreamOptions::default());
     let (first, second) = (open()?, open()?);
@@ -252,7 +233,7 @@ fn packed(
         let launched = unsafe { packed.launch(stream, words.as_ptr().cast::<c_void>()) };
         let done = stream.sync();
         launched.and(done)?;
-        if let Some(why) = scene.compare(bench, expected, stream)? {
+        if let Some(why) = compare(stream)? {
             return Ok(Some(format!("launch {round}: {why}")));
         }
     }
@@ -273,7 +254,7 @@ fn packed(
     drop(packed);
     let done = first.sync();
     launched.and(done)?;
-    if let Some(why) = scene.compare(bench, expected, &first)? {
+    if let Some(why) = compare(&first)? {
         return Ok(Some(format!("a launch that was queued when the packed operand was destroyed: {why}")));
     }
     if let Some(graph) = &mut graph {
@@ -282,7 +263,7 @@ fn packed(
         // SAFETY: what was recorded lives longer than the streams; nothing else is under way.
         unsafe { graph.launch(&second) }?;
         second.sync()?;
-        if let Some(why) = scene.compare(bench, expected, &second)? {
+        if let Some(why) = compare(&second)? {
             return Ok(Some(format!("a graph of a launch, behind the end of the packed operand: {why}")));
         }
     }

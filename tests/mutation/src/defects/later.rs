@@ -141,6 +141,27 @@ unsafe extern "C" fn sync_of_both(stream: *mut EpStream) -> *const EpStatus {
     unsafe { (has(honest().stream.sync))(stream) }
 }
 
+type SizeCall = (*mut EpPrimitive, u32, *const c_void, *mut u64);
+
+/// Tells another size where there is one.
+///
+/// # Safety
+/// As `EpPrepackInterface.size`.
+unsafe fn packed_size(
+    theirs: &EpPrepackInterface,
+    (primitive, operand, args, out): SizeCall,
+    change: impl FnOnce(u64) -> u64,
+) -> *const EpStatus {
+    // SAFETY: the host's call; the SDK writes `out` where it succeeds.
+    unsafe {
+        let status = prepack::packed_size(theirs, primitive, operand, args, out);
+        if status.is_null() && *out > 0 {
+            out.write(change(*out));
+        }
+        status
+    }
+}
+
 unsafe fn packed_size_short(
     theirs: &EpPrepackInterface,
     primitive: *mut EpPrimitive,
@@ -148,14 +169,8 @@ unsafe fn packed_size_short(
     args: *const c_void,
     out: *mut u64,
 ) -> *const EpStatus {
-    // SAFETY: the host's call; the SDK writes `out` where it succeeds.
-    unsafe {
-        let status = prepack::packed_size(theirs, primitive, operand, args, out);
-        if status.is_null() && *out > 1 {
-            out.write(*out - 1);
-        }
-        status
-    }
+    // SAFETY: the host's call.
+    unsafe { packed_size(theirs, (primitive, operand, args, out), |size| size - 1) }
 }
 
 unsafe fn packed_size_by_rows(
@@ -165,13 +180,12 @@ unsafe fn packed_size_by_rows(
     args: *const c_void,
     out: *mut u64,
 ) -> *const EpStatus {
-    // SAFETY: the host's call; the SDK writes `out` where it succeeds, with arguments of `matmul` where that is not 0.
+    // SAFETY: the host's call; where the size is not 0, with arguments of `matmul`.
     unsafe {
-        let status = prepack::packed_size(theirs, primitive, operand, args, out);
-        if status.is_null() && *out > 0 && (*args.cast::<MatmulArgs>()).m > 1 {
-            out.write(*out + 64);
-        }
-        status
+        packed_size(theirs, (primitive, operand, args, out), |size| {
+            let rows = (*args.cast::<MatmulArgs>()).m;
+            if rows > 1 { size + 64 } else { size }
+        })
     }
 }
 
