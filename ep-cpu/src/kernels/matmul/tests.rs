@@ -1,5 +1,7 @@
 //! Products of all dtypes and levels, against the reference.
 
+mod packed;
+
 use super::*;
 use crate::kernels::batch_matmul::BatchMatmulArgs;
 use crate::kernels::check::Buffer;
@@ -81,52 +83,6 @@ impl Case {
             }
         }
         Ok(c.into_bytes())
-    }
-
-    /// The same with a `b` that was packed before, where the level has a form of it.
-    fn run_packed(&self, isa: Isa, par: &dyn Parallel) -> Result<Option<Vec<u8>>> {
-        let MatmulShape { m, n, k, trans_a, trans_b } = self.shape;
-        let Some(prepack) = prepack(self.dtype) else { return Ok(None) };
-        let Some(bytes) = (prepack.bytes)(isa, n, k) else { return Ok(None) };
-        let [mut a, mut b, mut c] =
-            [&self.a, &self.b, &self.c].map(|bytes| Buffer::of(bytes, self.dtype.size().unwrap()));
-        let mut packed = Buffer::poisoned(bytes, 64);
-        let nothing = std::ptr::null_mut::<u8>();
-        let of_b = MatmulArgs {
-            m: 1,
-            n,
-            k,
-            trans_a,
-            trans_b,
-            alpha: (1.0, 0.0),
-            a: nothing,
-            b: b.ptr(),
-            beta: (0.0, 0.0),
-            c: nothing,
-        };
-        // SAFETY: the buffers hold matrices of these sizes, and what the form takes.
-        unsafe {
-            (prepack.pack)(isa, par, &of_b, packed.ptr())?;
-            assert_eq!(b.into_bytes(), self.b, "{} at {isa}: packing changes b", self.name());
-            let (alpha, beta) = (self.alpha, self.beta);
-            let args = MatmulArgs { m, alpha, a: a.ptr(), b: packed.ptr(), beta, c: c.ptr(), ..of_b };
-            (prepack.multiply)(isa, par, &args)?;
-        }
-        packed.into_bytes();
-        Ok(Some(c.into_bytes()))
-    }
-
-    /// Checks what was packed before against the reference, on all levels and thread counts; on how many it was packed.
-    fn check_packed(&self) -> usize {
-        let want = self.products();
-        let check = |isa: Isa| {
-            let Some(got) = self.run_packed(isa, &Serial).unwrap() else { return false };
-            let threads = self.run_packed(isa, &Threads(3)).unwrap();
-            assert!(Some(&got) == threads.as_ref(), "{} changes with threads", self.name());
-            self.compare(isa, &got, &want);
-            true
-        };
-        Isa::available().into_iter().filter(|isa| check(*isa)).count()
     }
 
     /// Checks all levels and thread counts.
@@ -422,65 +378,6 @@ fn many_rows_by_few_columns() {
             Case::random(dtype, 1, sizes, 0, &mut rng).check_scaled_too();
         }
     }
-}
-
-/// Few and many rows, odd sizes, several blocks along the depth, more columns than are packed at a time; on tiles and by dot
-/// products, as the CPU has them.
-#[test]
-fn a_b_that_was_packed_before() {
-    let mut rng = Rng::new();
-    let mut packed = 0;
-    for sizes in [
-        (1, 64, 64),
-        (1, 300, 131),
-        (2, 131, 70),
-        (3, 33, 2100),
-        (16, 129, 67),
-        (33, 70, 67),
-        (65, 31, 4200),
-        (100, 260, 65),
-        (2, 17, 1057),
-        (5, 1057, 17),
-        // Several columns of tiles, in several blocks along the depth of which the last one is shorter.
-        (2, 300, 2100),
-        (3, 300, 2100),
-    ] {
-        for trans in 0..4 {
-            let mut case = Case::random(DType::BF16, 1, sizes, trans, &mut rng);
-            packed += case.check_packed();
-            (case.alpha, case.beta) = scalars(DType::BF16)[trans % 2];
-            case.check_packed();
-        }
-    }
-    let pairs = Isa::available()
-        .into_iter()
-        .filter(|isa| prepack(DType::BF16).is_some_and(|prepack| (prepack.bytes)(*isa, 64, 64).is_some()));
-    assert_eq!(packed, 48 * pairs.count());
-    // So much that threads cut the columns.
-    Case::random(DType::BF16, 1, (34, 512, 500), 0, &mut rng).check_packed();
-    // What is small, or has no unit for it, is read as it is.
-    assert_eq!(Case::random(DType::BF16, 1, (9, 8, 7), 0, &mut rng).check_packed(), 0);
-    assert_eq!(Case::random(DType::BF16, 1, (2, 7, 1057), 0, &mut rng).check_packed(), 0);
-    assert_eq!(Case::random(DType::F32, 1, (9, 80, 70), 0, &mut rng).check_packed(), 0);
-}
-
-/// Nothing is read of either factor with a zero in place of alpha, nor of the result with one in place of beta.
-#[test]
-fn zero_scalars_with_a_packed_b_read_nothing() {
-    let mut rng = Rng::new();
-    let nan = |bytes: &[u8]| encode(DType::BF16, &vec![f64::NAN; bytes.len() / 2]);
-    for sizes in [(1, 64, 64), (5, 70, 66)] {
-        let mut case = Case::random(DType::BF16, 1, sizes, 0, &mut rng);
-        case.c = nan(&case.c);
-        case.check_packed();
-        let mut case = Case::random(DType::BF16, 1, sizes, 1, &mut rng);
-        (case.a, case.b) = (nan(&case.a), nan(&case.b));
-        (case.alpha, case.beta) = ((0.0, 0.0), (2.0, 0.0));
-        case.check_packed();
-    }
-    let mut case = Case::random(DType::BF16, 1, (0, 64, 64), 0, &mut rng);
-    case.c.clear();
-    case.check_packed();
 }
 
 /// One row of a factor is more than a task is given at a time.

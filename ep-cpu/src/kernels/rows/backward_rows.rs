@@ -156,6 +156,11 @@ where
                     prefetch_ahead(src, step);
                 }
             }
+            // Exponentials keep a core from reading far ahead by itself of what second-level cache still has.
+            if LOG && stream {
+                prefetch(g.y.wrapping_add(first).wrapping_byte_add(NEAR_BYTES), step);
+                prefetch(g.dy.wrapping_add(first).wrapping_byte_add(NEAR_BYTES), step);
+            }
             for i in 0..UNROLL {
                 let at = first + i * V::LANES;
                 let from = g.from(head + at);

@@ -4,7 +4,7 @@
 use super::backward::{Formula, Gradient, term};
 use super::backward_rows::part;
 use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
-use super::{EXP_BYTES, LINE, Room, prefetch_far};
+use super::{EXP_BYTES, LINE, Room, prefetch_line_far};
 use crate::isa::Isa;
 use crate::kernels::raw::for_ranges;
 use crate::kernels::real::{Cell, Real};
@@ -160,8 +160,8 @@ impl<S, D, const LOG: bool> Strip<S, D, LOG> {
                     continue;
                 }
                 // A guess at the next strip, which is beside this one unless the row ends.
-                prefetch_far(here.y.wrapping_add(width));
-                prefetch_far(here.dy.wrapping_add(width));
+                prefetch_line_far(here.y.wrapping_add(width));
+                prefetch_line_far(here.dy.wrapping_add(width));
                 let formula = Formula::<V, LOG>::new(V::load(sums.add(at)));
                 let dx = formula.of(V::load(here.y), V::load(here.dy));
                 if at >= head && at < head + streamed {

@@ -25,6 +25,10 @@ pub(super) const MEDIUM_BYTES: usize = 32 << 10;
 /// no more than [`ADDED`] to one number, of vectors of eight lanes or more.
 const NEAR_BLOCK: usize = 256;
 
+/// Bytes from an element of a row that is taken to be near to what is fetched into the first-level cache meanwhile: such rows are
+/// read once, one behind the other. A whole row further on, the fetched lines of long rows would drive out what is kept.
+const AHEAD_BYTES: usize = 1024;
+
 /// Rows of which one that is not near decides for those after it. Tasks begin at multiples of it, so that these are the
 /// same rows whatever the number of threads.
 const GROUP: usize = MAX_LANES;
@@ -206,7 +210,7 @@ where
     let step = UNROLL * V::LANES;
     let whole = cols / step * step;
     let stream = pending.as_ref().is_some_and(|pending| pending.stream);
-    let row = Near { src, kept, cols, dst, stream };
+    let row = Near { src, kept, dst, stream };
     let mut sums = Sums::new();
     // SAFETY: all is within the rows: `head + both` is at most `cols`. What is pending of an element is read before
     // what is kept of another replaces it, as it is `head` elements ahead.
@@ -237,7 +241,7 @@ where
         let Sums { totals, sum, mut largest } = sums;
         let mut total = totals[0].add(totals[1]).add(sum[0].add(sum[1]));
         for at in (whole..cols).step_by(V::LANES) {
-            prefetch_line(src.wrapping_add(cols + at));
+            prefetch_line(src.wrapping_add(at).wrapping_byte_add(AHEAD_BYTES));
             let len = V::LANES.min(cols - at);
             let x = V::load_part(src.add(at), len, V::Lane::ZERO);
             largest[0] = if by_words::<S, D>(log) {
@@ -284,12 +288,11 @@ impl<V: Vector> Sums<V> {
     }
 }
 
-/// A row that is taken to be near: `src` is readable for `cols` elements and `kept` writable for as many, and `dst` will
+/// A row that is taken to be near: `src` is readable for its elements and `kept` writable for as many, and `dst` will
 /// be.
 struct Near<S, D, A> {
     src: *const S,
     kept: *mut A,
-    cols: usize,
     dst: *mut D,
     /// Whether `dst` will be written past the cache, so that it is not worth having there.
     stream: bool,
@@ -340,7 +343,7 @@ impl<S: Cell<A>, D: 'static, A: Real + Cell<A>> Near<S, D, A> {
     /// The row has these elements.
     #[inline(always)]
     unsafe fn two<V: Vector<Lane = A>, const HOW: u8, const LOG: bool>(&self, at: usize, sums: &mut Sums<V>) {
-        prefetch(self.src.wrapping_add(self.cols + at), 2 * V::LANES);
+        prefetch(self.src.wrapping_add(at).wrapping_byte_add(AHEAD_BYTES), 2 * V::LANES);
         if HOW == STREAM {
             // What comes from memory is on its way early, and few lines wait at the first-level cache.
             prefetch_ahead(self.src.wrapping_add(at), 2 * V::LANES);

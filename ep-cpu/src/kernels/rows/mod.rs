@@ -104,7 +104,7 @@ const ADDED: usize = 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 /// Bytes from an element to what is fetched into the second-level cache while rows are read from memory.
-const FAR_BYTES: usize = 16 << 10;
+const FAR_BYTES: usize = 8 << 10;
 /// What an exponential costs, in bytes of traffic.
 const EXP_BYTES: usize = 16;
 /// A matrix `[rows, cols]` and where its result goes: both are valid for their elements, and either apart, or one.
@@ -279,7 +279,7 @@ fn prefetch_line<T>(at: *const T) {
 
 /// Fetches the line of an address, which need not exist, into the second-level cache.
 #[inline(always)]
-fn prefetch_far<T>(at: *const T) {
+fn prefetch_line_far<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: fetching does nothing where there is no memory, and SSE is part of x86-64.
     unsafe {
@@ -290,12 +290,18 @@ fn prefetch_far<T>(at: *const T) {
     let _ = at;
 }
 
+/// Fetches the lines of `len` elements into the second-level cache.
+#[inline(always)]
+fn prefetch_far<T>(at: *const T, len: usize) {
+    for byte in (0..len * size_of::<T>()).step_by(LINE) {
+        prefetch_line_far(at.cast::<u8>().wrapping_add(byte));
+    }
+}
+
 /// Fetches the lines of `len` elements that are [`FAR_BYTES`] further on.
 #[inline(always)]
 fn prefetch_ahead<T>(at: *const T, len: usize) {
-    for byte in (0..len * size_of::<T>()).step_by(LINE) {
-        prefetch_far(at.cast::<u8>().wrapping_add(FAR_BYTES + byte));
-    }
+    prefetch_far(at.wrapping_byte_add(FAR_BYTES), len);
 }
 
 /// The lanes of a vector, and zeros.

@@ -6,7 +6,7 @@
 //! the row is read once more, for the differences to the mean.
 
 use super::vector::{Body, Compute, Vector, dispatch};
-use super::{LINE, UNROLL, elements, join, prefetch_line};
+use super::{LINE, UNROLL, elements, join, prefetch, prefetch_far};
 use crate::isa::Isa;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::{Cell, Real};
@@ -65,7 +65,8 @@ const BLOCK: usize = 2048;
 /// Columns up to which factors and summands of a shorter type are converted once for all rows: both and two rows are 36 KiB,
 /// of which most stays in a first-level cache.
 const WIDENED: usize = 3 << 10;
-/// Bytes of a row up to which the next one is measured before it is written.
+/// Bytes of a row up to which the next one is measured before it is written, and fetched into the first-level cache meanwhile:
+/// of longer rows that holds no two, and the next is fetched into the second-level cache.
 const AHEAD_BYTES: usize = 16 << 10;
 /// What an element costs, in bytes of traffic.
 const COST_BYTES: usize = 12;
@@ -391,17 +392,19 @@ impl<V: Vector, S: Cell<V::Lane>, C: Cell<V::Lane>, const CENTRE: bool> Line<V, 
         let head = if STREAM { (self.dst.addr().wrapping_neg() % LINE / size_of::<S>()).min(len) } else { 0 };
         let step = UNROLL * V::LANES;
         let end = head + (len - head) / step * step;
+        let far = len * size_of::<S>() > AHEAD_BYTES;
         // SAFETY: all is within the row; two vectors are read before they are written.
         unsafe {
             self.part::<BOTH>(0, head);
             for at in (head..end).step_by(step) {
                 for i in (0..UNROLL).step_by(2) {
                     let at = at + i * V::LANES;
-                    prefetch_line(self.src.wrapping_add(self.next + at));
-                    if size_of::<S>() * V::LANES == LINE {
-                        prefetch_line(self.src.wrapping_add(self.next + at + V::LANES));
+                    let (next, second) = (self.src.wrapping_add(self.next + at), at + V::LANES);
+                    if far {
+                        prefetch_far(next, 2 * V::LANES)
+                    } else {
+                        prefetch(next, 2 * V::LANES)
                     }
-                    let second = at + V::LANES;
                     let x = self.value::<BOTH>(V::load(self.src.add(at)), |p| V::load(p.add(at)));
                     let y = self.value::<BOTH>(V::load(self.src.add(second)), |p| V::load(p.add(second)));
                     let narrow = self.narrows && !x.any_subnormal(y);

@@ -7,7 +7,7 @@
 
 use super::exp::{Last, Shift};
 use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
-use super::{EXP_BYTES, LINE, Matrix, periodic, prefetch_far};
+use super::{EXP_BYTES, LINE, Matrix, periodic, prefetch_line_far};
 use crate::isa::Isa;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::Cell;
@@ -298,7 +298,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
                     let mut part = V::splat(A::ZERO);
                     for col in first..first + step {
                         if let Some(next) = next {
-                            prefetch_far(next.wrapping_add(col * self.inner + at));
+                            prefetch_line_far(next.wrapping_add(col * self.inner + at));
                         }
                         let from = from.add(col * pitch + at);
                         let x =
@@ -362,7 +362,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
                         if let Some(before) = &before {
                             before.write(col);
                         }
-                        prefetch_far(ahead.wrapping_add((col - first) * self.inner + at));
+                        prefetch_line_far(ahead.wrapping_add((col - first) * self.inner + at));
                         let from = src.add(col * self.inner + at);
                         let x =
                             if len == V::LANES { V::load(from) } else { V::load_part(from, len, A::ZERO) };
