@@ -17,6 +17,9 @@ pub struct Against {
     pub ratio: f64,
     /// The smallest and the largest of these.
     pub range: [f64; 2],
+    /// The median over the processes of its time over the machine's limit for the row: the ratio that nobody exceeds there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_limit: Option<f64>,
 }
 
 /// A row with some number of threads.
@@ -64,6 +67,16 @@ impl Verdict<'_> {
         self.above_ns.is_some_and(|ns| ns > MOST_ABOVE_NS)
     }
 
+    /// The ratio to the fastest peer that the machine's limit has, where that is known.
+    pub fn at_limit(&self) -> Option<f64> {
+        self.fastest().and_then(|(_, a)| a.at_limit)
+    }
+
+    /// Whether more is required than moving the row's bytes, or its multiplications alone, would reach here.
+    pub fn beyond_limit(&self) -> bool {
+        self.at_limit().is_some_and(|most| most < self.required)
+    }
+
     /// Whether some processes found it as fast as it has to be, and others not.
     pub fn disputed(&self) -> bool {
         let by_peers = |(_, a): (&str, &Against)| a.range[0] < self.required && a.range[1] >= self.required;
@@ -108,7 +121,14 @@ fn verdict<'a>(row: &'a Row, threads: usize, lines: &[&Measured], without: &[Str
         let (us, ratios): (Vec<f64>, Vec<f64>) =
             both.map(|(o, p)| (p.median_us, p.median_us / o.median_us)).unzip();
         if !us.is_empty() {
-            let against = Against { us: median(&us), ratio: median(&ratios), range: range(&ratios) };
+            let beside_limit = |l: &&Measured| Some(l.peers.get(name)?.median_us / l.limit_us?);
+            let at_limit: Vec<f64> = lines.iter().copied().filter_map(|l| beside_limit(&l)).collect();
+            let against = Against {
+                us: median(&us),
+                ratio: median(&ratios),
+                range: range(&ratios),
+                at_limit: (!at_limit.is_empty()).then(|| median(&at_limit)),
+            };
             peers.insert(name.clone(), against);
         }
     }
@@ -210,6 +230,22 @@ mod tests {
         let of_two = &super::means(&verdicts(&rows, &more, &[]))[0];
         assert!(of_two.rows == 2 && (of_two.mean - 3.0).abs() < 1e-12);
         assert!(of_two.recorded.is_some_and(|(rows, mean)| rows == 1 && (mean - 1.5).abs() < 1e-12));
+    }
+
+    #[test]
+    fn what_the_limit_would_reach_is_told_of_the_fastest_peer() {
+        let rows = table();
+        let with_limit =
+            |process, limit_us| Measured { limit_us, ..line("fill f32 16777216", process, 10.0, 11.0, 20.0) };
+        let of = |limits: [Option<f64>; 3]| {
+            let lines = [0, 1, 2].map(|i| with_limit(i, limits[i]));
+            let v = verdicts(&rows, &lines, &[]).remove(0);
+            (v.at_limit(), v.beyond_limit(), v.ok())
+        };
+        // What is required of a fill is 1.31.
+        assert_eq!(of([Some(10.0), Some(11.0), Some(8.8)]), (Some(1.1), true, Some(false)));
+        assert_eq!(of([Some(5.5), None, None]), (Some(2.0), false, Some(false)));
+        assert_eq!(of([None; 3]), (None, false, Some(false)));
     }
 
     #[test]

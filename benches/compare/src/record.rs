@@ -32,6 +32,9 @@ pub struct Measured {
     pub by: Option<String>,
     /// Ours; absent where the device does not have the op.
     pub ours: Option<Figure>,
+    /// The machine's limit for the row, in microseconds; absent where nobody asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_us: Option<f64>,
     /// Each peer that computes the row.
     pub peers: BTreeMap<String, Figure>,
     /// Why there is no figure: of a peer, or of `ours`.

@@ -26,6 +26,9 @@ struct Line<'a> {
     /// The smallest and the largest ratio of any process.
     range: Option<[f64; 2]>,
     required: f64,
+    /// The ratio that the machine's limit has: nobody exceeds it there. Only of what is past the caches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_limit: Option<f64>,
     /// Of a few elements: nanoseconds above a plain loop.
     above_loop_ns: Option<f64>,
     ok: Option<bool>,
@@ -51,6 +54,7 @@ impl<'a> Line<'a> {
             ratio: v.ratio(),
             range: fastest.map(|f| f.1.range),
             required: v.required,
+            at_limit: v.at_limit(),
             above_loop_ns: v.above_ns,
             ok: v.ok(),
             processes: v.processes,
@@ -76,9 +80,16 @@ pub fn json(verdicts: &[Verdict<'_>]) -> Result<String, String> {
 fn verdict_word(v: &Verdict<'_>) -> &'static str {
     match v.ok() {
         Some(true) => "ok",
+        Some(false) if v.beyond_limit() => "MISSED (beyond the limit)",
         Some(false) => "MISSED",
         None => "",
     }
+}
+
+/// How many rows miss what is required of them, and of how many the machine's limit does, too.
+fn missed(verdicts: &[Verdict<'_>]) -> (usize, usize) {
+    let missed: Vec<_> = verdicts.iter().filter(|v| v.ok() == Some(false)).collect();
+    (missed.len(), missed.iter().filter(|v| v.beyond_limit()).count())
 }
 
 /// The table for a terminal.
@@ -91,7 +102,7 @@ pub fn text(verdicts: &[Verdict<'_>]) -> String {
             let threads = if v.threads == 1 { "thread" } else { "threads" };
             let _ = writeln!(
                 out,
-                "\n{}, {} {threads}\n{:<24}{:>11}  {:<22}{:>11}{:>11}  {:<12}{:>7}  {:<13}{:>6}",
+                "\n{}, {} {threads}\n{:<24}{:>11}  {:<22}{:>11}{:>11}  {:<12}{:>7}  {:<13}{:>6}{:>7}",
                 v.row.group.name(),
                 v.threads,
                 "op",
@@ -102,7 +113,8 @@ pub fn text(verdicts: &[Verdict<'_>]) -> String {
                 "",
                 "ratio",
                 "range",
-                "bar"
+                "bar",
+                "limit"
             );
         }
         let _ = write!(out, "{:<24}{:>11}  {:<22}", v.row.op, v.row.dtype, v.row.shape_text());
@@ -115,11 +127,12 @@ pub fn text(verdicts: &[Verdict<'_>]) -> String {
                 let range = format!("{:.2}..{:.2}", a.range[0], a.range[1]);
                 let _ = write!(
                     out,
-                    "{:>11}{:>11}  {name:<12}{:>7.2}  {range:<13}{:>6.2}  {}",
+                    "{:>11}{:>11}  {name:<12}{:>7.2}  {range:<13}{:>6.2}{:>7}  {}",
                     time(ours),
                     time(a.us),
                     a.ratio,
                     v.required,
+                    at_limit(v),
                     verdict_word(v)
                 );
             }
@@ -135,7 +148,9 @@ pub fn text(verdicts: &[Verdict<'_>]) -> String {
         }
         out.push('\n');
     }
-    out.push('\n');
+    let (short, beyond) = missed(verdicts);
+    let _ =
+        writeln!(out, "\n{short} rows miss their bars; {beyond} of these are beyond the machine's limit\n");
     for m in means(verdicts) {
         let _ = writeln!(
             out,
@@ -191,6 +206,12 @@ fn markdown(verdicts: &[Verdict<'_>], header: &Header, setting: &Setting) -> Str
         );
     }
     out += "\n![Mean ratio by family](performance/families.svg)\n";
+    let (short, beyond) = missed(verdicts);
+    let _ = writeln!(
+        out,
+        "\n{short} rows miss what is required of them. Of {beyond} of these the machine's limit misses it, too: moving their \
+         bytes alone, or multiplying alone, has the ratio *at the limit* here."
+    );
     let groups = [Group::Large, Group::Medium, Group::Small, Group::Chain, Group::Grid];
     for group in groups {
         let of_group: Vec<_> = verdicts.iter().filter(|v| v.row.group == group).collect();
@@ -206,6 +227,7 @@ fn markdown(verdicts: &[Verdict<'_>], header: &Header, setting: &Setting) -> Str
             );
         }
         let few = group == Group::Small;
+        let limits = of_group.iter().any(|v| v.at_limit().is_some());
         if few {
             let _ = writeln!(
                 out,
@@ -213,12 +235,20 @@ fn markdown(verdicts: &[Verdict<'_>], header: &Header, setting: &Setting) -> Str
             );
         }
         out += "| op | dtype | shape | threads | ours | fastest peer | ratio | range | required | |";
-        out += if few { " above a loop |\n" } else { "\n" };
+        out += match (few, limits) {
+            (true, _) => " above a loop |\n",
+            (false, true) => " at the limit |\n",
+            (false, false) => "\n",
+        };
         out += "|---|---|---|---|---|---|---|---|---|---|";
-        out += if few { "---|\n" } else { "\n" };
+        out += if few || limits { "---|\n" } else { "\n" };
         for v in of_group {
             out += markdown_row(v).trim_end();
-            out += &if few { format!(" {} |\n", above(v)) } else { "\n".into() };
+            out += &match (few, limits) {
+                (true, _) => format!(" {} |\n", above(v)),
+                (false, true) => format!(" {} |\n", at_limit(v)),
+                (false, false) => "\n".into(),
+            };
         }
     }
     out
@@ -236,6 +266,10 @@ fn title(group: Group) -> &'static str {
 
 fn above(v: &Verdict<'_>) -> String {
     v.above_ns.map_or_else(String::new, |ns| format!("{ns:+.0} ns"))
+}
+
+fn at_limit(v: &Verdict<'_>) -> String {
+    v.at_limit().map_or_else(String::new, |ratio| format!("{ratio:.2}"))
 }
 
 fn markdown_row(v: &Verdict<'_>) -> String {

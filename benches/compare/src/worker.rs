@@ -8,10 +8,11 @@ use crate::peers::{Installed, Task, Work, open, plain};
 use crate::record::{Figure, Measured};
 use ep_benches::content::number;
 use ep_benches::gate::{self, Mark};
-use ep_benches::limit::read_all;
+use ep_benches::limit::{Limits, read_all};
 use ep_benches::ours::{Launcher, Operands, Refusal, agree};
-use ep_benches::row::{Group, Output, Row};
+use ep_benches::row::{Family, Group, Output, Row};
 use ep_benches::samples::{Budget, Samples, time};
+use ep_benches::shares;
 use ep_core::Error;
 use ep_registry::config::Config;
 use ep_registry::{Device, Runtime};
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant};
 const FOREIGN: f64 = 0.08;
 /// Cached memory beyond this is given back between rows.
 const KEPT_BYTES: u64 = 2 << 30;
+/// What kernels of the machine's limit are called among those that are timed.
+const LIMIT: &str = "limit";
 /// Elements of results that are compared.
 const SAMPLES: usize = 4096;
 
@@ -100,6 +103,7 @@ pub fn run(
         say(&Event::Note(format!("without a peer: {why}")))?;
     }
     let mut patience = effort.patience;
+    let mut limits = Limits::default();
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|e| e.to_string())?;
         let order: Order = serde_json::from_str(&line).map_err(|e| e.to_string())?;
@@ -110,7 +114,7 @@ pub fn run(
         }
         let peers: Vec<_> = peers.iter().filter(|p| !order.without.iter().any(|w| w == p.name())).collect();
         let bench = Bench { runtime: &runtime, device, row, effort };
-        match bench.run(&peers, &mut measured, &mut patience) {
+        match bench.run(&peers, &mut measured, &mut patience, &mut limits) {
             Ok(()) => {}
             Err(Refusal::Unsupported(why)) => {
                 let line = why.lines().next().unwrap_or_default();
@@ -151,6 +155,7 @@ impl Bench<'_> {
         peers: &Peers<'_>,
         measured: &mut Measured,
         patience: &mut Duration,
+        limits: &mut Limits,
     ) -> Result<(), Refusal> {
         let Bench { runtime, device, row, .. } = *self;
         Launcher::supported(runtime, device, row)?;
@@ -178,14 +183,25 @@ impl Bench<'_> {
             Ok(())
         };
         let ours = move |times: usize| consume(times, &mut |n| launcher.run(n));
+        let limit = if has_limit(row) {
+            limits.of(row, device, &operands, runtime.parallel()).map_err(Refusal::Failed)?
+        } else {
+            None
+        };
         let mut subjects = vec![Subject { name: "ours", run: Box::new(ours), samples: Samples::new() }];
+        for kernel in limit.iter().flat_map(|limit| limit.kernels()) {
+            subjects.push(Subject { name: LIMIT, run: Box::new(kernel), samples: Samples::new() });
+        }
         for (name, mut work) in works {
             let run = move |times: usize| consume(times, &mut |n| work.run(n).map_err(Error::internal));
             subjects.push(Subject { name, run: Box::new(run), samples: Samples::new() });
         }
         say(&Event::Timing).map_err(|e| Refusal::Failed(Error::internal(e)))?;
         measured.foreign = self.in_peace(&mut subjects, patience).map_err(Refusal::Failed)?;
-        for s in &subjects {
+        let fastest = subjects.iter().filter(|s| s.name == LIMIT).map(|s| s.samples.median());
+        let fastest = fastest.fold(f64::INFINITY, f64::min);
+        measured.limit_us = limit.as_ref().map(|limit| limit.of_fastest(fastest) / 1e3);
+        for s in subjects.iter().filter(|s| s.name != LIMIT) {
             let figure = Figure {
                 median_us: s.samples.median() / 1e3,
                 min_us: s.samples.min() / 1e3,
@@ -290,6 +306,11 @@ impl Bench<'_> {
         }
         Ok(samples)
     }
+}
+
+/// Whether the machine's limit is timed beside the row: in caches it depends on who left what there.
+fn has_limit(row: &Row) -> bool {
+    shares::counts(row) || (row.group == Group::Large && row.family == Family::Matmul)
 }
 
 /// Elements of the output at places that are spread over it.
