@@ -84,10 +84,11 @@ unsafe fn take_error(status: *const EpStatus) -> Error {
 /// Runs the body of an entry point: errors and panics become statuses, so that nothing unwinds across.
 #[inline]
 pub fn finish(body: impl FnOnce() -> Result<()>) -> *const EpStatus {
-    // A pointer, and not a result, passes by way of memory here: what is read of that has to be written in one piece, or a
-    // launch of a few elements waits for all that it has stored.
-    let status = || body().map_or_else(report, |()| std::ptr::null());
-    catch_unwind(AssertUnwindSafe(status)).unwrap_or_else(panicked)
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => std::ptr::null(),
+        Ok(Err(error)) => report(error),
+        Err(payload) => panicked(payload),
+    }
 }
 
 #[cold]
