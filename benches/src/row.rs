@@ -266,6 +266,16 @@ impl Row {
         self
     }
 
+    /// Sets what the last input holds.
+    ///
+    /// # Panics
+    /// Without an input.
+    #[must_use]
+    pub fn holding(mut self, content: Content) -> Row {
+        self.inputs.last_mut().expect("an input").content = content;
+        self
+    }
+
     /// Says how many bytes of the last input are read.
     ///
     /// # Panics

@@ -6,7 +6,7 @@
 //! | medium | the same ops at 4 Ki, 64 Ki and 1 Mi elements |
 //! | small | a few elements: what a launch costs |
 //! | chain | an op and a read of its output |
-//! | grid | every primitive in more dtypes, and odd sizes |
+//! | grid | every primitive in more dtypes, odd sizes, and contents that are far apart (`_wide`) |
 //!
 //! Bytes are those that have to be moved at least once each way; what an implementation moves beyond that is its loss.
 
@@ -15,10 +15,13 @@ mod matmul;
 mod movers;
 mod rowwise;
 
-use crate::row::{Family, Group, Row};
+use crate::row::{Content, Family, Group, Row};
 
 /// Elements of the large elementwise rows.
 pub(crate) const LARGE: i64 = 1 << 24;
+
+/// Numbers so far apart that exponentials of some are less than normal numbers, which CPUs are slow at.
+pub(crate) const WIDE: Content = Content::Normal(40.0);
 
 /// All rows, in the order of reports. No two have the same [`Row::id`].
 pub fn table() -> Vec<Row> {

@@ -1,6 +1,6 @@
 //! Elementwise ops, casts, fills and contiguous copies.
 
-use super::{LARGE, add};
+use super::{LARGE, WIDE, add};
 use crate::row::{Content, Family, Group, Row};
 use ep_core::{DType, Scalar};
 
@@ -235,6 +235,13 @@ fn grid(rows: &mut Vec<Row>) {
     let (i32, i64, u8, bool, f64) = (DType::I32, DType::I64, DType::U8, DType::BOOL, DType::F64);
     let (f16, bf16, i8) = (DType::F16, DType::BF16, DType::I8);
     add(rows, Group::Grid, FUNCTIONS.map(|(name, op)| unary(name, op, F32, odd)));
+    let wide = ["exp", "tanh", "sigmoid", "silu", "gelu_erf", "expm1"];
+    let wide = FUNCTIONS.iter().filter(|(name, _)| wide.contains(name));
+    add(
+        rows,
+        Group::Grid,
+        wide.map(|(name, op)| unary(name, op, F32, odd).holding(WIDE).named(format!("{name}_wide"))),
+    );
     for dtype in [f16, bf16, f64] {
         let functions =
             FUNCTIONS.iter().filter(|(name, _)| matches!(*name, "relu" | "exp" | "tanh" | "gelu_erf"));

@@ -1,6 +1,6 @@
 //! What works on rows of a matrix: softmax, normalisation, reductions.
 
-use super::add;
+use super::{WIDE, add};
 use crate::row::{Content, Family, Group, Row};
 use ep_core::DType;
 
@@ -131,6 +131,10 @@ pub fn rows(rows: &mut Vec<Row>) {
         softmax("softmax", F32, 27001, 37, 1),
         softmax("softmax", F32, 333, 3001, 1),
         softmax("softmax", F32, 8, 131_072, 1),
+        softmax("softmax", F32, 27001, 37, 1).holding(WIDE).named("softmax_wide"),
+        softmax("softmax", F32, 1024, 1000, 1).holding(WIDE).named("softmax_wide"),
+        softmax("softmax", F32, 8, 131_072, 1).holding(WIDE).named("softmax_wide"),
+        softmax("softmax", F32, 7, 1000, 129).holding(WIDE).named("softmax_wide"),
         softmax("log_softmax", bf16, 1024, 1000, 1),
         softmax("log_softmax", F32, 7, 1000, 129),
         backward("softmax_bwd", "softmax_backward", bf16, 1024, 1000),

@@ -14,6 +14,8 @@ pub(super) trait Real:
     const NEG_INFINITY: Self;
     /// The lowest finite number.
     const LOWEST: Self;
+    /// The smallest positive normal number.
+    const MIN_POSITIVE: Self;
     /// Adding this leaves no bits for a fraction: the sum's low bits are the other operand, rounded to an integer.
     const TO_INTEGER: Self;
     /// What is added to an exponent when it is stored.
@@ -41,6 +43,7 @@ impl Real for f32 {
     const INFINITY: f32 = f32::INFINITY;
     const NEG_INFINITY: f32 = f32::NEG_INFINITY;
     const LOWEST: f32 = f32::MIN;
+    const MIN_POSITIVE: f32 = f32::MIN_POSITIVE;
     const TO_INTEGER: f32 = 12_582_912.0;
     const BIAS: f32 = 127.0;
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
@@ -93,6 +96,7 @@ impl Real for f64 {
     const INFINITY: f64 = f64::INFINITY;
     const NEG_INFINITY: f64 = f64::NEG_INFINITY;
     const LOWEST: f64 = f64::MIN;
+    const MIN_POSITIVE: f64 = f64::MIN_POSITIVE;
     const TO_INTEGER: f64 = 6_755_399_441_055_744.0;
     const BIAS: f64 = 1023.0;
     const LOG2_E: f64 = std::f64::consts::LOG2_E;

@@ -1,6 +1,6 @@
 //! Functions in f64 arithmetic.
 
-use super::{Double, HalfPi, Math, gamma, gated, ln_limits, nearest, polynomial};
+use super::{Double, HalfPi, LARGE_HALF, Math, gamma, gated, ln_limits, nearest, polynomial};
 use crate::kernels::simd::{Mask, Vector};
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E, LOG10_E, SQRT_2};
 
@@ -177,7 +177,8 @@ impl<V: Vector<Elem = f64>> Double<V> {
 
     #[inline(always)]
     fn exp_m1_reduced(r: V) -> V {
-        polynomial(r, &EXP).mul_add(r * r, r)
+        // As in f32.
+        (polynomial(r, &EXP) * r).mul_add(r, r)
     }
 
     /// How much `f` exceeds `ln(1 + f) + low`.
@@ -349,7 +350,8 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
     fn exp_m1(x: V) -> V {
         let (n, _, r) = Self::reduce_exp(x.at_most(710.0).at_least(-40.0));
         let one = V::splat(1.0);
-        (Self::exp_m1_reduced(r) + (one - one.scale(-n))).scale(n).copysign(x)
+        let less = one.scale_by_product((-n).at_least(-64.0));
+        (Self::exp_m1_reduced(r) + (one - less)).scale_by_product(n).copysign(x)
     }
 
     #[inline(always)]
@@ -399,7 +401,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
         let square = x * x;
         let small = (polynomial(square, &SINH) * square).mul_add(x, x);
         let half = Self::exp_shifted(size, -1.0);
-        let large = (half - V::splat(0.25) / half).copysign(x);
+        let large = (half - V::splat(0.25) / half.at_most(LARGE_HALF)).copysign(x);
         V::select(size.lt(V::splat(1.0)), small, large)
     }
 
@@ -431,7 +433,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
     fn gelu(x: V) -> V {
         let (m, n) = Self::normal_tail(x);
         // Scaled last, so that a factor below the normal numbers loses nothing. Adding 0 x makes NaN of -inf.
-        let left = x.mul_add(V::splat(0.0), (x.at_least(-40.0) * m).scale(n));
+        let left = x.mul_add(V::splat(0.0), x.at_least(-40.0) * m).scale(n);
         V::select(x.lt(V::splat(0.0)), left, x * (V::splat(1.0) - m.scale(n))).copysign(x)
     }
 

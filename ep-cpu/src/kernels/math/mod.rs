@@ -95,7 +95,7 @@ pub(crate) trait Math: 'static {
     fn cosh(x: Self::V) -> Self::V {
         let half = Self::exp_shifted(x.abs(), -1.0);
         // Where this is infinite or large, the other exponential no longer matters.
-        half + Self::V::splat(0.25) / half
+        half + Self::V::splat(0.25) / half.at_most(LARGE_HALF)
     }
 
     #[inline(always)]
@@ -126,7 +126,8 @@ pub(crate) trait Math: 'static {
     fn sigmoid_parts(high: Self::V, low: Self::V) -> (Self::V, Self::V, Self::V, <Self::V as Vector>::Mask) {
         let negative = high.lt(Self::V::splat(0.0));
         let (t, n) = Self::exp_parts(-high.abs(), Self::V::select(negative, low, -low));
-        ((t + 1.0).scale(n).one_over_one_plus(), t, n, negative)
+        // What 1 does not notice need not be any smaller.
+        ((t + 1.0).scale_by_product(n.at_least(-64.0)).one_over_one_plus(), t, n, negative)
     }
 
     /// `ln(1 + exp(high + low))`.
@@ -136,7 +137,11 @@ pub(crate) trait Math: 'static {
         let (t, n) = Self::exp_parts(-high.abs(), Self::V::select(negative, low, -low));
         let m = t + 1.0;
         let lost = t - (m - 1.0);
-        high.at_least(0.0) + Self::ln_1p_unit(m.scale(n), lost.scale(n))
+        // Of smaller exponentials 1 takes no notice: they are all of the result, or nothing of it.
+        let bounded = n.at_least(-64.0);
+        let log = Self::ln_1p_unit(m.scale_by_product(bounded), lost.scale_by_product(bounded));
+        let sum = high.at_least(0.0) + log;
+        Self::V::select(negative & n.lt(bounded), m.scale(n), sum)
     }
 
     /// `x tanh(ln(1 + exp(x)))`, within 3 ulps.
@@ -147,15 +152,19 @@ pub(crate) trait Math: 'static {
         let negative = x.lt(Self::V::splat(0.0));
         let bounded = x.at_least(-1000.0);
         let (t, n) = Self::exp_parts(-x.abs(), Self::V::splat(-0.0));
-        let e = (t + 1.0).scale(n);
+        // As in `sigmoid_parts`.
+        let e = (t + 1.0).scale_by_product(n.at_least(-64.0));
         let top = Self::V::select(negative, e + 2.0, two.mul_add(e, one));
         let bottom = Self::V::select(negative, e.mul_add(e + 2.0, two), e.mul_add(e * 2.0, top));
         let ratio = top.quotient(bottom);
         let product = bounded * ratio;
-        let left = x.mul_add(Self::V::splat(0.0), product.mul_add(t, product).scale(n));
+        let left = x.mul_add(Self::V::splat(0.0), product.mul_add(t, product)).scale(n);
         Self::V::select(negative, left, x * ratio)
     }
 }
+
+/// A number beside which a quarter of its reciprocal is nothing, and is normal.
+const LARGE_HALF: f64 = (1u128 << 100) as f64;
 
 /// In two parts, twice the argument of the tanh in the tanh form of GELU:
 /// `2 c (x + d x^3)` with c = 0.7978845608028654 and d = 0.044714998453855515.
@@ -166,7 +175,8 @@ pub(crate) fn fast_gelu_argument<V: Vector>(x: V) -> (V, V) {
     const CUBIC: (f64, f64) = (0.07135481387376785, -6.84572270088916e-11);
     // Beyond, the sigmoid has its limits; and no power overflows.
     let x = x.at_most(24.0).at_least(-24.0);
-    let square = x * x;
+    // Of a small number the square would be less than normal. What is added is taken off again with what is lost.
+    let square = x.mul_add(x, V::splat(2f64.powi(-60)));
     let cubic = square * CUBIC.0;
     let factor = cubic + LINEAR.0;
     let lost = (V::splat(LINEAR.0) - factor) + cubic + square.product_error(V::splat(CUBIC.0), cubic);
@@ -181,7 +191,7 @@ pub(crate) fn fast_gelu_argument<V: Vector>(x: V) -> (V, V) {
 fn tanh<M: Math + ?Sized>(x: M::V) -> M::V {
     // With e = exp(-2|x|), tanh|x| = (1 - e) / (1 + e); from 20 on it is 1 in both types.
     let (t, n) = M::exp_parts(x.abs().at_most(20.0) * -2.0, M::V::splat(-0.0));
-    let (one, power) = (M::V::splat(1.0), M::V::splat(1.0).scale(n));
+    let (one, power) = (M::V::splat(1.0), M::V::splat(1.0).scale_by_product(n));
     let top = power.neg_mul_add(t, one - power);
     let bottom = power.mul_add(t, one + power);
     top.quotient(bottom).copysign(x)
@@ -203,7 +213,7 @@ fn gated<M: Math>(x: M::V, high: M::V, low: M::V) -> M::V {
     let product = bounded * inverse;
     let rest = product.mul_add(t, bounded.product_error(inverse, product));
     // Scaled last, which may leave few digits. Adding 0 x, zero but for infinite x.
-    let left = x.mul_add(M::V::splat(0.0), (product + rest).scale(n));
+    let left = x.mul_add(M::V::splat(0.0), product + rest).scale(n);
     // Parts of a result that vanishes have either sign.
     M::V::select(negative, left, x * inverse).copysign(x)
 }

@@ -8,8 +8,9 @@ use super::{Math, Single, nearest_power, polynomial, sigmoid};
 use crate::kernels::simd::{self, Mask};
 use std::f64::consts::{LN_2, LOG2_E};
 
-/// Where an argument's magnitude is less, its exponential and the reciprocal of that are normal numbers. NaN is far.
-const PLAIN: f64 = 87.0;
+/// Where an argument's magnitude is less, its exponential, the reciprocal of that and parts of both of them are normal numbers.
+/// NaN is far.
+const PLAIN: f64 = 60.0;
 
 /// [`EXP`] of `2 r`, times 4.
 const EXP_TWICE: [f64; 5] = [4.0 * EXP[0], 8.0 * EXP[1], 16.0 * EXP[2], 32.0 * EXP[3], 64.0 * EXP[4]];
@@ -30,12 +31,19 @@ impl<V: simd::Single> Single<V> {
         x / (power.mul_add(t, lost) + sum).in_step()
     }
 
+    /// What is near, beside what is far: of that, a quotient would be less than normal, which takes many times as long.
+    #[inline(always)]
+    fn bounded(x: V) -> V {
+        x.at_most(PLAIN).at_least(-PLAIN)
+    }
+
     /// [`Math::gated`] by [`Self::share`] where that is right, else by what is right anywhere.
     #[inline(always)]
     pub(super) fn gated_plainly(x: V, high: V, low: V) -> V {
         let far = !high.abs().lt(V::splat(PLAIN));
         if far.any() {
-            return V::select(far, Self::gated_anywhere(x, high, low), Self::share(x, high, low));
+            let near = Self::share(x, Self::bounded(high), low);
+            return V::select(far, Self::gated_anywhere(x, high, low), near);
         }
         Self::share(x, high, low)
     }
@@ -45,7 +53,8 @@ impl<V: simd::Single> Single<V> {
     pub(super) fn sigmoid_plainly(high: V, low: V) -> V {
         let far = !high.abs().lt(V::splat(PLAIN));
         if far.any() {
-            return V::select(far, sigmoid::<Self>(high, low), Self::share(V::splat(1.0), high, low));
+            let near = Self::share(V::splat(1.0), Self::bounded(high), low);
+            return V::select(far, sigmoid::<Self>(high, low), near);
         }
         Self::share(V::splat(1.0), high, low)
     }
@@ -62,7 +71,7 @@ impl<V: simd::Single> Single<V> {
     pub(super) fn exp_plainly(x: V) -> V {
         let far = !x.abs().lt(V::splat(PLAIN));
         if far.any() {
-            return V::select(far, Self::exp(x), Self::near_exp(x));
+            return V::select(far, Self::exp(x), Self::near_exp(Self::bounded(x)));
         }
         Self::near_exp(x)
     }
@@ -76,7 +85,7 @@ impl<V: simd::Single> Single<V> {
         let t = (-x.abs()).at_least(-10.0);
         let (n, power) = nearest_power(t, 2.0 * LOG2_E);
         let r = n.neg_mul_add(V::splat(0.5 * LN_2), t).in_step();
-        let t = polynomial(r, &EXP_TWICE).mul_add(r * r, r + r).in_step();
+        let t = (polynomial(r, &EXP_TWICE) * r).mul_add(r, r + r).in_step();
         let top = power.neg_mul_add(t, one - power).in_step();
         let bottom = power.mul_add(t, one + power).in_step();
         (top / bottom).in_step().with_sign(x)

@@ -4,8 +4,8 @@
 //! a fused one compute in f64.
 
 use super::{
-    Double, HalfPi, Math, Single, fast_gelu_argument, gated, ln_limits, nearest, nearest_power, pieces,
-    polynomial, sigmoid, tanh,
+    Double, HalfPi, LARGE_HALF, Math, Single, fast_gelu_argument, gated, ln_limits, nearest, nearest_power,
+    pieces, polynomial, sigmoid, tanh,
 };
 use crate::kernels::simd::{self, EightPieces, Mask, Vector};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI};
@@ -120,19 +120,27 @@ impl<V: simd::Single> Single<V> {
 
     #[inline(always)]
     pub(super) fn exp_m1_reduced(r: V) -> V {
-        polynomial(r, &EXP).mul_add(r * r, r)
+        // Fused, this makes no subnormal number of a small one.
+        (polynomial(r, &EXP) * r).mul_add(r, r)
     }
 
-    /// The part of `ln(1 + f)` beyond `f`, for f in -1/4..1/2.
+    /// The part of `ln(1 + f)` beyond `f`, for f in -1/4..1/2. Of a small `f` it may be subnormal.
     #[inline(always)]
     fn ln_tail(f: V) -> V {
         let square = f * f;
         (polynomial(f, &LN) * f).mul_add(square, square * -0.5)
     }
 
+    /// [`Self::ln_tail`], and none where `f` is so small that it is nothing beside it.
     #[inline(always)]
-    fn ln_of(k: V, f: V) -> V {
-        let tail = k.mul_add(V::splat(LN_2_LOW), Self::ln_tail(f));
+    fn ln_tail_of_any(f: V) -> V {
+        Self::ln_tail(V::select(f.abs().lt(V::splat(2f64.powi(-40))), V::splat(0.0), f))
+    }
+
+    /// From the parts of `ln(1 + f)` to `ln(2^k (1 + f))`.
+    #[inline(always)]
+    fn ln_of(k: V, f: V, tail: V) -> V {
+        let tail = k.mul_add(V::splat(LN_2_LOW), tail);
         k.mul_add(V::splat(LN_2_HIGH), f + tail)
     }
 
@@ -211,10 +219,17 @@ impl<V: simd::Single> Single<V> {
         V::select(usual, power, V::narrow(Double::pow(x.widen(), y.widen())))
     }
 
+    /// `x^2`, or a little more: never subnormal. For even terms beside 1, which of a number so small that this matters are
+    /// nothing.
+    #[inline(always)]
+    fn square_beside_one(x: V) -> V {
+        x.mul_add(x, V::splat(2f64.powi(-100)))
+    }
+
     /// Sine and cosine of `r` in `-pi/4..pi/4`.
     #[inline(always)]
     fn sin_cos(r: V) -> (V, V) {
-        let square = r * r;
+        let square = Self::square_beside_one(r);
         let sin = (polynomial(square, &SIN) * square).mul_add(r, r);
         (sin, polynomial(square, &COS).mul_add(square, V::splat(1.0)))
     }
@@ -288,7 +303,9 @@ impl<V: simd::Single> Math for Single<V> {
     fn exp_m1(x: V) -> V {
         let (n, _, r) = Self::reduce_exp(x.at_most(89.0).at_least(-18.0));
         let one = V::splat(1.0);
-        (Self::exp_m1_reduced(r) + (one - one.scale(-n))).scale(n).copysign(x)
+        // From 2^64 on, 1 no longer matters.
+        let less = one.scale_by_product((-n).at_least(-64.0));
+        (Self::exp_m1_reduced(r) + (one - less)).scale_by_product(n).copysign(x)
     }
 
     #[inline(always)]
@@ -297,7 +314,8 @@ impl<V: simd::Single> Math for Single<V> {
             return ln;
         }
         let (k, m) = x.split();
-        ln_limits(x, Self::ln_of(k, m - 1.0))
+        let f = m - 1.0;
+        ln_limits(x, Self::ln_of(k, f, Self::ln_tail(f)))
     }
 
     #[inline(always)]
@@ -327,7 +345,7 @@ impl<V: simd::Single> Math for Single<V> {
         // 1 + x = 2^k (1 + f), from x itself, which has digits that the sum has lost.
         let power = V::splat(1.0).scale(-k);
         let f = x.mul_add(power, power - 1.0);
-        ln_limits(u, Self::ln_of(k, f)).copysign(x)
+        ln_limits(u, Self::ln_of(k, f, Self::ln_tail_of_any(f))).copysign(x)
     }
 
     #[inline(always)]
@@ -338,7 +356,7 @@ impl<V: simd::Single> Math for Single<V> {
         let k = V::select(large, one, zero);
         let f = V::select(large, x.mul_add(half, -half), x);
         let low = V::select(large, low * 0.5, low);
-        let tail = k.mul_add(V::splat(LN_2_LOW), Self::ln_tail(f) + low);
+        let tail = k.mul_add(V::splat(LN_2_LOW), Self::ln_tail_of_any(f) + low);
         k.mul_add(V::splat(LN_2_HIGH), f + tail)
     }
 
@@ -347,17 +365,17 @@ impl<V: simd::Single> Math for Single<V> {
         // (sinh(x) / x - 1) / x^2 in x^2, for |x| up to 1: the Taylor series.
         const C: [f64; 4] = [1.0 / 6.0, 1.0 / 120.0, 1.0 / 5040.0, 1.0 / 362_880.0];
         let size = x.abs();
-        let square = x * x;
+        let square = Self::square_beside_one(x);
         let small = (polynomial(square, &C) * square).mul_add(x, x);
         let half = Self::exp_shifted(size, -1.0);
-        let large = (half - V::splat(0.25) / half).copysign(x);
+        let large = (half - V::splat(0.25) / half.at_most(LARGE_HALF)).copysign(x);
         V::select(size.lt(V::splat(1.0)), small, large)
     }
 
     #[inline(always)]
     fn erf(x: V) -> V {
         let size = x.abs().at_most(4.0);
-        let (one, square) = (V::splat(1.0), x * x);
+        let (one, square) = (V::splat(1.0), Self::square_beside_one(x));
         let small = polynomial(square, &ERF).mul_add(size, size);
         let log2 = polynomial(size, &LOG2_ERFC);
         let (n, power) = nearest_power(log2, 1.0);
@@ -514,7 +532,7 @@ impl<V: simd::Single> Math for Single<V> {
         let size = x.abs().at_most(2f64.powi(60));
         let large = V::splat(1.0).lt(size);
         let z = V::select(large, V::splat(-1.0) / size, size);
-        let square = z * z;
+        let square = Self::square_beside_one(z);
         let y = (polynomial(square, &ATAN) * square).mul_add(z, z);
         let (high, low) = (V::splat(PI_PARTS.0 * 0.5), V::splat(PI_PARTS.1 * 0.5));
         V::select(large, high + (y + low), y).copysign(x)

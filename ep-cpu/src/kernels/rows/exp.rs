@@ -4,6 +4,12 @@
 //! shift is not the maximum but `centre + k ln 2` with `k` an integer near it: taking `k` off `n` is exact,
 //! while `x - max` would be rounded, which grows to many units in the last place far from the maximum. Only where
 //! the maximum itself is large is `centre` not 0; then `x - centre` is exact for every `x` that counts.
+//!
+//! No exponential and no result is a subnormal number, which most CPUs compute many times slower than others: each is normal
+//! or 0. The `exp(r)` of a vector are doubled, so that none is below `sqrt(2)` and a product with a normal power of two is
+//! normal; and what a sum would make subnormal is set to 0 before it is divided. A result that is normal is never 0: the
+//! largest exponential of a row, and so its sum, is at least `sqrt(2)`, as the integer near the maximum is rounded down
+//! where it is in doubt; what is 0 is less than that times the smallest normal number.
 
 use super::vector::{MAX_LANES, Vector};
 use crate::kernels::real::Real;
@@ -12,9 +18,9 @@ use crate::kernels::real::Real;
 #[derive(Clone, Copy)]
 pub(super) struct Shift<T> {
     centre: T,
-    /// `n - k` in the form of a stored exponent plus this is a number with no fraction bits.
+    /// `n - k - 1` in the form of a stored exponent plus this is a number with no fraction bits.
     offset: T,
-    /// Where `n - k` is the exponent of 0.
+    /// Where `n - k - 1` is the exponent of 0.
     lowest: T,
 }
 
@@ -39,8 +45,11 @@ impl<A: Real> Shift<A> {
         let max = if max < A::LOWEST { A::LOWEST } else { max };
         let near = max <= A::FAR && max >= A::ZERO - A::FAR;
         let centre = if near { A::ZERO } else { max };
-        let k = ((max - centre) * A::LOG2_E + A::TO_INTEGER) - A::TO_INTEGER;
-        let below = k - A::BIAS;
+        // By this, products are rounded differently here and in a vector.
+        let doubt = A::from_f64(1.0 / 4096.0);
+        let nearest = ((max - centre) * A::LOG2_E - doubt + A::TO_INTEGER) - A::TO_INTEGER;
+        // Of k, which is one less, and the one of the doubled exponentials.
+        let below = nearest - A::BIAS;
         Self { centre, offset: A::TO_INTEGER - below, lowest: below * A::LN_2[0] + below * A::LN_2[1] }
     }
 
@@ -54,7 +63,9 @@ impl<A: Real> Shift<A> {
     #[inline(always)]
     pub(super) fn log_sum(&self, sum: A, max: A) -> A {
         // Exact but for the last step, as these all but cancel.
-        let k = self.k();
+        // Halved, the sum is of terms of which the largest is near 1, and its logarithm has the digits that it needs.
+        let k = self.k() + 1.0;
+        let sum = sum * A::from_f64(0.5);
         let beside_max = k * f64::LN_2[0] + (self.centre.to_f64() - max.to_f64()) + k * f64::LN_2[1];
         let log = sum.log() + beside_max;
         // The largest term alone is 1. A negative logarithm would be a probability above 1.
@@ -71,7 +82,7 @@ impl<A: Real> Shift<A> {
 
     #[inline(always)]
     fn k(&self) -> f64 {
-        (A::TO_INTEGER + A::BIAS - self.offset).to_f64()
+        (A::TO_INTEGER + A::BIAS - self.offset).to_f64() - 1.0
     }
 
     #[inline(always)]
@@ -109,6 +120,7 @@ impl<A: Real> Shifts<A> {
 pub(super) struct Lasts<A> {
     factor: [A; MAX_LANES],
     addend: [A; MAX_LANES],
+    least: [A; MAX_LANES],
 }
 
 impl<A: Real> Lasts<A> {
@@ -121,22 +133,23 @@ impl<A: Real> Lasts<A> {
         max: &[A; MAX_LANES],
         lanes: usize,
     ) -> Self {
-        let mut all = Self { factor: [A::ONE; MAX_LANES], addend: [A::ZERO; MAX_LANES] };
+        let mut all =
+            Self { factor: [A::ONE; MAX_LANES], addend: [A::ZERO; MAX_LANES], least: [A::ZERO; MAX_LANES] };
         for i in 0..lanes {
             let last = Last::of(log, &shifts.row(i), sum[i], max[i]);
-            (all.factor[i], all.addend[i]) = (last.factor, last.addend);
+            (all.factor[i], all.addend[i], all.least[i]) = (last.factor, last.addend, last.least);
         }
         all
     }
 
     #[inline(always)]
     pub(super) fn row(&self, i: usize) -> Last<A> {
-        Last { factor: self.factor[i], addend: self.addend[i] }
+        Last { factor: self.factor[i], addend: self.addend[i], least: self.least[i] }
     }
 }
 
 impl<V: Vector> Shift<V> {
-    /// `exp(x - shift)`: NaN for NaN, 0 below the smallest normal number. `x` is at most the maximum.
+    /// `exp(x - shift)`: NaN for NaN, 0 below 1.42 times the smallest normal number. `x` is at most the maximum.
     #[inline(always)]
     pub(super) fn exp(&self, x: V) -> V {
         self.exp_centred(x.sub(self.centre))
@@ -172,10 +185,11 @@ impl<V: Vector> Shift<V> {
             x = V::in_step(x);
         }
         let terms = V::Lane::EXP;
-        exp_r.fill(V::splat(terms[terms.len() - 1]));
+        let last = terms[terms.len() - 1];
+        exp_r.fill(V::splat(last + last));
         for &term in terms[..terms.len() - 1].iter().rev() {
             for k in 0..N {
-                exp_r[k] = exp_r[k].mul_add(x[k], V::splat(term));
+                exp_r[k] = exp_r[k].mul_add(x[k], V::splat(term + term));
             }
             exp_r = V::in_step(exp_r);
         }
@@ -193,21 +207,24 @@ impl<V: Vector> Shift<V> {
 pub(super) struct Last<T> {
     pub(super) factor: T,
     pub(super) addend: T,
+    /// Exponentials below this are set to 0, as the factor would make them subnormal. 0 where there are none of them, and
+    /// `-inf` for a logarithm.
+    pub(super) least: T,
 }
 
 impl<A: Real> Last<A> {
     #[inline(always)]
     pub(super) fn of(log: bool, shift: &Shift<A>, sum: A, max: A) -> Self {
         if log {
-            Self { factor: A::ONE, addend: A::ZERO - shift.log_sum(sum, max) }
+            Self { factor: A::ONE, addend: A::ZERO - shift.log_sum(sum, max), least: A::NEG_INFINITY }
         } else {
-            Self { factor: sum.reciprocal(), addend: A::ZERO }
+            Self { factor: sum.reciprocal(), addend: A::ZERO, least: sum * A::MIN_POSITIVE }
         }
     }
 
     #[inline(always)]
     pub(super) fn splat<V: Vector<Lane = A>>(&self) -> Last<V> {
-        Last { factor: V::splat(self.factor), addend: V::splat(self.addend) }
+        Last { factor: V::splat(self.factor), addend: V::splat(self.addend), least: V::splat(self.least) }
     }
 }
 
@@ -217,11 +234,11 @@ impl<A: Real> Last<A> {
     #[inline(always)]
     pub(super) fn of_near(log: bool, sum: A) -> (A, Self) {
         if !log {
-            return (A::ZERO, Self { factor: sum.reciprocal(), addend: A::ZERO });
+            return (A::ZERO, Self { factor: sum.reciprocal(), addend: A::ZERO, least: A::ZERO });
         }
         let log_sum = sum.log();
         let base = A::from_f64(log_sum);
-        (base, Self { factor: A::ONE, addend: A::from_f64(base.to_f64() - log_sum) })
+        (base, Self { factor: A::ONE, addend: A::from_f64(base.to_f64() - log_sum), least: A::NEG_INFINITY })
     }
 }
 
@@ -235,11 +252,11 @@ impl<V: Vector> Last<V> {
 
     #[inline(always)]
     pub(super) fn apply(&self, x: V) -> V {
-        x.mul_add(self.factor, self.addend)
+        x.zero_below(self.least).mul_add(self.factor, self.addend)
     }
 }
 
-/// Half of `exp(x)` for any `x`: it is inf only where `exp(x)` is beyond all finite numbers, although the exponent of
+/// Half of `exp(x)` for any `x`, and 0 below 3 times the smallest normal number: it is inf only where `exp(x)` is beyond all finite numbers, although the exponent of
 /// the largest ones is one more than there are.
 #[derive(Clone, Copy)]
 pub(super) struct HalfExp<V> {
@@ -250,14 +267,115 @@ pub(super) struct HalfExp<V> {
 impl<V: Vector> HalfExp<V> {
     #[inline(always)]
     pub(super) fn new() -> Self {
-        // For a maximum of ln 2 the shift is by k = 1.
+        // For a maximum of 2 ln 2 the shift is by k = 1.
         let ln_2 = V::Lane::from_f64(std::f64::consts::LN_2);
-        let highest = (V::Lane::BIAS + V::Lane::ONE + V::Lane::ONE) * ln_2;
-        Self { shift: Shift::of(ln_2).splat(), highest: V::splat(highest) }
+        let highest = (V::Lane::BIAS + V::Lane::ONE + V::Lane::ONE + V::Lane::ONE) * ln_2;
+        Self { shift: Shift::of(ln_2 + ln_2).splat(), highest: V::splat(highest) }
     }
 
     #[inline(always)]
     pub(super) fn of(&self, x: V) -> V {
         self.shift.exp_centred(self.highest.min(x))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::periodic;
+    use super::super::tests::{Case, Placed, compute_epsilon, size_of_dtype};
+    use crate::isa::Isa;
+    use crate::kernels::testing::{Rng, decode};
+    use ep_core::DType;
+    use ep_core::parallel::Serial;
+
+    /// CPUs are slow where they compute what is subnormal. Elements lie around where results become it, some of them beside many
+    /// large ones, which moves that place; and rows lie anywhere.
+    #[test]
+    fn results_are_normal_or_0() {
+        let mut rng = Rng::new();
+        let shapes = [
+            [40, 7, 1],
+            [40, 30, 1],
+            [20, 100, 1],
+            [9, 400, 1],
+            [5, 3000, 1],
+            [2, 9001, 1],
+            [3, 6, 9],
+            [3, 40, 9],
+            [2, 30, 70],
+        ];
+        for shape in shapes {
+            let [rows, cols, inner] = shape;
+            for (dtype, smallest) in
+                [(DType::F32, f64::from(f32::MIN_POSITIVE)), (DType::F64, f64::MIN_POSITIVE)]
+            {
+                let edge = smallest.ln();
+                let far = if dtype == DType::F32 { 256.0 } else { 2048.0 };
+                let offsets = [0.0, rng.signed() * far, rng.signed() * 4.0 * far];
+                let x: Vec<f64> = (0..rows * cols * inner)
+                    .map(|i| match rng.next() % 5 {
+                        _ if i / inner % cols == 0 => (i, 0.0),
+                        0 if i / (cols * inner) % 2 == 0 => (i, rng.signed()),
+                        1 => (i, edge + rng.signed() * 0.01),
+                        2 => (i, edge * (1.0 + rng.signed() * 0.3)),
+                        _ => (i, edge + rng.signed() * 4.0 + 4.0),
+                    })
+                    .map(|(i, x)| x + offsets[i / (cols * inner) % 3])
+                    .collect();
+                // Strips take some columns to be near before they look at them, and compute lanes past their width.
+                let strips = inner > 1 && !periodic::suits::<f32>(cols, inner);
+                check(dtype, shape, &x, strips);
+            }
+        }
+    }
+
+    /// Maxima half-way between two integers, where a product that is rounded is near another one.
+    #[test]
+    fn normal_results_are_never_0() {
+        let rows = [
+            (179.871_688_842_773_44, 92.535_148_620_605_47),
+            (-248.493_270_874_023_44, -335.829_803_466_796_9),
+        ];
+        for (max, x) in rows {
+            check(DType::F32, [1, 2, 1], &[max, x], false);
+        }
+        let mut rng = Rng::new();
+        for (dtype, smallest) in [(DType::F32, f64::from(f32::MIN_POSITIVE)), (DType::F64, f64::MIN_POSITIVE)]
+        {
+            let far = if dtype == DType::F32 { 369.0 } else { 2950.0 };
+            let x: Vec<f64> = (0..2000)
+                .flat_map(|_| {
+                    let half = ((rng.signed() * far).floor() + 0.5) * std::f64::consts::LN_2;
+                    let max = half * (1.0 + rng.signed() * 1e-6);
+                    [max, max + smallest.ln() + 1e-5 * rng.signed().abs()]
+                })
+                .collect();
+            // Beside the least normal number, the factor's own rounding may make a product less.
+            check(dtype, [2000, 2, 1], &x, true);
+        }
+    }
+
+    fn check(dtype: DType, shape: [usize; 3], x: &[f64], may_underflow: bool) {
+        let smallest = if dtype == DType::F32 { f64::from(f32::MIN_POSITIVE) } else { f64::MIN_POSITIVE };
+        let case = Case::new(false, [dtype; 2], shape, x);
+        let want = case.reference();
+        let bytes = want.len() * size_of_dtype(dtype);
+        for isa in Isa::available() {
+            let (mut src, mut dst) = (Placed::bytes(&case.x, 0), Placed::poison(bytes, 0));
+            let run = || case.run(isa, &Serial, src.ptr(), dst.ptr());
+            #[cfg(target_arch = "x86_64")]
+            {
+                let found = crate::kernels::testing::underflows(run);
+                assert!(!found || may_underflow, "{}", case.name(isa));
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            run();
+            for (got, want) in decode(dtype, &dst.get()).into_iter().zip(&want) {
+                let error = 4.0 * compute_epsilon(dtype, dtype);
+                let zero = got == 0.0 && *want < smallest * (1.0 + error);
+                let right = got >= smallest && (got - want).abs() <= error * want;
+                assert!(zero || right, "{}: {got:e}, not {want:e}", case.name(isa));
+            }
+        }
     }
 }

@@ -62,14 +62,15 @@ impl<A: Real> Finish<A> {
         Self { max: all.max, shift, last: Last::of(log, &shift, A::from_f64(all.sum), all.max) }
     }
 
-    /// What the exponentials of this block are to be multiplied by, if that gives what computing them again would.
-    fn factor(&self, block: &Partial<A>) -> Option<A> {
+    /// What finishes the exponentials of this block, if that gives what computing them again would.
+    fn of_kept(&self, block: &Partial<A>) -> Option<Last<A>> {
         let power = Shift::of(block.max).power_to(&self.shift)?;
         let below = self.max.to_f64() - block.min.to_f64();
         let same = power == 1.0 || below <= KEPT_BELOW;
         let factor = A::from_f64(self.last.factor.to_f64() * power);
         // Not of NaN, whose sign and digits show how they were multiplied.
-        (same && factor >= A::ZERO).then_some(factor)
+        // With another shift than the row's none is below the least, as they reach at most `KEPT_BELOW` down.
+        (same && factor >= A::ZERO).then_some(Last { factor, ..self.last })
     }
 }
 
@@ -115,13 +116,13 @@ where
         }
         for block in blocks {
             let part = part(&(block..block + 1));
-            let Some(factor) = finish.factor(&partials[block]) else {
+            let Some(last) = finish.of_kept(&partials[block]) else {
                 write(row, part, finish);
                 continue;
             };
             // SAFETY: as above.
             let at = unsafe { dst.get().add(row * cols + part.start) }.cast();
-            dispatch::<A, _>(isa, Scale { at, len: part.len(), factor });
+            dispatch::<A, _>(isa, Scale { at, len: part.len(), last });
         }
     };
     let count = cols.div_ceil(BLOCK);
@@ -280,7 +281,7 @@ unsafe fn extremes<V: Vector, S: Cell<V::Lane>>(src: *const S, len: usize) -> (V
 struct Scale<A> {
     at: *mut A,
     len: usize,
-    factor: A,
+    last: Last<A>,
 }
 
 impl<A: Compute> Body<A> for Scale<A> {
@@ -288,16 +289,16 @@ impl<A: Compute> Body<A> for Scale<A> {
 
     #[inline(always)]
     fn run<V: Vector<Lane = A>>(self) {
-        let Self { at, len, factor } = self;
-        let factor = V::splat(factor);
+        let Self { at, len, last } = self;
+        let last = last.splat::<V>();
         let whole = len - len % V::LANES;
         // SAFETY: all is within the block.
         unsafe {
             for from in (0..whole).step_by(V::LANES) {
-                V::load(at.add(from)).mul(factor).store(at.add(from));
+                last.apply(V::load(at.add(from))).store(at.add(from));
             }
             let rest = V::load_part(at.add(whole), len - whole, A::ZERO);
-            rest.mul(factor).store_part(at.add(whole), len - whole);
+            last.apply(rest).store_part(at.add(whole), len - whole);
         }
     }
 }

@@ -53,7 +53,7 @@ impl<V: Vector, D: Cell<V::Lane>> Pending<V, D> {
     #[inline(always)]
     fn idle(log: bool, kept: *const V::Lane, cols: usize, dst: *mut D) -> Self {
         let none = V::splat(V::Lane::ZERO);
-        let last = Last { factor: none, addend: none };
+        let last = Last { factor: none, addend: none, least: none };
         Self { log, stream: false, narrow: false, cols, kept, dst, base: none, last }
     }
 
@@ -133,20 +133,23 @@ where
             let (src, dst) = (m.src.add(row * cols), m.dst.add(row * cols));
             let mut next = Pending { stream, ..Pending::idle(log, room.cast_const(), cols, dst) };
             if let Some(bound) = near {
-                let (sum, largest) = near_exponentials::<V, S, D>(log, src, room, cols, &pending, dst);
-                let is_near = if by_words::<S, D>(log) {
-                    let bounded = sum > V::Lane::ZERO && sum <= V::Lane::from_f64(MOST_SUM);
-                    bounded && largest.words_within(LOWEST_WORD)
-                } else {
-                    largest.within(bound)
-                };
-                if is_near {
-                    let (base, last) = Last::of_near(log, sum);
-                    (next.base, next.last, next.narrow) = (V::splat(base), last.splat(), narrows);
-                    pending = Some(next);
-                    continue;
+                if may_be_near::<V, S, D>(log, src, cols, bound) {
+                    let (sum, largest) = near_exponentials::<V, S, D>(log, src, room, cols, &pending, dst);
+                    let is_near = if by_words::<S, D>(log) {
+                        let bounded = sum > V::Lane::ZERO && sum <= V::Lane::from_f64(MOST_SUM);
+                        bounded && largest.words_within(LOWEST_WORD)
+                    } else {
+                        largest.within(bound)
+                    };
+                    if is_near {
+                        let (base, last) = Last::of_near(log, sum);
+                        (next.base, next.last, next.narrow) = (V::splat(base), last.splat(), narrows);
+                        pending = Some(next);
+                        continue;
+                    }
+                    pending = None;
                 }
-                (near, pending) = (None, None);
+                near = None;
             }
             let max = match &pending {
                 None => maximum::<V, S>(src, cols),
@@ -185,6 +188,27 @@ const _: () = {
     assert!(lowest * LOG2_E - MOST_LOG2 as f64 > -126.0 + 1e-3);
     assert!(48.0 * LOG2_E > MOST_LOG2 as f64 + 1e-3);
 };
+
+/// Whether the first elements of a row leave it open that it is near. Of most rows that are not, they tell, before exponentials
+/// of other elements are computed for nothing: those may be subnormal, and take many times as long.
+///
+/// # Safety
+/// `src` is readable for `cols` elements.
+#[inline(always)]
+unsafe fn may_be_near<V, S, D>(log: bool, src: *const S, cols: usize, bound: V::Lane) -> bool
+where
+    V: Vector,
+    S: Cell<V::Lane>,
+    D: Cell<V::Lane>,
+{
+    let mut largest = V::splat(V::Lane::ZERO);
+    for at in (0..cols.min(UNROLL * V::LANES)).step_by(V::LANES) {
+        // SAFETY: within the row.
+        let x = unsafe { V::load_part(src.add(at), V::LANES.min(cols - at), V::Lane::ZERO) };
+        largest = if by_words::<S, D>(log) { x.larger_words(largest) } else { x.magnitude(largest) };
+    }
+    if by_words::<S, D>(log) { largest.words_within(LOWEST_WORD) } else { largest.within(bound) }
+}
 
 /// The sum of the exponentials of a row, and the largest magnitudes of its elements, or words if it is [`by_words`] that
 /// it may be near, which say whether that is right.

@@ -83,11 +83,11 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Body<A> for Part<S, D, A> {
                 }
                 shifts.iter_mut().chain([&mut max]).for_each(|cycle| self.repeat::<V>(cycle));
                 let sums = self.sums::<V>(src, &max, &shifts, accumulators, period);
-                let mut lasts = [[A::ZERO; 2 * MAX_LANES]; 2];
+                let mut lasts = [[A::ZERO; 2 * MAX_LANES]; 3];
                 for i in 0..inner {
                     let shift = Shift::from_parts(shifts.map(|s| s[i]));
                     let last = Last::of(self.log, &shift, A::from_f64(sums[i]), max[i]);
-                    (lasts[0][i], lasts[1][i]) = (last.factor, last.addend);
+                    [lasts[0][i], lasts[1][i], lasts[2][i]] = [last.factor, last.addend, last.least];
                 }
                 lasts.iter_mut().for_each(|cycle| self.repeat::<V>(cycle));
                 self.write::<V>(dst, &lasts);
@@ -214,7 +214,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Part<S, D, A> {
     }
 
     #[inline(always)]
-    unsafe fn write<V: Vector<Lane = A>>(&self, dst: *mut D, lasts: &[Cycle<A>; 2]) {
+    unsafe fn write<V: Vector<Lane = A>>(&self, dst: *mut D, lasts: &[Cycle<A>; 3]) {
         let head = if self.stream { dst.addr().wrapping_neg() % LINE / size_of::<D>() } else { 0 };
         let head = head.min(self.len);
         // Streamed elements come in whole lines.
@@ -228,6 +228,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Part<S, D, A> {
                 let last = Last {
                     factor: V::load(lasts[0].as_ptr().add(col)),
                     addend: V::load(lasts[1].as_ptr().add(col)),
+                    least: V::load(lasts[2].as_ptr().add(col)),
                 };
                 let y = last.apply(V::load(self.exps.add(at)));
                 if n < V::LANES {

@@ -156,6 +156,9 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
     }
 }
 
+/// Rows after which those of a group that are taken to be near are looked at.
+const CHECKED: usize = 4;
+
 /// Rows whose place is fetched before they are written.
 const ROWS_AHEAD: usize = 8;
 
@@ -256,6 +259,10 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
                 *x = unsafe { if k + PARTS < W { V::load(at) } else { V::load_part(at, part(k), A::ZERO) } };
                 largest[k % 2] = x.magnitude(largest[k % 2]);
             }
+            // Exponentials of what is not near may be subnormal, and take many times as long.
+            if row % CHECKED == 0 && !largest[0].magnitude(largest[1]).within(bound) {
+                return false;
+            }
             for (k, e) in V::exp_near_of(x).into_iter().enumerate() {
                 sum[k % 2] = sum[k % 2].add(if k + PARTS < W { e } else { e.first_lanes(part(k)) });
                 if !log {
@@ -278,7 +285,7 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
         for (row, &base) in bases[..rows].iter().enumerate() {
             let (src, dst) = (src.wrapping_add(row * cols), dst.wrapping_add(row * cols));
             let exps = exps.wrapping_add(row * W * V::LANES);
-            let last = Last { factor: factors[row], addend: addends[row] };
+            let last = Last { factor: factors[row], addend: addends[row], least: A::ZERO };
             let (base, last) = (V::splat(base), last.splat::<V>());
             let mut results = [zero; W];
             for (k, y) in results.iter_mut().enumerate() {
@@ -327,17 +334,20 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
         let zero = V::splat(A::ZERO);
         let part = |k: usize| cols.saturating_sub(k * V::LANES).min(V::LANES);
         let (mut exps, mut largest, mut sum) = ([zero; W], [zero; 2], [zero; 2]);
-        for (k, exp) in exps.iter_mut().enumerate() {
+        for (k, x) in exps.iter_mut().enumerate() {
             let at = src.wrapping_add(k * V::LANES);
             // SAFETY: the row's elements; all but the last two vectors are whole.
-            let x = unsafe { if k + 2 < W { V::load(at) } else { V::load_part(at, part(k), A::ZERO) } };
+            *x = unsafe { if k + 2 < W { V::load(at) } else { V::load_part(at, part(k), A::ZERO) } };
             largest[k % 2] = x.magnitude_in_row(largest[k % 2]);
-            let e = x.exp_near();
-            sum[k % 2] = sum[k % 2].add(if k + 2 < W { e } else { e.first_lanes(part(k)) });
-            *exp = e;
         }
+        // As in `near_all`.
         if !largest[0].magnitude(largest[1]).within(bound) {
             return false;
+        }
+        for (k, x) in exps.iter_mut().enumerate() {
+            let e = x.exp_near();
+            sum[k % 2] = sum[k % 2].add(if k + 2 < W { e } else { e.first_lanes(part(k)) });
+            *x = e;
         }
         let sum = sum[0].add(sum[1]).fold(V::add).first();
         let (factor, narrow) = (V::splat(sum.reciprocal()), V::narrows::<D>());

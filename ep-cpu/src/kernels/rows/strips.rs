@@ -31,8 +31,8 @@ const STEP: usize = 8;
 /// How many columns ahead memory is asked for where the strip before is written meanwhile.
 const AHEAD: usize = 48;
 /// Intermediate values of each element of a strip's width: the maximum, three of its shift, and two of its sum:
-/// the sum and what rounding took from it, then the parts of [`Last`].
-const STATE: usize = 6;
+/// the sum and what rounding took from it, whose places the factor and the addend of [`Last`] take; and the least of that.
+const STATE: usize = 7;
 
 /// Softmax or log-softmax over the columns of a matrix `[rows, cols, inner]`.
 ///
@@ -386,8 +386,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
             unsafe {
                 let (base, last) = Last::of_near(self.log, *self.kept(4).add(i));
                 *self.kept(1).add(i) = base;
-                *self.kept(4).add(i) = last.factor;
-                *self.kept(5).add(i) = last.addend;
+                self.keep_last(i, last);
             }
         }
     }
@@ -434,6 +433,16 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
         }
     }
 
+    #[inline(always)]
+    unsafe fn keep_last(&self, i: usize, last: Last<A>) {
+        // SAFETY: as for `shifts`.
+        unsafe {
+            *self.kept(4).add(i) = last.factor;
+            *self.kept(5).add(i) = last.addend;
+            *self.kept(6).add(i) = last.least;
+        }
+    }
+
     /// From sums to what finishes an element.
     #[inline(always)]
     unsafe fn lasts(&self, width: usize) {
@@ -447,8 +456,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
                     // The buffer has differences, of which nothing is left to be taken off.
                     *self.kept(1).add(i) = A::ZERO;
                 }
-                *self.kept(4).add(i) = last.factor;
-                *self.kept(5).add(i) = last.addend;
+                self.keep_last(i, last);
             }
         }
     }
@@ -458,11 +466,11 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
     unsafe fn last<V: Vector<Lane = A>>(&self, at: usize, len: usize) -> Last<V> {
         // SAFETY: as for `shifts`.
         unsafe {
-            let (factor, addend) = (self.kept(4).add(at), self.kept(5).add(at));
-            if len == V::LANES {
-                return Last { factor: V::load(factor), addend: V::load(addend) };
-            }
-            Last { factor: V::load_part(factor, len, A::ZERO), addend: V::load_part(addend, len, A::ZERO) }
+            let [factor, addend, least] = [4, 5, 6].map(|i| {
+                let kept = self.kept(i).add(at);
+                if len == V::LANES { V::load(kept) } else { V::load_part(kept, len, A::ZERO) }
+            });
+            Last { factor, addend, least }
         }
     }
 

@@ -27,6 +27,8 @@ pub(super) trait Arithmetic: Copy {
     fn max(self, other: Self) -> Self;
     /// Lane by lane `self` where it is smaller, else `other`: also where one of them is NaN.
     fn min(self, other: Self) -> Self;
+    /// Lanes below `least` become 0. A NaN stays one.
+    fn zero_below(self, least: Self) -> Self;
     /// `self * a + b`, fused where the level has that.
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// `b - self * a`, fused where the level has that.
@@ -377,6 +379,11 @@ impl<A: Real + Cell<A>> Arithmetic for Portable<A> {
     #[inline(always)]
     fn min(self, other: Self) -> Self {
         self.zip(other, |a, b| if a < b { a } else { b })
+    }
+
+    #[inline(always)]
+    fn zero_below(self, least: Self) -> Self {
+        self.zip(least, |a, b| if a < b { A::ZERO } else { a })
     }
 
     #[inline(always)]

@@ -202,7 +202,13 @@ macro_rules! vector {
             $($in_step)*
 
             #[inline(always)]
-            fn scale(self, n: Self) -> Self {
+            fn subnormals(self) -> Self {
+                let none = Self::splat((1u64 << $digits) as f64);
+                x!($v($from_int($sub_int($to_int(self.0), $to_int(none.0)))))
+            }
+
+            #[inline(always)]
+            fn scale_by_product(self, n: Self) -> Self {
                 // In two steps, since 2^n alone may be out of range.
                 let rounder = Self::splat(Self::POWER_ROUNDER);
                 let half = n.mul_add(Self::splat(0.5), rounder);

@@ -70,7 +70,7 @@ macro_rules! vector {
         $v:ident, $elem:ident, $mask:ident, $lanes:literal, $digits:literal, $bits:literal, $bias:literal;
         $set:ident $add:ident $sub:ident $mul:ident $div:ident $fma:ident $xor:ident $abs:ident $sqrt:ident $floor:ident
         $cmp:ident $blend:ident $min:ident $max:ident $scalef:ident $getexp:ident $getmant:ident
-        $to_int:ident $from_int:ident $set_int:ident $up:ident $shift:ident $test:ident $rcp:ident $rsqrt:ident
+        $to_int:ident $from_int:ident $set_int:ident $sub_int:ident $up:ident $shift:ident $test:ident $rcp:ident $rsqrt:ident
         $load:ident $store:ident $stream:ident $mask_load:ident $mask_store:ident $steps:literal
     ) => {
         operators!($v);
@@ -180,7 +180,13 @@ macro_rules! vector {
             }
 
             #[inline(always)]
-            fn scale(self, n: Self) -> Self {
+            fn subnormals(self) -> Self {
+                let none = Self::splat((1u64 << $digits) as f64);
+                x!($v($from_int($sub_int($to_int(self.0), $to_int(none.0)))))
+            }
+
+            #[inline(always)]
+            fn scale_by_product(self, n: Self) -> Self {
                 x!($v($scalef(self.0, n.0)))
             }
 
@@ -319,7 +325,7 @@ vector! {
     _mm512_abs_ps _mm512_sqrt_ps _mm512_roundscale_ps
     _mm512_cmp_ps_mask _mm512_mask_blend_ps _mm512_min_ps _mm512_max_ps _mm512_scalef_ps _mm512_getexp_ps
     _mm512_getmant_ps
-    _mm512_castps_si512 _mm512_castsi512_ps _mm512_set1_epi32 _mm512_slli_epi32
+    _mm512_castps_si512 _mm512_castsi512_ps _mm512_set1_epi32 _mm512_sub_epi32 _mm512_slli_epi32
     _mm512_sll_epi32 _mm512_test_epi32_mask
     _mm512_rcp14_ps _mm512_rsqrt14_ps
     _mm512_loadu_ps _mm512_storeu_ps _mm512_stream_ps _mm512_mask_loadu_ps _mm512_mask_storeu_ps 1
@@ -330,7 +336,7 @@ vector! {
     _mm512_abs_pd _mm512_sqrt_pd _mm512_roundscale_pd
     _mm512_cmp_pd_mask _mm512_mask_blend_pd _mm512_min_pd _mm512_max_pd _mm512_scalef_pd _mm512_getexp_pd
     _mm512_getmant_pd
-    _mm512_castpd_si512 _mm512_castsi512_pd _mm512_set1_epi64 _mm512_slli_epi64
+    _mm512_castpd_si512 _mm512_castsi512_pd _mm512_set1_epi64 _mm512_sub_epi64 _mm512_slli_epi64
     _mm512_sll_epi64 _mm512_test_epi64_mask
     _mm512_rcp14_pd _mm512_rsqrt14_pd
     _mm512_loadu_pd _mm512_storeu_pd _mm512_stream_pd _mm512_mask_loadu_pd _mm512_mask_storeu_pd 2

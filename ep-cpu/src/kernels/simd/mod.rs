@@ -91,6 +91,8 @@ mod avx2;
 mod avx512;
 mod pair;
 mod scalar;
+#[cfg(test)]
+mod scale_tests;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::isa::Level;
@@ -189,8 +191,29 @@ pub(crate) trait Vector:
     fn lesser(self, other: Self) -> Self;
     /// The greater; `other` if either is NaN.
     fn greater(self, other: Self) -> Self;
-    /// `self * 2^n` rounded once, for an integral `n` within twice the exponent range.
-    fn scale(self, n: Self) -> Self;
+    /// `self * 2^n` rounded once, for a magnitude below 2^63, infinity or NaN, and an integral `n` within twice the exponent
+    /// range. A magnitude from 2^-24 on takes no longer where the result is subnormal or less.
+    #[inline(always)]
+    fn scale(self, n: Self) -> Self {
+        let low = n.lt(Self::splat(if size_of::<Self::Elem>() == 4 { -96.0 } else { -960.0 }));
+        if low.any() { self.scale_low(n, low) } else { self.scale_by_product(n) }
+    }
+    /// [`Self::scale`] of any magnitude. Most CPUs take a hundred times as long for a product that is less than normal.
+    fn scale_by_product(self, n: Self) -> Self;
+    /// [`Self::scale`] where some `n` are `low`.
+    #[inline(always)]
+    fn scale_low(self, n: Self, low: Self::Mask) -> Self {
+        // 2 to these is the reciprocal of the smallest subnormal number, and how many of it are the smallest normal one.
+        let (all, digits) = if size_of::<Self::Elem>() == 4 { (149.0, 23) } else { (1074.0, 52) };
+        let (zero, normal) = (Self::splat(0.0), Self::splat((1u64 << digits) as f64));
+        let units = self.abs().scale_by_product(Self::select(low, (n + all).at_least(-64.0), zero));
+        let subnormal = low & units.lt(normal);
+        let usual = self.scale_by_product(Self::select(subnormal, zero, n));
+        // The sum is rounded to an integer.
+        Self::select(subnormal, (units + normal).subnormals().copysign(self), usual)
+    }
+    /// For a sum of 2^digits and an integer from 0 to that: as many of the smallest subnormal number.
+    fn subnormals(self) -> Self;
     /// For a sum with [`Self::POWER_ROUNDER`]: 2 to the integer that was added, within the range of normal numbers.
     fn power_of_two(self) -> Self;
     /// For `rounded` a sum with [`Self::ROUNDER`]: `self` times 2 to the integer in its low bits, where all three are

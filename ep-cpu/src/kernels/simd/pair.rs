@@ -168,8 +168,13 @@ impl<V: Vector> Vector for Pair<V> {
     }
 
     #[inline(always)]
-    fn scale(self, n: Self) -> Self {
-        Pair(self.0.scale(n.0), self.1.scale(n.1))
+    fn scale_by_product(self, n: Self) -> Self {
+        Pair(self.0.scale_by_product(n.0), self.1.scale_by_product(n.1))
+    }
+
+    #[inline(always)]
+    fn subnormals(self) -> Self {
+        Pair(self.0.subnormals(), self.1.subnormals())
     }
 
     #[inline(always)]

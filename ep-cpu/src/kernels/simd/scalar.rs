@@ -135,6 +135,17 @@ macro_rules! one {
 
             #[inline(always)]
             fn scale(self, n: Self) -> Self {
+                // A loop with a branch is not vectorised.
+                self.scale_by_product(n)
+            }
+
+            #[inline(always)]
+            fn subnormals(self) -> Self {
+                One($t::from_bits(self.0.to_bits().wrapping_sub(((1u64 << $digits) as $t).to_bits())))
+            }
+
+            #[inline(always)]
+            fn scale_by_product(self, n: Self) -> Self {
                 const POWER: $t = <One<$t> as Vector>::POWER_ROUNDER as $t;
                 // In two steps, since 2^n alone may be out of range.
                 let half = n.0 * 0.5 + POWER;

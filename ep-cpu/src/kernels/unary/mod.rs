@@ -11,6 +11,8 @@ mod ops;
 mod table;
 #[cfg(test)]
 pub(super) mod tests;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod underflow_tests;
 
 use super::elem::Storage;
 use super::engine::{Cost, Run, Unary, UnaryBlock, streams};

@@ -27,7 +27,7 @@ macro_rules! vector {
     (
         $name:ident($raw:ty) = $lane:ty, $lanes:literal;
         $splat:ident $first:ident $add:ident $sub:ident $mul:ident $max:ident $min:ident;
-        |$x:ident, $a:ident, $b:ident| $mul_add:expr, $neg_mul_add:expr, $exponent:expr
+        |$x:ident, $a:ident, $b:ident| $zero_below:expr, $mul_add:expr, $neg_mul_add:expr, $exponent:expr
     ) => {
         #[derive(Clone, Copy)]
         pub(in crate::kernels::rows) struct $name($raw);
@@ -80,6 +80,13 @@ macro_rules! vector {
             }
 
             #[inline(always)]
+            fn zero_below(self, least: Self) -> Self {
+                let ($x, $a) = (self.0, least.0);
+                // SAFETY: the level has the instructions.
+                Self(unsafe { $zero_below })
+            }
+
+            #[inline(always)]
             fn mul_add(self, a: Self, b: Self) -> Self {
                 let ($x, $a, $b) = (self.0, a.0, b.0);
                 // SAFETY: the level has the instruction.
@@ -106,36 +113,42 @@ macro_rules! vector {
 vector! {
     F32x16(__m512) = f32, 16;
     _mm512_set1_ps _mm512_cvtss_f32 _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_max_ps _mm512_min_ps;
-    |x, a, b| _mm512_fmadd_ps(x, a, b), _mm512_fnmadd_ps(x, a, b),
+    |x, a, b| _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, a), x),
+    _mm512_fmadd_ps(x, a, b), _mm512_fnmadd_ps(x, a, b),
     _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_castps_si512(x)))
 }
 vector! {
     F64x8(__m512d) = f64, 8;
     _mm512_set1_pd _mm512_cvtsd_f64 _mm512_add_pd _mm512_sub_pd _mm512_mul_pd _mm512_max_pd _mm512_min_pd;
-    |x, a, b| _mm512_fmadd_pd(x, a, b), _mm512_fnmadd_pd(x, a, b),
+    |x, a, b| _mm512_maskz_mov_pd(_mm512_cmp_pd_mask::<_CMP_NLT_UQ>(x, a), x),
+    _mm512_fmadd_pd(x, a, b), _mm512_fnmadd_pd(x, a, b),
     _mm512_castsi512_pd(_mm512_slli_epi64::<52>(_mm512_castpd_si512(x)))
 }
 vector! {
     F32x8(__m256) = f32, 8;
     _mm256_set1_ps _mm256_cvtss_f32 _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_max_ps _mm256_min_ps;
-    |x, a, b| _mm256_fmadd_ps(x, a, b), _mm256_fnmadd_ps(x, a, b),
+    |x, a, b| _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLT_UQ>(x, a), x),
+    _mm256_fmadd_ps(x, a, b), _mm256_fnmadd_ps(x, a, b),
     _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(x)))
 }
 vector! {
     F64x4(__m256d) = f64, 4;
     _mm256_set1_pd _mm256_cvtsd_f64 _mm256_add_pd _mm256_sub_pd _mm256_mul_pd _mm256_max_pd _mm256_min_pd;
-    |x, a, b| _mm256_fmadd_pd(x, a, b), _mm256_fnmadd_pd(x, a, b),
+    |x, a, b| _mm256_and_pd(_mm256_cmp_pd::<_CMP_NLT_UQ>(x, a), x),
+    _mm256_fmadd_pd(x, a, b), _mm256_fnmadd_pd(x, a, b),
     _mm256_castsi256_pd(_mm256_slli_epi64::<52>(_mm256_castpd_si256(x)))
 }
 vector! {
     F32x4(__m128) = f32, 4;
     _mm_set1_ps _mm_cvtss_f32 _mm_add_ps _mm_sub_ps _mm_mul_ps _mm_max_ps _mm_min_ps;
-    |x, a, b| _mm_add_ps(_mm_mul_ps(x, a), b), _mm_sub_ps(b, _mm_mul_ps(x, a)),
+    |x, a, b| _mm_and_ps(_mm_cmpnlt_ps(x, a), x),
+    _mm_add_ps(_mm_mul_ps(x, a), b), _mm_sub_ps(b, _mm_mul_ps(x, a)),
     _mm_castsi128_ps(_mm_slli_epi32::<23>(_mm_castps_si128(x)))
 }
 vector! {
     F64x2(__m128d) = f64, 2;
     _mm_set1_pd _mm_cvtsd_f64 _mm_add_pd _mm_sub_pd _mm_mul_pd _mm_max_pd _mm_min_pd;
-    |x, a, b| _mm_add_pd(_mm_mul_pd(x, a), b), _mm_sub_pd(b, _mm_mul_pd(x, a)),
+    |x, a, b| _mm_and_pd(_mm_cmpnlt_pd(x, a), x),
+    _mm_add_pd(_mm_mul_pd(x, a), b), _mm_sub_pd(b, _mm_mul_pd(x, a)),
     _mm_castsi128_pd(_mm_slli_epi64::<52>(_mm_castpd_si128(x)))
 }

@@ -2,7 +2,7 @@
 //! takes an entry for each lane.
 
 use super::F32x16;
-use crate::kernels::simd::{Table, Vector, polynomial};
+use crate::kernels::simd::{Mask, Table, Vector, polynomial};
 use std::arch::x86_64::*;
 use std::f64::consts::{LN_2, LOG2_E};
 
@@ -169,19 +169,30 @@ fn powers(rounded: F32x16) -> F32x16 {
 /// `exp(x)` within 1.75 ulps.
 #[inline(always)]
 pub(super) fn exp(x: F32x16) -> F32x16 {
+    // Where one may become subnormal, what is right for all of them.
+    let low = x.lt(F32x16::splat(-87.0));
+    if low.any() {
+        let (result, n) = exp_parts(x.at_least(-104.0));
+        return result.scale(n);
+    }
+    let (result, n) = exp_parts(x);
+    result.scale_by_product(n)
+}
+
+/// `(m, n)` with `exp(x) = m 2^n`. Scaling rounds `n` down.
+#[inline(always)]
+fn exp_parts(x: F32x16) -> (F32x16, F32x16) {
     // x = (n + i / 32) ln(2) + r, so that |r| <= ln(2) / 64: `1 + EXP_SLOPE r + r^2 / 2` is within 2^-24 of its
     // exponential. It is positive for all r, also for what is left of numbers too large for all this, and scaling
     // takes NaN for +inf to +inf: there is no need of an upper bound.
     const PARTS: [f64; 2] = [355.0 / 512.0, LN_2 - 355.0 / 512.0];
-    let x = x.at_least(-104.0);
     let rounder = F32x16::splat(F32x16::ROUNDER / 32.0);
     let rounded = x.mul_add(F32x16::splat(LOG2_E), rounder);
     let n = rounded - rounder;
     let r = n.neg_mul_add(F32x16::splat(PARTS[1]), n.neg_mul_add(F32x16::splat(PARTS[0]), x));
     let power = powers(rounded);
     let slope = r.mul_add(F32x16::splat(0.5), F32x16::splat(EXP_SLOPE));
-    // Scaling rounds n down.
-    (power * r).mul_add(slope, power).scale(n)
+    ((power * r).mul_add(slope, power), n)
 }
 
 /// `2^(high + low)` for a `low` near 0 and a `high` of a magnitude below 2^16.
