@@ -99,6 +99,7 @@ use crate::isa::Level;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{EXP_SLOPE, POWERS};
 use half::{bf16, f16};
+use std::hint::cold_path;
 use std::mem::MaybeUninit;
 use std::ops::{Add, BitAnd, BitOr, Div, Mul, Neg, Not, Sub};
 
@@ -196,7 +197,11 @@ pub(crate) trait Vector:
     #[inline(always)]
     fn scale(self, n: Self) -> Self {
         let low = n.lt(Self::splat(if size_of::<Self::Elem>() == 4 { -96.0 } else { -960.0 }));
-        if low.any() { self.scale_low(n, low) } else { self.scale_by_product(n) }
+        if low.any() {
+            cold_path();
+            return self.scale_low(n, low);
+        }
+        self.scale_by_product(n)
     }
     /// [`Self::scale`] of any magnitude. Most CPUs take a hundred times as long for a product that is less than normal.
     fn scale_by_product(self, n: Self) -> Self;

@@ -5,6 +5,7 @@ use super::F32x16;
 use crate::kernels::simd::{Mask, Table, Vector, polynomial};
 use std::arch::x86_64::*;
 use std::f64::consts::{LN_2, LOG2_E};
+use std::hint::cold_path;
 
 /// The slope at 0 of the parabola with the curvature of `exp(r)` nearest to it for |r| up to ln(2) / 64.
 pub(crate) const EXP_SLOPE: f64 = 1.0000147;
@@ -172,6 +173,7 @@ pub(super) fn exp(x: F32x16) -> F32x16 {
     // Where one may become subnormal, what is right for all of them.
     let low = x.lt(F32x16::splat(-87.0));
     if low.any() {
+        cold_path();
         let (result, n) = exp_parts(x.at_least(-104.0));
         return result.scale(n);
     }
