@@ -45,7 +45,7 @@ impl<A: Real> Shift<A> {
         let max = if max < A::LOWEST { A::LOWEST } else { max };
         let near = max <= A::FAR && max >= A::ZERO - A::FAR;
         let centre = if near { A::ZERO } else { max };
-        // By this, products are rounded differently here and in a vector.
+        // Products are rounded differently here and in a vector, by no more than this.
         let doubt = A::from_f64(1.0 / 4096.0);
         let nearest = ((max - centre) * A::LOG2_E - doubt + A::TO_INTEGER) - A::TO_INTEGER;
         // Of k, which is one less, and the one of the doubled exponentials.
@@ -62,8 +62,8 @@ impl<A: Real> Shift<A> {
     /// `log(sum of exp(x - max))` from the sum of [`Shift::exp`] and the maximum; never negative.
     #[inline(always)]
     pub(super) fn log_sum(&self, sum: A, max: A) -> A {
-        // Exact but for the last step, as these all but cancel.
-        // Halved, the sum is of terms of which the largest is near 1, and its logarithm has the digits that it needs.
+        // Exact but for the last step, as these all but cancel. Halved, the sum is of terms of which the largest is near 1, so
+        // that its logarithm has the digits for that.
         let k = self.k() + 1.0;
         let sum = sum * A::from_f64(0.5);
         let beside_max = k * f64::LN_2[0] + (self.centre.to_f64() - max.to_f64()) + k * f64::LN_2[1];
@@ -256,8 +256,8 @@ impl<V: Vector> Last<V> {
     }
 }
 
-/// Half of `exp(x)` for any `x`, and 0 below 3 times the smallest normal number: it is inf only where `exp(x)` is beyond all finite numbers, although the exponent of
-/// the largest ones is one more than there are.
+/// Half of `exp(x)` for any `x`, and 0 where that is below 1.42 times the smallest normal number: it is inf only where
+/// `exp(x)` is beyond all finite numbers, although the exponent of the largest ones is one more than there are.
 #[derive(Clone, Copy)]
 pub(super) struct HalfExp<V> {
     shift: Shift<V>,
