@@ -15,6 +15,7 @@ mod plainly;
 mod single;
 #[cfg(test)]
 mod tests;
+mod widening;
 
 use super::simd::{Vector, polynomial};
 use std::marker::PhantomData;

@@ -5,7 +5,7 @@
 
 use super::{
     Double, HalfPi, LARGE_HALF, Math, Single, fast_gelu_argument, gated, ln_limits, nearest, nearest_power,
-    pieces, polynomial, sigmoid, tanh,
+    pieces, polynomial, sigmoid, tanh, widening,
 };
 use crate::kernels::simd::{self, EightPieces, Mask, Vector};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI};
@@ -374,6 +374,9 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn erf(x: V) -> V {
+        if let Some(erf) = x.widening(&widening::ERF) {
+            return erf;
+        }
         let size = x.abs().at_most(4.0);
         let (one, square) = (V::splat(1.0), Self::square_beside_one(x));
         let small = polynomial(square, &ERF).mul_add(size, size);
@@ -438,11 +441,7 @@ impl<V: simd::Single> Math for Single<V> {
         if V::PLAIN_POWERS {
             return Self::tanh_plainly(x);
         }
-        let t = x.abs();
-        let Some(ratio) = t.piecewise(V::splat(-0.0), &pieces::TANH_RATIO) else { return tanh::<Self>(x) };
-        let near = x * ratio;
-        let far = !t.lt(V::splat(pieces::TANH_RATIO.end.into()));
-        if far.any() { V::select(far, tanh::<Self>(x), near) } else { near }
+        if let Some(tanh) = x.widening(&widening::TANH) { tanh } else { tanh::<Self>(x) }
     }
 
     #[inline(always)]

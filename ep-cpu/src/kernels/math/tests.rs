@@ -251,14 +251,20 @@ fn ways(x: f64) -> [f64; WAYS] {
 /// several, and beside whatever else.
 #[test]
 fn every_way_of_a_function_is_right_to_its_end() {
-    let ends =
-        [0.0, 1.0, 4.0, 8.0, 10.0, 13.0, 14.5, 16.6, 17.3, 18.0, 20.0, 87.0, 88.72, 90.0, 103.9, 1e10, 3e38];
+    let ends = [
+        0.0, 1.0, 4.0, 8.0, 9.3, 10.0, 13.0, 14.5, 16.6, 17.3, 18.0, 20.0, 87.0, 88.72, 90.0, 103.9, 1e10,
+        3e38,
+    ];
     let pieces = (0..8).map(|k| 2.0 * ((1.0 + k as f32).sqrt() - 1.0));
+    let widening = (0..20).flat_map(|k| {
+        let below = |first: f32| first * (1.0 + (k % 4) as f32 / 4.0) * (1u32 << (k / 4)) as f32;
+        [below(0.5) - 0.625, below(0.25) - 0.3125]
+    });
     let entries = (0..=16).flat_map(|k| [0.75 + k as f32 / 64.0, 1.0 + k as f32 / 32.0]);
     // Of NaNs those that additions to the exponent would make numbers of, too.
     let nans = [0x7f80_0001, 0x7fc0_0001, 0x7fff_ffff].map(f32::from_bits);
     let mut all = vec![f32::INFINITY, 1e-40, 1e-10, f32::MIN_POSITIVE, nans[0], nans[1], nans[2]];
-    for end in ends.into_iter().chain(pieces).chain(entries) {
+    for end in ends.into_iter().chain(pieces).chain(widening).chain(entries) {
         all.extend([end, end.next_up(), end.next_down().abs(), end * 0.999, end * 1.001]);
     }
     all.extend((0..4000).map(|k| k as f32 * (0.0271 + 1e-6 * k as f32 / 7.0)));

@@ -2,7 +2,7 @@
 
 pub(crate) use by_table::{EXP_SLOPE, POWERS};
 
-use super::{Kernel, Lanes, Mask, Pieces, Single, Table, Vector};
+use super::{Kernel, Lanes, Mask, Pieces, Single, Table, Vector, Widening};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
@@ -381,6 +381,24 @@ impl Single for F32x16 {
             sum = sum.mul_add(x, pieces.coefficients[k].at(piece));
         }
         Some(sum)
+    }
+
+    #[inline(always)]
+    fn widening<const N: usize>(self, pieces: &'static Widening<N>) -> Option<Self> {
+        let t = self.abs().at_most(pieces.end.into());
+        let moved = t + f64::from(pieces.start);
+        let piece = x!(_mm512_srli_epi32::<21>(_mm512_castps_si512(moved.0)));
+        let x = t - pieces.centers.at(piece);
+        let mut sum = pieces.coefficients[N - 1].at(piece);
+        for k in (1..N - 1).rev() {
+            sum = sum.mul_add(x, pieces.coefficients[k].at(piece));
+        }
+        let constant = pieces.coefficients[0].at(piece);
+        if pieces.first == 0.0 {
+            return Some(sum.mul_add(x, constant).copysign(self));
+        }
+        let first = moved.lt(Self::splat(pieces.first.into()));
+        Some(sum.mul_add(x, Self::select(first, t, constant)).copysign(self))
     }
 
     #[inline(always)]

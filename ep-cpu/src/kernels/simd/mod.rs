@@ -364,6 +364,19 @@ pub(crate) struct Pieces<const N: usize> {
     pub(crate) coefficients: [Table; N],
 }
 
+/// An odd function from 0 to [`Widening::end`], and there 1, as 16 polynomials of `N` coefficients. With `t + start` pieces widen,
+/// four to each power of two: that of `t` is in the two low bits of the exponent and the two high ones behind the point.
+pub(crate) struct Widening<const N: usize> {
+    pub(crate) start: f32,
+    /// Up to which `t + start` the first piece's values are beside `t` itself, which small results have more digits of; or 0.
+    pub(crate) first: f32,
+    pub(crate) end: f32,
+    /// As in [`Pieces`].
+    pub(crate) centers: Table,
+    /// As in [`Pieces`].
+    pub(crate) coefficients: [Table; N],
+}
+
 /// An f32 for each of 8 pieces.
 #[repr(align(32))]
 pub(crate) struct Eight(pub(crate) [f32; 8]);
@@ -391,6 +404,11 @@ pub(crate) trait Single: Vector<Elem = f32> {
     #[inline(always)]
     fn piecewise<const N: usize>(self, low: Self, pieces: &'static Pieces<N>) -> Option<Self> {
         let _ = (low, pieces);
+        None
+    }
+    /// The odd function at `self`. `None` as of [`Self::piecewise`].
+    #[inline(always)]
+    fn widening<const N: usize>(self, _pieces: &'static Widening<N>) -> Option<Self> {
         None
     }
     /// The numbers of the pieces of [`EightPieces`] that `self` is on, in the low bits of each lane. `None` at levels where
