@@ -6,7 +6,7 @@
 //! | medium | the same ops at 4 Ki, 64 Ki and 1 Mi elements |
 //! | small | a few elements: what a launch costs |
 //! | chain | an op and a read of its output |
-//! | grid | every primitive in more dtypes, odd sizes, and contents that are far apart (`_wide`) |
+//! | grid | every primitive in more dtypes, odd sizes, and contents that are far apart (`_wide`) or far from 0 (`_far`) |
 //!
 //! Bytes are those that have to be moved at least once each way; what an implementation moves beyond that is its loss.
 
@@ -22,6 +22,9 @@ pub(crate) const LARGE: i64 = 1 << 24;
 
 /// Numbers so far apart that exponentials of some are less than normal numbers, which CPUs are slow at.
 pub(crate) const WIDE: Content = Content::Normal(40.0);
+
+/// Angles as large as those of positions in a long text, which have to be reduced.
+pub(crate) const ANGLES: Content = Content::Normal(40_000.0);
 
 /// All rows, in the order of reports. No two have the same [`Row::id`].
 pub fn table() -> Vec<Row> {

@@ -1,6 +1,6 @@
 //! Elementwise ops, casts, fills and contiguous copies.
 
-use super::{LARGE, WIDE, add};
+use super::{ANGLES, LARGE, WIDE, add};
 use crate::row::{Content, Family, Group, Row};
 use ep_core::{DType, Scalar};
 
@@ -241,6 +241,12 @@ fn grid(rows: &mut Vec<Row>) {
         rows,
         Group::Grid,
         wide.map(|(name, op)| unary(name, op, F32, odd).holding(WIDE).named(format!("{name}_wide"))),
+    );
+    let waves = FUNCTIONS.iter().filter(|(name, _)| matches!(*name, "sin" | "cos"));
+    add(
+        rows,
+        Group::Grid,
+        waves.map(|(name, op)| unary(name, op, F32, odd).holding(ANGLES).named(format!("{name}_far"))),
     );
     for dtype in [f16, bf16, f64] {
         let functions =

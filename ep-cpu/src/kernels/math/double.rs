@@ -1,7 +1,7 @@
 //! Functions in f64 arithmetic.
 
-use super::{Double, HalfPi, LARGE_HALF, Math, gamma, gated, ln_limits, nearest, polynomial};
-use crate::kernels::simd::{Mask, Vector};
+use super::{Double, LARGE_HALF, Math, gamma, gated, half_pi::reduce_double, ln_limits, polynomial};
+use crate::kernels::simd::{Mask, Vector, nearest};
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E, LOG10_E, SQRT_2};
 
 /// 32 bits of ln 2, and the rest.
@@ -149,10 +149,6 @@ const ERFC: [f64; 22] = [
     -5.79066734032292e-09,
     -5.81398057007129e-10,
 ];
-
-/// Parts of 32 bits each, for arguments up to 10^6.
-const HALF_PI: HalfPi =
-    HalfPi([1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21, 8.4784276603689e-32], 1e6);
 
 /// pi, and how much more it is.
 const PI: (f64, f64) = (std::f64::consts::PI, 1.224_646_799_147_353_2e-16);
@@ -444,7 +440,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
 
     #[inline(always)]
     fn sin(x: V) -> V {
-        let (r, quadrant, large) = HALF_PI.reduce(x);
+        let (r, quadrant, large) = reduce_double(x);
         let (sin, cos) = Self::sin_cos(r);
         let result = V::select(quadrant.low_bit(0), cos, sin).flip_if_bit(quadrant, 1);
         let result = V::select(x.equals(V::splat(0.0)), x, result);
@@ -453,7 +449,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
 
     #[inline(always)]
     fn cos(x: V) -> V {
-        let (r, quadrant, large) = HALF_PI.reduce(x);
+        let (r, quadrant, large) = reduce_double(x);
         let (sin, cos) = Self::sin_cos(r);
         // Negative in quadrants 1 and 2.
         let result = V::select(quadrant.low_bit(0), -sin, cos).flip_if_bit(quadrant, 1);
@@ -462,7 +458,7 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
 
     #[inline(always)]
     fn tan(x: V) -> V {
-        let (r, quadrant, large) = HALF_PI.reduce(x);
+        let (r, quadrant, large) = reduce_double(x);
         let (sin, cos) = Self::sin_cos(r);
         let odd = quadrant.low_bit(0);
         let result = V::select(odd, -cos, sin) / V::select(odd, sin, cos);

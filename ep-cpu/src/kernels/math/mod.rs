@@ -10,6 +10,9 @@
 
 mod double;
 mod gamma;
+mod half_pi;
+#[cfg(test)]
+mod half_pi_tests;
 mod pieces;
 mod plainly;
 mod single;
@@ -228,38 +231,10 @@ fn ln_limits<V: Vector>(x: V, result: V) -> V {
     V::select(x.lt(zero), V::splat(f64::NAN), nonzero)
 }
 
-/// The integer nearest to `x c`, and that added to the rounder.
-#[inline(always)]
-fn nearest<V: Vector>(x: V, c: f64) -> (V, V) {
-    let rounder = V::splat(V::ROUNDER);
-    let rounded = x.mul_add(V::splat(c), rounder).in_step();
-    (rounded - rounder, rounded)
-}
-
 /// The integer nearest to `x c`, and 2 to its power.
 #[inline(always)]
 fn nearest_power<V: Vector>(x: V, c: f64) -> (V, V) {
     let rounder = V::splat(V::POWER_ROUNDER);
     let rounded = x.mul_add(V::splat(c), rounder).in_step();
     (rounded - rounder, rounded.power_of_two())
-}
-
-/// `pi / 2` in four parts, of which all but the last have so few bits that their products with the
-/// quadrants of arguments up to the second field are exact.
-struct HalfPi([f64; 4], f64);
-
-impl HalfPi {
-    /// `x` less its nearest multiple of pi / 2, which multiple, as a sum with the rounder, and where `x` is too
-    /// large for that.
-    #[inline(always)]
-    fn reduce<V: Vector>(&self, x: V) -> (V, V, V::Mask) {
-        let size = x.abs();
-        let large = V::splat(self.1).lt(size) & size.lt(V::splat(f64::INFINITY));
-        let (n, rounded) = nearest(x, std::f64::consts::FRAC_2_PI);
-        let mut r = x;
-        for part in self.0 {
-            r = n.neg_mul_add(V::splat(part), r);
-        }
-        (r, rounded, large)
-    }
 }

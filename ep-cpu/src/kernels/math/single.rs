@@ -4,10 +4,10 @@
 //! a fused one compute in f64.
 
 use super::{
-    Double, HalfPi, LARGE_HALF, Math, Single, fast_gelu_argument, gated, ln_limits, nearest, nearest_power,
-    pieces, polynomial, sigmoid, tanh, widening,
+    Double, LARGE_HALF, Math, Single, fast_gelu_argument, gated, half_pi::reduce_single, ln_limits,
+    nearest_power, pieces, polynomial, sigmoid, tanh, widening,
 };
-use crate::kernels::simd::{self, EightPieces, Mask, Vector};
+use crate::kernels::simd::{self, EightPieces, Mask, Vector, nearest};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI};
 
 /// 9 bits of ln 2: its products with the exponents of f32 are exact.
@@ -98,10 +98,6 @@ const LOG2_1P: [f64; 13] = [
     -0.10067562555030282,
     0.03709947479105998,
 ];
-
-/// Parts of 12 bits each, for arguments up to 1024.
-const HALF_PI: HalfPi =
-    HalfPi([1.5703125, 0.0004837512969970703, 7.549533620476723e-08, 2.563344151594519e-12], 1024.0);
 
 impl<V: simd::Single> Single<V> {
     /// `n`, its sum with the rounder, and `r` such that `x = n ln(2) + r`.
@@ -479,31 +475,27 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn sin(x: V) -> V {
-        let (r, quadrant, large) = HALF_PI.reduce(x);
+        let (r, quadrant) = reduce_single(x);
         let (sin, cos) = Self::sin_cos(r);
         let result = V::select(quadrant.low_bit(0), cos, sin).flip_if_bit(quadrant, 1);
-        let result = V::select(x.equals(V::splat(0.0)), x, result);
-        if large.any() { V::select(large, V::narrow(Double::sin(x.widen())), result) } else { result }
+        V::select(x.equals(V::splat(0.0)), x, result)
     }
 
     #[inline(always)]
     fn cos(x: V) -> V {
-        let (r, quadrant, large) = HALF_PI.reduce(x);
+        let (r, quadrant) = reduce_single(x);
         let (sin, cos) = Self::sin_cos(r);
-        let odd = quadrant.low_bit(0);
         // Negative in quadrants 1 and 2.
-        let result = V::select(odd, -sin, cos).flip_if_bit(quadrant, 1);
-        if large.any() { V::select(large, V::narrow(Double::cos(x.widen())), result) } else { result }
+        V::select(quadrant.low_bit(0), -sin, cos).flip_if_bit(quadrant, 1)
     }
 
     #[inline(always)]
     fn tan(x: V) -> V {
-        let (r, quadrant, large) = HALF_PI.reduce(x);
+        let (r, quadrant) = reduce_single(x);
         let (sin, cos) = Self::sin_cos(r);
         let odd = quadrant.low_bit(0);
         let result = V::select(odd, -cos, sin) / V::select(odd, sin, cos);
-        let result = V::select(x.equals(V::splat(0.0)), x, result);
-        if large.any() { V::select(large, V::narrow(Double::tan(x.widen())), result) } else { result }
+        V::select(x.equals(V::splat(0.0)), x, result)
     }
 
     #[inline(always)]

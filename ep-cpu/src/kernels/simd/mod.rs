@@ -349,6 +349,14 @@ pub(crate) fn polynomial<V: Vector, const N: usize>(x: V, c: &[f64; N]) -> V {
     sum
 }
 
+/// The integer nearest to `x c`, and that added to the rounder.
+#[inline(always)]
+pub(crate) fn nearest<V: Vector>(x: V, c: f64) -> (V, V) {
+    let rounder = V::splat(V::ROUNDER);
+    let rounded = x.mul_add(V::splat(c), rounder).in_step();
+    (rounded - rounder, rounded)
+}
+
 /// An f32 for each of 16 pieces.
 #[repr(align(64))]
 pub(crate) struct Table(pub(crate) [f32; 16]);
