@@ -195,9 +195,9 @@ impl<V: simd::Single> Single<V> {
         gated::<Self>(x, high, low)
     }
 
-    /// [`Math::pow`] without tables.
+    /// [`Math::pow`] of a positive finite `x` and a finite `y`, without tables.
     #[inline(always)]
-    fn pow_anywhere(x: V, y: V) -> V {
+    fn pow_of_positive(x: V, y: V) -> V {
         // The logarithm is multiplied by an exponent of up to 2^7 before it is one, so it needs digits of f64, but by far
         // not all of them; and what is left of it beside an integer does not.
         let (k, m) = x.split();
@@ -205,14 +205,20 @@ impl<V: simd::Single> Single<V> {
         let log2 = f.mul_add(polynomial(f, &LOG2_1P), k.widen());
         let exponent = (log2 * y.widen()).at_most(200.0).at_least(-200.0);
         let (n, _) = nearest(exponent, 1.0);
-        let power = polynomial(V::narrow(exponent - n), &EXP2).scale(V::narrow(n));
-        let infinity = V::splat(f64::INFINITY);
-        let usual = V::splat(0.0).lt(x) & x.lt(infinity) & y.abs().lt(infinity);
-        let unusual = !usual;
-        if !unusual.any() {
-            return power;
-        }
-        V::select(usual, power, V::narrow(Double::pow(x.widen(), y.widen())))
+        polynomial(V::narrow(exponent - n), &EXP2).scale(V::narrow(n))
+    }
+
+    /// `x^y` given `|x|^y`, for a finite `x` and for a `y` that is not NaN; given anything where `x` is 0.
+    #[inline(always)]
+    fn pow_by_sign(x: V, y: V, power: V) -> V {
+        let (zero, half) = (V::splat(0.0), y * 0.5);
+        let integral = y.floor().equals(y);
+        let odd = integral & !half.floor().equals(half);
+        let of_zero = V::select(y.lt(zero), V::splat(f64::INFINITY), zero);
+        let of_zero = V::select(y.equals(zero), V::splat(1.0), of_zero);
+        let power = V::select(x.equals(zero), of_zero, power);
+        let power = V::select(odd, power.copysign(x), power);
+        V::select(x.lt(zero) & !integral, V::splat(f64::NAN), power)
     }
 
     /// `x^2`, or a little more: never subnormal. For even terms beside 1, which of a number so small that this matters are
@@ -561,9 +567,22 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn pow(x: V, y: V) -> V {
-        let Some((near, exponent)) = x.pow_by_table(y) else { return Self::pow_anywhere(x, y) };
-        let usual = V::splat(0.0).lt(x) & x.lt(V::splat(f64::INFINITY)) & exponent.abs().lt(V::splat(1000.0));
-        let unusual = !usual;
-        if unusual.any() { V::select(usual, near, Self::pow_anywhere(x, y)) } else { near }
+        let (size, zero, infinity) = (x.abs(), V::splat(0.0), V::splat(f64::INFINITY));
+        let (power, regular) = match size.pow_by_table(y) {
+            Some((power, exponent)) => (power, exponent.abs().lt(V::splat(1000.0))),
+            None => (Self::pow_of_positive(size, y), y.abs().lt(infinity)),
+        };
+        let usual = zero.lt(x) & x.lt(infinity) & regular;
+        let others = !usual;
+        if !others.any() {
+            return power;
+        }
+        let power = Self::pow_by_sign(x, y, power);
+        let signed = size.lt(infinity) & ((zero.lt(size) & regular) | (x.equals(zero) & y.equals(y)));
+        let unusual = !signed;
+        if unusual.any() {
+            return V::select(unusual, V::narrow(Double::pow(x.widen(), y.widen())), power);
+        }
+        power
     }
 }
