@@ -80,9 +80,9 @@ fn reduce_large<V: Single>(x: V) -> (V, V) {
     if huge.any() {
         let (mut angles, mut rests, mut quadrants) = ([0.0; MAX_LANES], [0.0; MAX_LANES], [0.0; MAX_LANES]);
         // SAFETY: the arrays have room for the lanes of any level.
-        unsafe { wide.store(angles.as_mut_ptr()) };
-        for i in 0..V::Wide::LANES {
-            (rests[i], quadrants[i]) = reduce_huge(angles[i] as f32);
+        unsafe { x.store(angles.as_mut_ptr()) };
+        for i in 0..V::LANES {
+            (rests[i], quadrants[i]) = reduce_huge(angles[i]);
         }
         // SAFETY: as above.
         let (all, of_all) = unsafe { (V::Wide::load(rests.as_ptr()), V::Wide::load(quadrants.as_ptr())) };
@@ -105,18 +105,21 @@ const FRAC_2_PI_BITS: [u64; 6] = [
 #[inline]
 fn reduce_huge(x: f32) -> (f64, f64) {
     let bits = x.to_bits();
-    // x = m 2^e, and m 2^e (2 / pi) modulo 4 needs of 2 / pi only bits from that on which stands for 2^(1 - e): with the
-    // 128 of them as a number w, it is m w 2^-126 modulo 4, less at most 2^-102.
-    let m = u128::from(bits & 0x7f_ffff | 0x80_0000);
+    // |x| = m 2^e, and m 2^e (2 / pi) modulo 4 needs of 2 / pi only bits from that on which stands for 2^(1 - e). With the
+    // first 64 and the next 32 of them as numbers, it is (m high + m low 2^-32) 2^-62 modulo 4, less at most 2^-61. No f32 is
+    // nearer than 2^-30 to a whole number of these.
+    let m = u64::from(bits & 0x7f_ffff | 0x80_0000);
     let e = (bits >> 23 & 0xff) as i32 - 150;
     // The first bit behind the point stands for 1/2.
     let first = (64 + e - 2).clamp(0, 64 * 3 + 63) as usize;
-    let word = |i: usize| u128::from(FRAC_2_PI_BITS[first / 64 + i]);
-    let above = (word(0) << 64 | word(1)) << (first % 64);
-    let w = above | word(2) << (first % 64) >> 64;
-    let product = w.wrapping_mul(m);
-    let quadrant = product.wrapping_add(1 << 125) >> 126 & 3;
-    let rest = (product.wrapping_sub(quadrant << 126) >> 64) as i64;
-    let (rest, quadrant) = (rest as f64 * (FRAC_PI_2 / (1u64 << 62) as f64), quadrant as f64);
-    if x < 0.0 { (-rest, (4.0 - quadrant) % 4.0) } else { (rest, quadrant) }
+    let (word, bit) = (first / 64, first % 64);
+    let from = |i: usize| FRAC_2_PI_BITS[i] << bit | FRAC_2_PI_BITS[i + 1] >> 1 >> (63 - bit);
+    let (high, low) = (from(word), from(word + 1) >> 32);
+    let product = m.wrapping_mul(high).wrapping_add(m * low >> 32);
+    let quadrant = product.wrapping_add(1 << 61) >> 62;
+    let rest = product.wrapping_sub(quadrant << 62) as i64 as f64 * (FRAC_PI_2 / (1u64 << 62) as f64);
+    // Of a negative one, both are negative. Signs are not asked for by a branch, which would be guessed wrong half the time.
+    let sign = i64::from(bits as i32 >> 31);
+    let quadrant = ((quadrant as i64 ^ sign) - sign) & 3;
+    (rest * f64::from(1f32.copysign(x)), quadrant as f64)
 }

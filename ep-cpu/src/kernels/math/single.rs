@@ -8,7 +8,7 @@ use super::{
     nearest_power, pieces, polynomial, sigmoid, tanh, widening,
 };
 use crate::kernels::simd::{self, EightPieces, Mask, Vector, nearest};
-use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI};
+use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI, SQRT_2};
 
 /// 9 bits of ln 2: its products with the exponents of f32 are exact.
 pub(super) const LN_2_HIGH: f64 = 355.0 / 512.0;
@@ -155,8 +155,14 @@ impl<V: simd::Single> Single<V> {
         let square = t * t;
         let (n, _, r) = Self::reduce_exp(square * -0.5);
         let r = t.product_error(t, square).mul_add(V::splat(-0.5), r);
+        (t, square, Self::normal_tail_reduced(t, r).scale(n))
+    }
+
+    /// `t cdf(-t) exp(t^2 / 2) exp(r)` for t from 1 up.
+    #[inline(always)]
+    fn normal_tail_reduced(t: V, r: V) -> V {
         let tail = polynomial((t - 2.0) * (t + 2.0).rough_reciprocal(), &CDF_TAIL) + CDF_TAIL_MIDDLE;
-        (t, square, tail.mul_add(Self::exp_m1_reduced(r), tail).scale(n))
+        tail.mul_add(Self::exp_m1_reduced(r), tail)
     }
 
     /// [`Math::gelu`] without pieces.
@@ -390,7 +396,19 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn erfc(x: V) -> V {
-        V::narrow(Double::erfc(x.widen()))
+        if !V::FUSED {
+            return V::narrow(Double::erfc(x.widen()));
+        }
+        // As twice the normal distribution at `-t` with `t = |x| sqrt(2)`, whose exponential is that of `-x^2`. Beyond the bound
+        // it rounds to 0; below 1 / sqrt(2) the other way is taken.
+        let (one, size) = (V::splat(1.0), x.abs().at_least(0.5).at_most(10.5));
+        let (t, square) = (size * SQRT_2, size * size);
+        let (n, _, r) = Self::reduce_exp(-square);
+        let product = Self::normal_tail_reduced(t, r - size.product_error(size, square));
+        let tail = (product * 2.0).quotient(t).scale(n);
+        let large = V::select(x.lt(V::splat(0.0)), V::splat(2.0) - tail, tail);
+        let small = one - polynomial(Self::square_beside_one(x), &ERF).mul_add(x, x);
+        V::select(t.lt(one), small, large)
     }
 
     #[inline(always)]
