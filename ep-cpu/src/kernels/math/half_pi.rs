@@ -115,7 +115,7 @@ fn reduce_huge(x: f32) -> (f64, f64) {
     let (word, bit) = (first / 64, first % 64);
     let from = |i: usize| FRAC_2_PI_BITS[i] << bit | FRAC_2_PI_BITS[i + 1] >> 1 >> (63 - bit);
     let (high, low) = (from(word), from(word + 1) >> 32);
-    let product = m.wrapping_mul(high).wrapping_add(m * low >> 32);
+    let product = m.wrapping_mul(high).wrapping_add((m * low) >> 32);
     let quadrant = product.wrapping_add(1 << 61) >> 62;
     let rest = product.wrapping_sub(quadrant << 62) as i64 as f64 * (FRAC_PI_2 / (1u64 << 62) as f64);
     // Of a negative one, both are negative. Signs are not asked for by a branch, which would be guessed wrong half the time.
