@@ -412,7 +412,8 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
 
     #[inline(always)]
     fn erfc(x: V) -> V {
-        let t = x.abs().at_most(28.0);
+        // Below the lower bound it rounds to 1, and squares would be less than normal.
+        let t = x.abs().at_most(28.0).at_least(2f64.powi(-100));
         let square = t * t;
         let tail = Self::erfc_tail(t, square, t.product_error(t, square));
         V::select(x.lt(V::splat(0.0)), V::splat(2.0) - tail, tail)

@@ -6,37 +6,37 @@ use std::f64::consts::{FRAC_2_PI, FRAC_PI_2};
 use std::hint::cold_path;
 
 /// `pi / 2` in parts, each of which is subtracted as often as the nearest multiple has it.
-pub(super) struct HalfPi<const N: usize> {
-    /// For products that are rounded once: each has all the digits of its type. As what is left of the first product is a
-    /// multiple of its last digit and below 1, nothing of that is lost.
-    fused: [f64; N],
+struct HalfPi {
+    /// For products that are rounded once: each has all the digits of its type. What is left by the first product has no more,
+    /// so nothing of that is lost.
+    fused: [f64; 3],
     /// Up to which argument the nearest multiple is found well enough.
     fused_limit: f64,
     /// For others: all but the last have so few digits that the products are exact.
     short: [f64; 4],
-    /// Up to which argument they are.
+    /// Up to which argument they are, and what is rounded later is little enough.
     short_limit: f64,
 }
 
 /// For f32.
-const SINGLE: HalfPi<3> = HalfPi {
+const SINGLE: HalfPi = HalfPi {
     fused: [1.5707963705062866, -4.371138828673793e-08, -1.715_124_510_005_882e-15],
     fused_limit: 2e5,
     short: [1.5703125, 0.0004837512969970703, 7.549533620476723e-08, 2.563344151594519e-12],
-    short_limit: 1024.0,
+    short_limit: 512.0,
 };
 
 /// For f64.
-const DOUBLE: HalfPi<4> = HalfPi {
-    fused: [FRAC_PI_2, 6.123_233_995_736_766e-17, -1.4973849048591698e-33, 5.562_271_104_316_826e-50],
+const DOUBLE: HalfPi = HalfPi {
+    fused: [FRAC_PI_2, 6.123_233_995_736_766e-17, -1.4973849048591698e-33],
     fused_limit: (1 << 30) as f64,
     short: [1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665e-21, 8.4784276603689e-32],
     short_limit: 1e6,
 };
 
-impl<const N: usize> HalfPi<N> {
+impl HalfPi {
     /// What is left of `x`; which multiple was nearest, as a sum with the rounder; and where `x` is finite, but too large
-    /// for both.
+    /// for that.
     #[inline(always)]
     fn reduce<V: Vector>(&self, x: V) -> (V, V, V::Mask) {
         let limit = if V::FUSED { self.fused_limit } else { self.short_limit };
@@ -44,8 +44,14 @@ impl<const N: usize> HalfPi<N> {
         let large = V::splat(limit).lt(size) & size.lt(V::splat(f64::INFINITY));
         let (n, rounded) = nearest(x, FRAC_2_PI);
         let mut r = x;
-        for &part in if V::FUSED { &self.fused[..] } else { &self.short[..] } {
-            r = n.neg_mul_add(V::splat(part), r);
+        if V::FUSED {
+            for part in self.fused {
+                r = n.neg_mul_add(V::splat(part), r);
+            }
+        } else {
+            for part in self.short {
+                r = n.neg_mul_add(V::splat(part), r);
+            }
         }
         (r, rounded, large)
     }
@@ -92,26 +98,20 @@ fn reduce_large<V: Single>(x: V) -> (V, V) {
 }
 
 /// `2 / pi`, behind 64 bits that are 0.
-const FRAC_2_PI_BITS: [u64; 6] = [
-    0,
-    0xa2f9_836e_4e44_1529,
-    0xfc27_57d1_f534_ddc0,
-    0xdb62_9599_3c43_9041,
-    0xfe51_63ab_debb_c561,
-    0xb724_6e3a_424d_d2e0,
-];
+const FRAC_2_PI_BITS: [u64; 5] =
+    [0, 0xa2f9_836e_4e44_1529, 0xfc27_57d1_f534_ddc0, 0xdb62_9599_3c43_9041, 0xfe51_63ab_debb_c561];
 
 /// What is left of `x`, and the nearest multiple's number modulo 4. Unspecified below 2^-39 and for what is not finite.
 #[inline]
 fn reduce_huge(x: f32) -> (f64, f64) {
     let bits = x.to_bits();
     // |x| = m 2^e, and m 2^e (2 / pi) modulo 4 needs of 2 / pi only bits from that on which stands for 2^(1 - e). With the
-    // first 64 and the next 32 of them as numbers, it is (m high + m low 2^-32) 2^-62 modulo 4, less at most 2^-61. No f32 is
-    // nearer than 2^-30 to a whole number of these.
+    // first 64 and the next 32 of them as numbers, it is (m high + m low 2^-32) 2^-62 modulo 4, less at most 2^-61. That of
+    // no f32 from 1 on is nearer than 2^-30 to an integer.
     let m = u64::from(bits & 0x7f_ffff | 0x80_0000);
     let e = (bits >> 23 & 0xff) as i32 - 150;
     // The first bit behind the point stands for 1/2.
-    let first = (64 + e - 2).clamp(0, 64 * 3 + 63) as usize;
+    let first = (64 + e - 2).clamp(0, 64 * 2 + 63) as usize;
     let (word, bit) = (first / 64, first % 64);
     let from = |i: usize| FRAC_2_PI_BITS[i] << bit | FRAC_2_PI_BITS[i + 1] >> 1 >> (63 - bit);
     let (high, low) = (from(word), from(word + 1) >> 32);

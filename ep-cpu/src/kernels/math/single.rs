@@ -234,7 +234,7 @@ impl<V: simd::Single> Single<V> {
         x.mul_add(x, V::splat(2f64.powi(-100)))
     }
 
-    /// Sine and cosine of `r` in `-pi/4..pi/4`.
+    /// Sine and cosine of `r` in `-pi/4..pi/4`, and a hundredth beyond.
     #[inline(always)]
     fn sin_cos(r: V) -> (V, V) {
         let square = Self::square_beside_one(r);
@@ -586,17 +586,20 @@ impl<V: simd::Single> Math for Single<V> {
     #[inline(always)]
     fn pow(x: V, y: V) -> V {
         let (size, zero, infinity) = (x.abs(), V::splat(0.0), V::splat(f64::INFINITY));
-        let (power, regular) = match size.pow_by_table(y) {
-            Some((power, exponent)) => (power, exponent.abs().lt(V::splat(1000.0))),
-            None => (Self::pow_of_positive(size, y), y.abs().lt(infinity)),
+        let (power, exponent) = match size.pow_by_table(y) {
+            Some(both) => both,
+            None => (Self::pow_of_positive(size, y), y * 0.0),
         };
-        let usual = zero.lt(x) & x.lt(infinity) & regular;
+        let far = V::splat(1000.0);
+        let usual = zero.lt(x) & x.lt(infinity) & exponent.abs().lt(far);
         let others = !usual;
         if !others.any() {
             return power;
         }
-        let power = Self::pow_by_sign(x, y, power);
-        let signed = size.lt(infinity) & ((zero.lt(size) & regular) | (x.equals(zero) & y.equals(y)));
+        let limit = V::select(exponent.lt(zero), zero, infinity);
+        let power = Self::pow_by_sign(x, y, V::select(far.le(exponent.abs()), limit, power));
+        let regular = zero.lt(size) & exponent.equals(exponent);
+        let signed = size.lt(infinity) & (regular | (x.equals(zero) & y.equals(y)));
         let unusual = !signed;
         if unusual.any() {
             return V::select(unusual, V::narrow(Double::pow(x.widen(), y.widen())), power);

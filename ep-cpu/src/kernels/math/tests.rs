@@ -153,9 +153,26 @@ fn powers_of_singles_are_right_to_the_ends_of_the_range() {
         points.extend(exponents.iter().map(|e| (x, if log2 == 0.0 { 1e30 } else { (e / log2) as f32 })));
         points.extend([0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN].map(|y| (x, y)));
     }
-    for x in [0.0, -0.0, -1.5, -3e-39, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+    for x in [0.0, -0.0, -1.0, -1.5, -2.0, -3e-39, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
         points.extend(
-            [-3.0, -2.5, 0.0, 0.5, 2.0, 3.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN].map(|y| (x, y)),
+            [
+                -3.0,
+                -2.5,
+                -0.0,
+                0.0,
+                0.5,
+                2.0,
+                3.0,
+                999.0,
+                1001.0,
+                -1001.0,
+                16_777_215.0,
+                16_777_216.0,
+                f32::INFINITY,
+                f32::NEG_INFINITY,
+                f32::NAN,
+            ]
+            .map(|y| (x, y)),
         );
     }
     for isa in Isa::available() {
@@ -184,7 +201,7 @@ fn powers_of_singles_are_right_to_the_ends_of_the_range() {
 
 /// The functions that many elements have in step, some with several ways for parts of the arguments: one after the other for
 /// each of `x`.
-const WAYS: usize = 14;
+const WAYS: usize = 15;
 
 struct Ways<'a> {
     x: &'a [f32],
@@ -213,6 +230,7 @@ impl Ways<'_> {
                     Single::ln_1p(x),
                     Single::sin(x),
                     Single::cos(x),
+                    Single::erfc(x),
                 ];
                 for (y, out) in y.into_iter().zip(&mut *self.y) {
                     y.store(out.as_mut_ptr().add(at));
@@ -240,7 +258,8 @@ fn ways(x: f64) -> [f64; WAYS] {
     // A product with a zero that stands for less than any number is one.
     let times = |y: f64| if x == f64::INFINITY { x } else { x * y };
     let gated = [times(cdf), times(gate(fast)), times(gate(x))];
-    let rest = [libm::erf(x), x.exp2(), x.exp_m1(), x.ln(), x.log2(), x.ln_1p(), x.sin(), x.cos()];
+    let rest =
+        [libm::erf(x), x.exp2(), x.exp_m1(), x.ln(), x.log2(), x.ln_1p(), x.sin(), x.cos(), libm::erfc(x)];
     let all = [x.exp(), gate(x), x.tanh()].into_iter().chain(gated).chain(rest);
     let mut ways = [f64::NAN; WAYS];
     ways.iter_mut().zip(all).for_each(|(way, y)| *way = y);
@@ -252,8 +271,8 @@ fn ways(x: f64) -> [f64; WAYS] {
 #[test]
 fn every_way_of_a_function_is_right_to_its_end() {
     let ends = [
-        0.0, 1.0, 4.0, 8.0, 9.3, 10.0, 13.0, 14.5, 16.6, 17.3, 18.0, 20.0, 87.0, 88.72, 90.0, 103.9, 1e10,
-        3e38,
+        0.0, 1.0, 4.0, 8.0, 9.3, 10.0, 13.0, 14.5, 16.6, 17.3, 18.0, 20.0, 87.0, 88.72, 90.0, 103.9, 512.0,
+        2e5, 1e6, 1e9, 1e10, 3e38,
     ];
     let pieces = (0..8).map(|k| 2.0 * ((1.0 + k as f32).sqrt() - 1.0));
     let widening = (0..20).flat_map(|k| {
@@ -293,7 +312,8 @@ fn every_way_of_a_function_is_right_to_its_end() {
                         continue;
                     }
                     let off = ulps(got, want);
-                    assert!(off <= 2.0, "{way} of {x:e} at {isa}: {got:e}, not {want:e}: {off} ulps");
+                    let limit = if way + 1 == WAYS { 4.0 } else { 2.0 };
+                    assert!(off <= limit, "{way} of {x:e} at {isa}: {got:e}, not {want:e}: {off} ulps");
                     if want.is_nan() {
                         continue;
                     }

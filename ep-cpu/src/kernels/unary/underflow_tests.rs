@@ -8,13 +8,14 @@ use crate::kernels::testing::{Rng, decode, encode, underflows};
 use ep_core::parallel::Serial;
 
 /// What is computed in f32 or f64 as its operands are, and whose factors do not make their results less.
-const FUNCTIONS: [&str; 24] = [
+const FUNCTIONS: [&str; 25] = [
     "atan",
     "cos",
     "cosh",
     "celu",
     "elu",
     "erf",
+    "erfc",
     "exp",
     "exp2",
     "expm1",
