@@ -1,6 +1,6 @@
 //! `cast`, `fill`, and the unary and binary functions.
 
-use crate::support::{Num, Random, Rig, check, encode_all};
+use crate::support::{Num, Random, Rig, check, check_same, encode_all};
 use ep_core::parallel::Serial;
 use ep_core::primitive::{
     BinaryOp, BroadcastElementwiseBinary, BroadcastElementwiseBinaryCall, BroadcastElementwiseBinaryDesc,
@@ -179,7 +179,8 @@ fn every_unary_row_runs_its_kernel() {
         };
         // SAFETY: both sides have the elements, aligned, and do not overlap.
         unsafe { row.kernel.launch(isa, &Serial, &args) }.unwrap();
-        assert_eq!(got, want.0.as_flattened()[..got.len()], "{name} from {src} to {dst}");
+        let want = &want.0.as_flattened()[..got.len()];
+        check_same(&format!("{name} from {src} to {dst}"), dst, &got, want);
     }
 }
 
@@ -233,7 +234,8 @@ fn every_binary_row_runs_its_kernel() {
         };
         // SAFETY: all sides have the elements of their shapes, aligned, and do not overlap.
         unsafe { row.kernel.launch(isa, &Serial, &args) }.unwrap();
-        assert_eq!(got, want.0.as_flattened()[..got.len()], "{name} from {src} to {dst}");
+        let want = &want.0.as_flattened()[..got.len()];
+        check_same(&format!("{name} from {src} to {dst}"), dst, &got, want);
     }
 }
 

@@ -212,6 +212,21 @@ pub fn check(what: &str, dtype: DType, got: &[u8], want: &[Num], tolerance: f64)
     }
 }
 
+/// Panics unless both have the same bits, but for NaNs: their signs depend on how a compilation orders operands, and the
+/// provider's is another one than the test's.
+pub fn check_same(what: &str, dtype: DType, got: &[u8], want: &[u8]) {
+    let (got, want) = (decode(dtype, got), decode(dtype, want));
+    assert_eq!(got.len(), want.len(), "{what}");
+    let same = |a: f64, b: f64| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
+    for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+        let same = match (g, w) {
+            (Num::Int(g), Num::Int(w)) => g == w,
+            _ => same(g.float(), w.float()) && same(g.im(), w.im()),
+        };
+        assert!(same, "{what}: element {i} is {g:?}, not {w:?}");
+    }
+}
+
 /// A generator (SplitMix64) that prints its seed.
 pub struct Random(u64);
 
