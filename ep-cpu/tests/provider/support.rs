@@ -212,8 +212,8 @@ pub fn check(what: &str, dtype: DType, got: &[u8], want: &[Num], tolerance: f64)
     }
 }
 
-/// Panics unless both have the same bits, but for NaNs: their signs depend on how a compilation orders operands, and the
-/// provider's is another one than the test's.
+/// Panics unless both have the same bits, but for NaNs: their signs are not promised. They may depend on what else is in the
+/// vector, and vectors begin where the destination is aligned.
 pub fn check_same(what: &str, dtype: DType, got: &[u8], want: &[u8]) {
     let (got, want) = (decode(dtype, got), decode(dtype, want));
     assert_eq!(got.len(), want.len(), "{what}");

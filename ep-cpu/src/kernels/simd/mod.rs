@@ -453,8 +453,8 @@ pub(crate) trait Single: Vector<Elem = f32> {
         None
     }
     /// For a positive finite `self`: `self` to the power of `y` within 4 ulps, and the binary logarithm of that power, if it is of a
-    /// magnitude below 1000. Else the power is unspecified, and the logarithm has its sign and a magnitude from 1000 on, or is NaN. `None` as of
-    /// [`Self::exp_by_table`].
+    /// magnitude below 1000. Else the power is unspecified, and the logarithm has its sign and a magnitude from 1000 on, or is
+    /// NaN. `None` as of [`Self::exp_by_table`].
     #[inline(always)]
     fn pow_by_table(self, _y: Self) -> Option<(Self, Self)> {
         None
