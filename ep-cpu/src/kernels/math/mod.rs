@@ -56,6 +56,11 @@ pub(crate) trait Math: 'static {
     fn normal_cdf(x: Self::V) -> Self::V;
     /// `x sigmoid(high + low)`, for `x` of the sign of `high`; NaN for -inf.
     fn gated(x: Self::V, high: Self::V, low: Self::V) -> Self::V;
+    /// `x sigmoid(x)`.
+    #[inline(always)]
+    fn silu(x: Self::V) -> Self::V {
+        Self::gated(x, x, Self::V::splat(0.0))
+    }
     /// The tanh form of GELU.
     #[inline(always)]
     fn fast_gelu(x: Self::V) -> Self::V {

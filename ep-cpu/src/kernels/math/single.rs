@@ -9,6 +9,7 @@ use super::{
 };
 use crate::kernels::simd::{self, EightPieces, Mask, Vector, nearest};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI, SQRT_2};
+use std::hint::cold_path;
 
 /// 9 bits of ln 2: its products with the exponents of f32 are exact.
 pub(super) const LN_2_HIGH: f64 = 355.0 / 512.0;
@@ -82,6 +83,10 @@ const CDF_TAIL: [f64; 9] = [
 ];
 const CDF_TAIL_MIDDLE: f64 = 0.336204;
 
+/// `t cdf(-t) exp(t^2 / 2)` in `1 / t^2`, for t from 4 to past where the product is 0.
+const FAR_CDF_TAIL: [f64; 7] =
+    [0.398942262, -0.398932785, 1.19513655, -5.84058952, 35.1586075, -186.043045, 536.422607];
+
 /// `log2(1 + f) / f` for f in -1/4..1/2, to 2^-34.
 const LOG2_1P: [f64; 13] = [
     1.4426950409122061,
@@ -98,6 +103,12 @@ const LOG2_1P: [f64; 13] = [
     -0.10067562555030282,
     0.03709947479105998,
 ];
+
+/// From where on an argument of the logistic function is brought nearer, and the end of what it is brought to, which is below
+/// that of the pieces by more than is lost there.
+const LOGISTIC_FAR: [f64; 2] = [15.98, 15.99];
+/// As of [`Single::vanishing`] for its tail, which is a thousandth of the smallest number at the latter.
+const LOGISTIC_VANISHES: [f64; 2] = [-100.0, -139.0];
 
 impl<V: simd::Single> Single<V> {
     /// `n`, its sum with the rounder, and `r` such that `x = n ln(2) + r`.
@@ -165,18 +176,69 @@ impl<V: simd::Single> Single<V> {
         tail.mul_add(Self::exp_m1_reduced(r), tail)
     }
 
-    /// [`Math::gelu`] without pieces.
+    /// `m 2^n` where the mask is true, for a positive `m` of which `least` leaves a normal number, and an integral `n` from `none`
+    /// on, with which it rounds to 0; and elsewhere that, or 0 for an `n` below `least`. `None` if one is less than normal.
     #[inline(always)]
-    fn gelu_anywhere(x: V) -> V {
-        if !V::FUSED {
-            return V::narrow(Double::gelu(x.widen()));
+    fn vanishing(m: V, n: V, wanted: V::Mask, [least, none]: [f64; 2]) -> Option<V> {
+        let small = n.lt(V::splat(least));
+        if (small & wanted & V::splat(none).lt(n)).any() {
+            cold_path();
+            return None;
         }
-        let (t, square, product) = Self::normal_tail(x);
-        // `x` or 0 by its sign; NaN for -inf, as the product of the formula is.
-        let large = x.mul_add(V::splat(0.5), x.abs() * 0.5) - product;
-        let line = x.mul_add(V::splat(CDF_SLOPE), V::splat(0.5));
-        let small = x.mul_add(line, polynomial(square, &CDF) * square);
-        V::select(t.lt(V::splat(1.0)), small, large).copysign(x)
+        Some(V::select(small, V::splat(0.0), m.scale_by_product(n.at_least(least))))
+    }
+
+    /// `x` less the product `m 2^n` for positive `x`, and minus the product for negative ones, for `m` from 1/4 to 2^11 and an
+    /// integral `n` from -162 on, with which it rounds to 0; NaN for -inf, as the product of a formula is.
+    #[inline(always)]
+    fn beside_far_tail(x: V, m: V, n: V) -> V {
+        let product = match Self::vanishing(m, n, x.lt(V::splat(0.0)), [-124.0, -162.0]) {
+            Some(product) => product,
+            None => m.scale(n),
+        };
+        // A product that vanishes leaves a zero of the sign of `x`.
+        x.at_least(-0.0) - x.at_most(0.0).mul_add(V::splat(0.0), product)
+    }
+
+    /// [`Math::gelu`] where the magnitude `t` of `x` is at least [`EightPieces::END`].
+    #[inline(always)]
+    fn gelu_far(x: V, t: V) -> V {
+        // From 14.5 on the product rounds to 0.
+        let t = t.at_most(15.0);
+        let square = t * t;
+        let (n, _, r) = Self::reduce_exp(square * -0.5);
+        let r = t.product_error(t, square).mul_add(V::splat(-0.5), r);
+        let ratio = polynomial(square.rough_reciprocal(), &FAR_CDF_TAIL);
+        Self::beside_far_tail(x, ratio.mul_add(Self::exp_m1_reduced(r), ratio), n)
+    }
+
+    /// [`Math::gated`] where the magnitude of `high` is at least 20.
+    #[inline(always)]
+    fn gated_far(x: V, high: V, low: V) -> V {
+        // The sigmoid is the exponential but for nothing.
+        let (n, _, r) = Self::reduce_exp((-high.abs()).at_least(-112.0));
+        let power = Self::exp_m1_reduced(r - V::select(high.lt(V::splat(0.0)), -low, low));
+        // Beyond the bound, the exponential is 0 by far.
+        let size = x.abs().at_most(1000.0);
+        Self::beside_far_tail(x, size.mul_add(power, size), n)
+    }
+
+    /// What is below 1 beside a logistic function that ends at 1, as `tail 2^n` and without the power: `t` is the magnitude
+    /// of the argument, to which `beside` is added.
+    #[inline(always)]
+    fn logistic_tail(t: V, beside: V) -> Option<(V, V)> {
+        // From `t` as many ln(2) are taken as bring it below the end.
+        let m = t.mul_add(V::splat(LOG2_E), V::splat(1.0 - LOGISTIC_FAR[1] * LOG2_E)).floor().at_least(0.0);
+        let t = m.neg_mul_add(V::splat(LN_2_HIGH), t);
+        let tail = t.piecewise(m.neg_mul_add(V::splat(LN_2_LOW), beside), &pieces::LOGISTIC)?;
+        Some((tail, -m))
+    }
+
+    /// What [`Self::logistic_tail`] gave, so that the power makes the logistic function of it: e / (1 + e) of an exponential near
+    /// 0 is e (1 - e) but for nothing.
+    #[inline(always)]
+    fn less_of_tail(tail: V, n: V) -> V {
+        tail.mul_add(tail - tail.scale_by_product(n.at_least(LOGISTIC_VANISHES[0])), tail)
     }
 
     /// Sigmoid of `high + low`, given whether that is negative, and `beside`: what `low` adds to the magnitude of
@@ -184,12 +246,49 @@ impl<V: simd::Single> Single<V> {
     #[inline(always)]
     fn sigmoid_beside(high: V, low: V, negative: V::Mask, beside: V) -> V {
         let t = high.abs();
-        let Some(tail) = t.piecewise(beside, &pieces::LOGISTIC) else {
+        let far = !t.lt(V::splat(LOGISTIC_FAR[0]));
+        if !far.any() {
+            let Some(tail) = t.piecewise(beside, &pieces::LOGISTIC) else {
+                return sigmoid::<Self>(high, low);
+            };
+            return V::select(negative, tail, V::splat(1.0) - tail);
+        }
+        let Some((tail, n)) = Self::logistic_tail(t.at_most(112.0), beside) else {
             return sigmoid::<Self>(high, low);
         };
-        let near = V::select(negative, tail, V::splat(1.0) - tail);
-        let far = !t.lt(V::splat(pieces::LOGISTIC.end.into()));
-        if far.any() { V::select(far, sigmoid::<Self>(high, low), near) } else { near }
+        let tail = Self::less_of_tail(tail, n);
+        let tail = match Self::vanishing(tail, n, negative, LOGISTIC_VANISHES) {
+            Some(tail) => tail,
+            None => tail.scale(n),
+        };
+        V::select(negative, tail, V::splat(1.0) - tail)
+    }
+
+    /// [`Math::gated`], given `beside` as [`Self::sigmoid_beside`].
+    #[inline(always)]
+    fn gated_beside(x: V, high: V, low: V, beside: V) -> V {
+        let t = high.abs();
+        let far = !t.lt(V::splat(LOGISTIC_FAR[0]));
+        if !far.any() {
+            let Some(tail) = t.piecewise(beside, &pieces::LOGISTIC) else {
+                return Self::gated_anywhere(x, high, low);
+            };
+            return beside_tail(x, x.abs(), tail);
+        }
+        let Some((tail, n)) = Self::logistic_tail(t.at_most(112.0), beside) else {
+            return Self::gated_anywhere(x, high, low);
+        };
+        // With 0 for the tail, the product is NaN for -inf, as it should be, and for a positive number it must not be.
+        let size = x.at_most(1000.0).greater(-x);
+        let negative = x.lt(V::splat(0.0));
+        let tail = Self::less_of_tail(tail, n);
+        if let Some(tail) = Self::vanishing(tail, n, negative, LOGISTIC_VANISHES) {
+            return beside_tail(x, size, tail);
+        }
+        // What is less than normal is scaled last. Adding 0 x makes NaN of -inf.
+        let left = x.mul_add(V::splat(0.0), size.at_most(1000.0) * tail).scale(n);
+        let near = beside_tail(x, size, tail.scale_by_product(n.at_least(LOGISTIC_VANISHES[0])));
+        V::select(negative, -left, near)
     }
 
     /// [`Math::gated`] without pieces.
@@ -258,11 +357,11 @@ impl<V: simd::Single> Single<V> {
     }
 }
 
-/// `x (1 - tail)` for `x` from 0 up and `x tail` below, given `|x|` and a positive `tail`. Zeros keep their signs, as the
+/// `x (1 - tail)` for `x` from 0 up and `x tail` below, given `|x|` and a `tail` from 0 up. Zeros keep their signs, as the
 /// larger of two zeros is `x`, and products that vanish have them.
 #[inline(always)]
 fn beside_tail<V: Vector>(x: V, size: V, tail: V) -> V {
-    size.neg_mul_add(tail, x.at_least(0.0))
+    size.neg_mul_add(tail, x.at_least(-0.0))
 }
 
 /// The first digits of a constant as an f32, and the rest.
@@ -429,11 +528,11 @@ impl<V: simd::Single> Math for Single<V> {
         } else if let Some(tail) = t.on_eight_pieces(&pieces::CDF_ON_EIGHT) {
             (tail, EightPieces::<8>::END)
         } else {
-            return Self::gelu_anywhere(x);
+            return V::narrow(Double::gelu(x.widen()));
         };
         let near = beside_tail(x, t, tail);
         let far = !t.lt(V::splat(end.into()));
-        if far.any() { V::select(far, Self::gelu_anywhere(x), near) } else { near }
+        if far.any() { V::select(far, Self::gelu_far(x, t), near) } else { near }
     }
 
     #[inline(always)]
@@ -451,7 +550,7 @@ impl<V: simd::Single> Math for Single<V> {
         let far = !t.lt(V::splat(pieces::FAST_CDF.end.into()));
         if far.any() {
             let (high, low) = fast_gelu_argument(x);
-            return V::select(far, Self::gated_anywhere(x, high, low), near);
+            return V::select(far, Self::gated_far(x, high, low), near);
         }
         near
     }
@@ -488,13 +587,16 @@ impl<V: simd::Single> Math for Single<V> {
         if V::PLAIN_POWERS {
             return Self::gated_plainly(x, high, low);
         }
-        let (t, negative) = (high.abs(), high.lt(V::splat(0.0)));
-        let Some(tail) = t.piecewise(V::select(negative, -low, low), &pieces::LOGISTIC) else {
-            return Self::gated_anywhere(x, high, low);
-        };
-        let near = beside_tail(x, x.abs(), tail);
-        let far = !t.lt(V::splat(pieces::LOGISTIC.end.into()));
-        if far.any() { V::select(far, Self::gated_anywhere(x, high, low), near) } else { near }
+        Self::gated_beside(x, high, low, V::select(high.lt(V::splat(0.0)), -low, low))
+    }
+
+    #[inline(always)]
+    fn silu(x: V) -> V {
+        if V::PLAIN_POWERS {
+            return Self::gated_plainly(x, x, V::splat(0.0));
+        }
+        let nothing = V::splat(-0.0);
+        Self::gated_beside(x, x, nothing, nothing)
     }
 
     #[inline(always)]

@@ -271,19 +271,24 @@ fn ways(x: f64) -> [f64; WAYS] {
 #[test]
 fn every_way_of_a_function_is_right_to_its_end() {
     let ends = [
-        0.0, 1.0, 4.0, 8.0, 9.3, 10.0, 13.0, 14.5, 16.6, 17.3, 18.0, 20.0, 87.0, 88.72, 90.0, 103.9, 512.0,
-        2e5, 1e6, 1e9, 1e10, 3e38,
+        0.0, 1.0, 4.0, 6.04, 6.95, 9.3, 10.0, 13.0, 14.5, 15.98, 15.99, 17.3, 18.0, 20.0, 85.3, 87.0, 88.72,
+        90.0, 103.9, 112.0, 512.0, 2e5, 1e6, 1e9, 1e10, 3e38,
     ];
     let pieces = (0..8).map(|k| 2.0 * ((1.0 + k as f32).sqrt() - 1.0));
     let widening = (0..20).flat_map(|k| {
         let below = |first: f32| first * (1.0 + (k % 4) as f32 / 4.0) * (1u32 << (k / 4)) as f32;
         [below(0.5) - 0.625, below(0.25) - 0.3125]
     });
+    let by_powers = (0..16).map(|k| 15.98 + k as f32 * std::f32::consts::LN_2);
+    let growing = |scale: f32, growth: f32| {
+        (0..32).map(move |k| ((scale * scale + 4.0 * growth * k as f32).sqrt() - scale) / (2.0 * growth))
+    };
+    let halves = (0..32).map(|k| 0.5 * k as f32).chain(growing(1.4, 0.46)).chain(growing(1.3, 0.66));
     let entries = (0..=16).flat_map(|k| [0.75 + k as f32 / 64.0, 1.0 + k as f32 / 32.0]);
     // Of NaNs those that additions to the exponent would make numbers of, too.
     let nans = [0x7f80_0001, 0x7fc0_0001, 0x7fff_ffff].map(f32::from_bits);
     let mut all = vec![f32::INFINITY, 1e-40, 1e-10, f32::MIN_POSITIVE, nans[0], nans[1], nans[2]];
-    for end in ends.into_iter().chain(pieces).chain(widening).chain(entries) {
+    for end in ends.into_iter().chain(pieces).chain(widening).chain(by_powers).chain(halves).chain(entries) {
         all.extend([end, end.next_up(), end.next_down().abs(), end * 0.999, end * 1.001]);
     }
     all.extend((0..4000).map(|k| k as f32 * (0.0271 + 1e-6 * k as f32 / 7.0)));
@@ -304,7 +309,7 @@ fn every_way_of_a_function_is_right_to_its_end() {
                     for other in [one[way][i], alone[way][i]] {
                         assert!(
                             other.to_bits() == got.to_bits() || other.is_nan() && got.is_nan(),
-                            "{way} {x:e} {isa}"
+                            "{way} of {x:e} at {isa}: {got:e} or {other:e}"
                         );
                     }
                     // What is gated is 0 at -inf, or NaN, as its formula is.

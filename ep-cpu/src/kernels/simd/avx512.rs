@@ -3,6 +3,7 @@
 pub(crate) use by_table::{EXP_SLOPE, POWERS};
 
 use super::{Kernel, Lanes, Mask, Pieces, Single, Table, Vector, Widening};
+use by_table::entries;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
@@ -370,15 +371,20 @@ impl Single for F32x16 {
     }
 
     #[inline(always)]
-    fn piecewise<const N: usize>(self, low: Self, pieces: &'static Pieces<N>) -> Option<Self> {
+    fn piecewise<const N: usize, const SHORTER: bool>(
+        self,
+        low: Self,
+        pieces: &'static Pieces<N, SHORTER>,
+    ) -> Option<Self> {
         // Towards zero, the sum with 2^23 has the integer below the product in its low bits.
         const DOWN: i32 = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
         let (scale, rounder) = (Self::splat(pieces.scale.into()), Self::splat(8_388_608.0));
+        let scale = if SHORTER { self.mul_add(Self::splat(pieces.growth.into()), scale) } else { scale };
         let piece = x!(_mm512_castps_si512(_mm512_fmadd_round_ps::<DOWN>(self.0, scale.0, rounder.0)));
-        let x = (self - pieces.centers.at(piece)) + low;
-        let mut sum = pieces.coefficients[N - 1].at(piece);
+        let x = (self - entries(&pieces.centers, piece)) + low;
+        let mut sum = entries(&pieces.coefficients[N - 1], piece);
         for k in (0..N - 1).rev() {
-            sum = sum.mul_add(x, pieces.coefficients[k].at(piece));
+            sum = sum.mul_add(x, entries(&pieces.coefficients[k], piece));
         }
         Some(sum)
     }

@@ -361,15 +361,18 @@ pub(crate) fn nearest<V: Vector>(x: V, c: f64) -> (V, V) {
 #[repr(align(64))]
 pub(crate) struct Table(pub(crate) [f32; 16]);
 
-/// A function from 0 to [`Pieces::end`] as 16 polynomials of `N` coefficients, on pieces of one length.
-pub(crate) struct Pieces<const N: usize> {
-    /// Pieces per unit, rounded down: below `end`, its product with the argument is below 16.
+/// A function from 0 to [`Pieces::end`] as 32 polynomials of `N` coefficients, on pieces of one length, or that are the
+/// shorter the farther out.
+pub(crate) struct Pieces<const N: usize, const SHORTER: bool> {
+    /// The piece of `t` is the integer below `t (scale + growth t)`, which is below 32 before `end`.
     pub(crate) scale: f32,
+    /// As of `scale`; nothing unless `SHORTER`.
+    pub(crate) growth: f32,
     pub(crate) end: f32,
     /// What is subtracted from an argument.
-    pub(crate) centers: Table,
+    pub(crate) centers: [Table; 2],
     /// The coefficients of 1, of the difference, of its square and so on.
-    pub(crate) coefficients: [Table; N],
+    pub(crate) coefficients: [[Table; 2]; N],
 }
 
 /// An odd function from 0 to [`Widening::end`], and there 1, as 16 polynomials of `N` coefficients. With `t + start` pieces widen,
@@ -410,8 +413,11 @@ pub(crate) trait Single: Vector<Elem = f32> {
     /// The function at `self + low`, for `self` from 0 to before its end and `low` at most an ulp of it; unspecified
     /// for other arguments. `None` at levels where that would not be fast.
     #[inline(always)]
-    fn piecewise<const N: usize>(self, low: Self, pieces: &'static Pieces<N>) -> Option<Self> {
-        let _ = (low, pieces);
+    fn piecewise<const N: usize, const SHORTER: bool>(
+        self,
+        _low: Self,
+        _pieces: &'static Pieces<N, SHORTER>,
+    ) -> Option<Self> {
         None
     }
     /// The odd function at `self`. `None` as of [`Self::piecewise`].

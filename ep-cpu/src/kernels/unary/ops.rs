@@ -115,7 +115,7 @@ formulas! {
         M::gated(x, high, low)
     };
     Mish: wide = |x, _| M::mish(x);
-    Silu: often = |x, _| M::gated(x, x, M::V::splat(0.0));
+    Silu: often = |x, _| M::silu(x);
     SoftPlus = |x, [beta, threshold]| {
         let (high, low) = product(x, beta);
         M::V::select(threshold.lt(high), x, M::soft_plus(high, low) / beta)

@@ -153,7 +153,7 @@ const EXP2_TAIL: [f64; 3] = [LN_2, 0.24022827, 0.05550435];
 
 /// An entry for each lane: the one whose number is in its 5 low bits.
 #[inline(always)]
-fn entries([low, high]: &[Table; 2], numbers: __m512i) -> F32x16 {
+pub(super) fn entries([low, high]: &[Table; 2], numbers: __m512i) -> F32x16 {
     // SAFETY: the tables are vectors in size and alignment; the level as in `x`.
     F32x16(unsafe {
         let (low, high) = (_mm512_load_ps(low.0.as_ptr()), _mm512_load_ps(high.0.as_ptr()));
