@@ -4,7 +4,7 @@
 //! computed of all beside what near ones need, which is written once more for that.
 
 use super::single::{EXP, LN_2_HIGH, LN_2_LOW};
-use super::{Math, Single, nearest_power, polynomial, sigmoid};
+use super::{Math, Single, nearest_power, polynomial};
 use crate::kernels::simd::{self, Mask};
 use std::f64::consts::{LN_2, LOG2_E};
 
@@ -37,13 +37,13 @@ impl<V: simd::Single> Single<V> {
         x.at_most(PLAIN).at_least(-PLAIN)
     }
 
-    /// [`Math::gated`] by [`Self::share`] where that is right, else by what is right anywhere.
+    /// [`Math::gated`] by [`Self::share`] where that is right, else by an exponential.
     #[inline(always)]
     pub(super) fn gated_plainly(x: V, high: V, low: V) -> V {
         let far = !high.abs().lt(V::splat(PLAIN));
         if far.any() {
             let near = Self::share(x, Self::bounded(high), low);
-            return V::select(far, Self::gated_anywhere(x, high, low), near);
+            return V::select(far, Self::gated_far(x, high, low), near);
         }
         Self::share(x, high, low)
     }
@@ -54,7 +54,7 @@ impl<V: simd::Single> Single<V> {
         let far = !high.abs().lt(V::splat(PLAIN));
         if far.any() {
             let near = Self::share(V::splat(1.0), Self::bounded(high), low);
-            return V::select(far, sigmoid::<Self>(high, low), near);
+            return V::select(far, Self::sigmoid_far(high, low), near);
         }
         Self::share(V::splat(1.0), high, low)
     }

@@ -4,8 +4,8 @@
 //! a fused one compute in f64.
 
 use super::{
-    Double, LARGE_HALF, Math, Single, fast_gelu_argument, gated, half_pi::reduce_single, ln_limits,
-    nearest_power, pieces, polynomial, sigmoid, tanh, widening,
+    Double, LARGE_HALF, Math, Single, fast_gelu_argument, half_pi::reduce_single, ln_limits, nearest_power,
+    pieces, polynomial, sigmoid, tanh, widening,
 };
 use crate::kernels::simd::{self, EightPieces, Mask, Vector, nearest};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI, SQRT_2};
@@ -107,7 +107,9 @@ const LOG2_1P: [f64; 13] = [
 /// From where on an argument of the logistic function is brought nearer, and the end of what it is brought to, which is below
 /// that of the pieces by more than is lost there.
 const LOGISTIC_FAR: [f64; 2] = [15.98, 15.99];
-/// As of [`Single::vanishing`] for its tail, which is a thousandth of the smallest number at the latter.
+/// As of [`Single::vanishing`] for a number from 1/4 to 2^11.
+const EXP_VANISHES: [f64; 2] = [-124.0, -162.0];
+/// As of [`Single::vanishing`] for the function's tail, which is a thousandth of the smallest number at the latter.
 const LOGISTIC_VANISHES: [f64; 2] = [-100.0, -139.0];
 
 impl<V: simd::Single> Single<V> {
@@ -192,7 +194,7 @@ impl<V: simd::Single> Single<V> {
     /// integral `n` from -162 on, with which it rounds to 0; NaN for -inf, as the product of a formula is.
     #[inline(always)]
     fn beside_far_tail(x: V, m: V, n: V) -> V {
-        let product = match Self::vanishing(m, n, x.lt(V::splat(0.0)), [-124.0, -162.0]) {
+        let product = match Self::vanishing(m, n, x.lt(V::splat(0.0)), EXP_VANISHES) {
             Some(product) => product,
             None => m.scale(n),
         };
@@ -212,15 +214,31 @@ impl<V: simd::Single> Single<V> {
         Self::beside_far_tail(x, ratio.mul_add(Self::exp_m1_reduced(r), ratio), n)
     }
 
-    /// [`Math::gated`] where the magnitude of `high` is at least 20.
+    /// `(u, n)` such that `2^n (1 + u)` is the exponential of minus the magnitude of `high + low`.
     #[inline(always)]
-    fn gated_far(x: V, high: V, low: V) -> V {
-        // The sigmoid is the exponential but for nothing.
+    fn exp_of_minus(high: V, low: V) -> (V, V) {
         let (n, _, r) = Self::reduce_exp((-high.abs()).at_least(-112.0));
-        let power = Self::exp_m1_reduced(r - V::select(high.lt(V::splat(0.0)), -low, low));
+        (Self::exp_m1_reduced(r - V::select(high.lt(V::splat(0.0)), -low, low)), n)
+    }
+
+    /// Sigmoid of `high + low` where the magnitude of `high` is at least 20: there it is an exponential but for nothing.
+    #[inline(always)]
+    pub(super) fn sigmoid_far(high: V, low: V) -> V {
+        let ((u, n), negative) = (Self::exp_of_minus(high, low), high.lt(V::splat(0.0)));
+        let tail = match Self::vanishing(u + 1.0, n, negative, EXP_VANISHES) {
+            Some(tail) => tail,
+            None => (u + 1.0).scale(n),
+        };
+        V::select(negative, tail, V::splat(1.0) - tail)
+    }
+
+    /// [`Math::gated`] as [`Self::sigmoid_far`].
+    #[inline(always)]
+    pub(super) fn gated_far(x: V, high: V, low: V) -> V {
+        let (u, n) = Self::exp_of_minus(high, low);
         // Beyond the bound, the exponential is 0 by far.
         let size = x.abs().at_most(1000.0);
-        Self::beside_far_tail(x, size.mul_add(power, size), n)
+        Self::beside_far_tail(x, size.mul_add(u, size), n)
     }
 
     /// What is below 1 beside a logistic function that ends at 1, as `tail 2^n` and without the power: `t` is the magnitude
@@ -271,12 +289,12 @@ impl<V: simd::Single> Single<V> {
         let far = !t.lt(V::splat(LOGISTIC_FAR[0]));
         if !far.any() {
             let Some(tail) = t.piecewise(beside, &pieces::LOGISTIC) else {
-                return Self::gated_anywhere(x, high, low);
+                return Self::gated_wide(x, high, low);
             };
             return beside_tail(x, x.abs(), tail);
         }
         let Some((tail, n)) = Self::logistic_tail(t.at_most(112.0), beside) else {
-            return Self::gated_anywhere(x, high, low);
+            return Self::gated_wide(x, high, low);
         };
         // With 0 for the tail, the product is NaN for -inf, as it should be, and for a positive number it must not be.
         let size = x.at_most(1000.0).greater(-x);
@@ -291,13 +309,10 @@ impl<V: simd::Single> Single<V> {
         V::select(negative, -left, near)
     }
 
-    /// [`Math::gated`] without pieces.
+    /// [`Math::gated`] in f64, for levels without a fused multiplication and addition.
     #[inline(always)]
-    pub(super) fn gated_anywhere(x: V, high: V, low: V) -> V {
-        if !V::FUSED {
-            return V::narrow(Double::gated(x.widen(), high.widen() + low.widen(), V::Wide::splat(-0.0)));
-        }
-        gated::<Self>(x, high, low)
+    fn gated_wide(x: V, high: V, low: V) -> V {
+        V::narrow(Double::gated(x.widen(), high.widen() + low.widen(), V::Wide::splat(-0.0)))
     }
 
     /// [`Math::pow`] of a positive finite `x` and a finite `y`, without tables.
@@ -544,7 +559,7 @@ impl<V: simd::Single> Math for Single<V> {
         let t = x.abs();
         let Some(tail) = t.piecewise(V::splat(-0.0), &pieces::FAST_CDF) else {
             let (high, low) = fast_gelu_argument(x);
-            return Self::gated_anywhere(x, high, low);
+            return Self::gated_wide(x, high, low);
         };
         let near = beside_tail(x, t, tail);
         let far = !t.lt(V::splat(pieces::FAST_CDF.end.into()));
