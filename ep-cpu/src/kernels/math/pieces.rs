@@ -1,7 +1,8 @@
 //! Functions as polynomials on 32 or 8 pieces of their range, whose coefficients fit vectors that lanes look up in.
 //!
 //! Each piece is fitted by the least largest relative error, about a centre at which the function is, but for a
-//! hundredth of an ulp, a number of f32: so the first coefficient loses nothing.
+//! hundredth of an ulp, a number of f32: so the first coefficient loses nothing. `ep-cpu/fits/tables.py` prints the tables of
+//! 32 pieces.
 
 use crate::kernels::simd::{Eight, EightPieces, Pieces, Table};
 

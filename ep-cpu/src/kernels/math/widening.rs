@@ -1,8 +1,8 @@
 //! Odd functions that soon are 1, as polynomials on pieces that widen: so that they cover all of the range, and no argument
 //! needs another way.
 //!
-//! The pieces are fitted as those of [`pieces`](super::pieces). Where the first one's values are beside the argument itself, its
-//! slope is what exceeds 1.
+//! The pieces are fitted as those of [`pieces`](super::pieces), by `ep-cpu/fits/tables.py`. Where the first one's values are
+//! beside the argument itself, its slope is what exceeds 1.
 
 use crate::kernels::simd::{Table, Widening};
 
