@@ -160,15 +160,15 @@ impl<V: simd::Single> Single<V> {
         f.mul_add(V::splat(high), rest)
     }
 
-    /// `t = |x|`, its square, and for t from 1 up `t cdf(-t)`.
+    /// `t = |x|`, but at least a half, and for t from 1 up `t cdf(-t)`.
     #[inline(always)]
-    fn normal_tail(x: V) -> (V, V, V) {
+    fn normal_tail(x: V) -> (V, V) {
         // From 14.5 on the product rounds to 0.
-        let t = x.abs().at_most(15.0);
+        let t = x.abs().at_most(15.0).at_least(0.5);
         let square = t * t;
         let (n, _, r) = Self::reduce_exp(square * -0.5);
         let r = t.product_error(t, square).mul_add(V::splat(-0.5), r);
-        (t, square, Self::normal_tail_reduced(t, r).scale(n))
+        (t, Self::normal_tail_reduced(t, r).scale(n))
     }
 
     /// `t cdf(-t) exp(t^2 / 2) exp(r)` for t from 1 up.
@@ -178,8 +178,8 @@ impl<V: simd::Single> Single<V> {
         tail.mul_add(Self::exp_m1_reduced(r), tail)
     }
 
-    /// `m 2^n` where the mask is true, for a positive `m` of which `least` leaves a normal number, and an integral `n` from `none`
-    /// on, with which it rounds to 0; and elsewhere that, or 0 for an `n` below `least`. `None` if one is less than normal.
+    /// `m 2^n` where `wanted`, or 0 for an `n` of at most `none`; elsewhere that, or 0 for an `n` below `least`. `None` if a product
+    /// that is wanted may be less than normal. With `least` all products have to be normal, with `none` to round to 0.
     #[inline(always)]
     fn vanishing(m: V, n: V, wanted: V::Mask, [least, none]: [f64; 2]) -> Option<V> {
         let small = n.lt(V::splat(least));
@@ -205,8 +205,8 @@ impl<V: simd::Single> Single<V> {
     /// [`Math::gelu`] where the magnitude `t` of `x` is at least [`EightPieces::END`].
     #[inline(always)]
     fn gelu_far(x: V, t: V) -> V {
-        // From 14.5 on the product rounds to 0.
-        let t = t.at_most(15.0);
+        // From 14.5 on the product rounds to 0. Of what is near, the square must not be less than normal.
+        let t = t.at_most(15.0).at_least(1.0);
         let square = t * t;
         let (n, _, r) = Self::reduce_exp(square * -0.5);
         let r = t.product_error(t, square).mul_add(V::splat(-0.5), r);
@@ -241,22 +241,16 @@ impl<V: simd::Single> Single<V> {
         Self::beside_far_tail(x, size.mul_add(u, size), n)
     }
 
-    /// What is below 1 beside a logistic function that ends at 1, as `tail 2^n` and without the power: `t` is the magnitude
-    /// of the argument, to which `beside` is added.
+    /// `(tail, n)` with an `n` of 0 or less: the logistic function at `-(t + beside)` is `tail 2^n` for 0, and else less than that
+    /// by a part of the difference of both: e / (1 + e) of an exponential near 0 is e (1 - e) but for nothing.
     #[inline(always)]
     fn logistic_tail(t: V, beside: V) -> Option<(V, V)> {
         // From `t` as many ln(2) are taken as bring it below the end.
         let m = t.mul_add(V::splat(LOG2_E), V::splat(1.0 - LOGISTIC_FAR[1] * LOG2_E)).floor().at_least(0.0);
-        let t = m.neg_mul_add(V::splat(LN_2_HIGH), t);
-        let tail = t.piecewise(m.neg_mul_add(V::splat(LN_2_LOW), beside), &pieces::LOGISTIC)?;
-        Some((tail, -m))
-    }
-
-    /// What [`Self::logistic_tail`] gave, so that the power makes the logistic function of it: e / (1 + e) of an exponential near
-    /// 0 is e (1 - e) but for nothing.
-    #[inline(always)]
-    fn less_of_tail(tail: V, n: V) -> V {
-        tail.mul_add(tail - tail.scale_by_product(n.at_least(LOGISTIC_VANISHES[0])), tail)
+        let whole = m.neg_mul_add(V::splat(LN_2_HIGH), t);
+        let near = m.neg_mul_add(V::splat(LN_2_LOW), whole);
+        let rest = m.neg_mul_add(V::splat(LN_2_LOW), whole - near);
+        Some((near.piecewise(rest + beside, &pieces::LOGISTIC)?, -m))
     }
 
     /// Sigmoid of `high + low`, given whether that is negative, and `beside`: what `low` adds to the magnitude of
@@ -271,10 +265,12 @@ impl<V: simd::Single> Single<V> {
             };
             return V::select(negative, tail, V::splat(1.0) - tail);
         }
+        cold_path();
         let Some((tail, n)) = Self::logistic_tail(t.at_most(112.0), beside) else {
             return sigmoid::<Self>(high, low);
         };
-        let tail = Self::less_of_tail(tail, n);
+        let scaled = tail.scale_by_product(n.at_least(LOGISTIC_VANISHES[0]));
+        let tail = tail.mul_add(tail - scaled, tail);
         let tail = match Self::vanishing(tail, n, negative, LOGISTIC_VANISHES) {
             Some(tail) => tail,
             None => tail.scale(n),
@@ -293,20 +289,21 @@ impl<V: simd::Single> Single<V> {
             };
             return beside_tail(x, x.abs(), tail);
         }
+        cold_path();
         let Some((tail, n)) = Self::logistic_tail(t.at_most(112.0), beside) else {
             return Self::gated_wide(x, high, low);
         };
-        // With 0 for the tail, the product is NaN for -inf, as it should be, and for a positive number it must not be.
-        let size = x.at_most(1000.0).greater(-x);
-        let negative = x.lt(V::splat(0.0));
-        let tail = Self::less_of_tail(tail, n);
-        if let Some(tail) = Self::vanishing(tail, n, negative, LOGISTIC_VANISHES) {
-            return beside_tail(x, size, tail);
-        }
-        // What is less than normal is scaled last. Adding 0 x makes NaN of -inf.
-        let left = x.mul_add(V::splat(0.0), size.at_most(1000.0) * tail).scale(n);
-        let near = beside_tail(x, size, tail.scale_by_product(n.at_least(LOGISTIC_VANISHES[0])));
-        V::select(negative, -left, near)
+        // Beyond the bound, the exponential is 0 by far.
+        let (size, negative) = (x.abs().at_most(1000.0), x.lt(V::splat(0.0)));
+        let scaled = tail.scale_by_product(n.at_least(LOGISTIC_VANISHES[0]));
+        let product = size.mul_add(tail, (size * tail) * (tail - scaled));
+        let product = match Self::vanishing(product, n, negative, LOGISTIC_VANISHES) {
+            Some(product) => product,
+            None => product.scale(n),
+        };
+        // Adding 0 x makes NaN of -inf.
+        let left = x.mul_add(V::splat(0.0), product);
+        V::select(negative, -left, beside_tail(x, size, scaled))
     }
 
     /// [`Math::gated`] in f64, for levels without a fused multiplication and addition.
@@ -527,12 +524,13 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn normal_cdf(x: V) -> V {
-        let (t, square, product) = Self::normal_tail(x);
+        let (t, product) = Self::normal_tail(x);
         let one = V::splat(1.0);
         let tail = product.quotient(t);
         let large = V::select(x.lt(V::splat(0.0)), tail, one - tail);
         let line = x.mul_add(V::splat(CDF_SLOPE), V::splat(0.5));
-        V::select(t.lt(one), polynomial(square, &CDF).mul_add(x, line), large)
+        let small = polynomial(Self::square_beside_one(x), &CDF).mul_add(x, line);
+        V::select(t.lt(one), small, large)
     }
 
     #[inline(always)]
@@ -547,7 +545,11 @@ impl<V: simd::Single> Math for Single<V> {
         };
         let near = beside_tail(x, t, tail);
         let far = !t.lt(V::splat(end.into()));
-        if far.any() { V::select(far, Self::gelu_far(x, t), near) } else { near }
+        if far.any() {
+            cold_path();
+            return V::select(far, Self::gelu_far(x, t), near);
+        }
+        near
     }
 
     #[inline(always)]
@@ -564,6 +566,7 @@ impl<V: simd::Single> Math for Single<V> {
         let near = beside_tail(x, t, tail);
         let far = !t.lt(V::splat(pieces::FAST_CDF.end.into()));
         if far.any() {
+            cold_path();
             let (high, low) = fast_gelu_argument(x);
             return V::select(far, Self::gated_far(x, high, low), near);
         }

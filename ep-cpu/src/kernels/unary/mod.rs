@@ -28,7 +28,7 @@ use std::mem::MaybeUninit;
 use std::slice;
 
 pub(super) use super::math::fast_gelu_argument;
-pub(super) use ops::{product, quick_gelu_argument};
+pub(crate) use ops::{product, quick_gelu_argument};
 pub use table::{OPS, lookup, rows};
 
 /// The arguments of one launch.
