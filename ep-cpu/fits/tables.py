@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints tables of src/kernels/math/pieces.rs, widening.rs and single.rs as Rust: functions as polynomials on pieces.
+"""Prints tables of src/kernels/math/pieces.rs, widening.rs and tails.rs as Rust: functions as polynomials on pieces.
 
     python3 -m venv target/fits && target/fits/bin/pip install -r tests/goldens/requirements.txt
     target/fits/bin/python ep-cpu/fits/tables.py cdf

@@ -16,6 +16,7 @@ mod half_pi_tests;
 mod pieces;
 mod plainly;
 mod single;
+mod tails;
 #[cfg(test)]
 mod tests;
 mod widening;

@@ -5,7 +5,7 @@
 
 use super::{
     Double, LARGE_HALF, Math, Single, fast_gelu_argument, half_pi::reduce_single, ln_limits, nearest_power,
-    pieces, polynomial, sigmoid, tanh, widening,
+    pieces, polynomial, tails::beside_tail, tanh, widening,
 };
 use crate::kernels::simd::{self, EightPieces, Mask, Vector, nearest};
 use std::f64::consts::{LN_2, LOG2_E, LOG10_2, LOG10_E, PI, SQRT_2};
@@ -83,10 +83,6 @@ const CDF_TAIL: [f64; 9] = [
 ];
 const CDF_TAIL_MIDDLE: f64 = 0.336204;
 
-/// `t cdf(-t) exp(t^2 / 2)` in `1 / t^2`, for t from 4 to past where the product is 0.
-const FAR_CDF_TAIL: [f64; 7] =
-    [0.398942262, -0.398932785, 1.19513655, -5.84058952, 35.1586075, -186.043045, 536.422607];
-
 /// `log2(1 + f) / f` for f in -1/4..1/2, to 2^-34.
 const LOG2_1P: [f64; 13] = [
     1.4426950409122061,
@@ -103,14 +99,6 @@ const LOG2_1P: [f64; 13] = [
     -0.10067562555030282,
     0.03709947479105998,
 ];
-
-/// From where on an argument of the logistic function is brought nearer, and the end of what it is brought to, which is below
-/// that of the pieces by more than is lost there.
-const LOGISTIC_FAR: [f64; 2] = [15.98, 15.99];
-/// As of [`Single::vanishing`] for a number from 1/4 to 2^11.
-const EXP_VANISHES: [f64; 2] = [-124.0, -162.0];
-/// As of [`Single::vanishing`] for the function's tail, which is a thousandth of the smallest number at the latter.
-const LOGISTIC_VANISHES: [f64; 2] = [-100.0, -139.0];
 
 impl<V: simd::Single> Single<V> {
     /// `n`, its sum with the rounder, and `r` such that `x = n ln(2) + r`.
@@ -165,10 +153,16 @@ impl<V: simd::Single> Single<V> {
     fn normal_tail(x: V) -> (V, V) {
         // From 14.5 on the product rounds to 0.
         let t = x.abs().at_most(15.0).at_least(0.5);
+        let (_, n, r) = Self::reduce_bell(t);
+        (t, Self::normal_tail_reduced(t, r).scale(n))
+    }
+
+    /// `t^2`, and `n` and `r` such that `-t^2 / 2 = n ln(2) + r` with all digits of the square.
+    #[inline(always)]
+    pub(super) fn reduce_bell(t: V) -> (V, V, V) {
         let square = t * t;
         let (n, _, r) = Self::reduce_exp(square * -0.5);
-        let r = t.product_error(t, square).mul_add(V::splat(-0.5), r);
-        (t, Self::normal_tail_reduced(t, r).scale(n))
+        (square, n, t.product_error(t, square).mul_add(V::splat(-0.5), r))
     }
 
     /// `t cdf(-t) exp(t^2 / 2) exp(r)` for t from 1 up.
@@ -176,140 +170,6 @@ impl<V: simd::Single> Single<V> {
     fn normal_tail_reduced(t: V, r: V) -> V {
         let tail = polynomial((t - 2.0) * (t + 2.0).rough_reciprocal(), &CDF_TAIL) + CDF_TAIL_MIDDLE;
         tail.mul_add(Self::exp_m1_reduced(r), tail)
-    }
-
-    /// `m 2^n` where `wanted`, or 0 for an `n` of at most `none`; elsewhere that, or 0 for an `n` below `least`. `None` if a product
-    /// that is wanted may be less than normal. With `least` all products have to be normal, with `none` to round to 0.
-    #[inline(always)]
-    fn vanishing(m: V, n: V, wanted: V::Mask, [least, none]: [f64; 2]) -> Option<V> {
-        let small = n.lt(V::splat(least));
-        if (small & wanted & V::splat(none).lt(n)).any() {
-            cold_path();
-            return None;
-        }
-        Some(V::select(small, V::splat(0.0), m.scale_by_product(n.at_least(least))))
-    }
-
-    /// `x` less the product `m 2^n` for positive `x`, and minus the product for negative ones, for `m` from 1/4 to 2^11 and an
-    /// integral `n` from -162 on, with which it rounds to 0; NaN for -inf, as the product of a formula is.
-    #[inline(always)]
-    fn beside_far_tail(x: V, m: V, n: V) -> V {
-        let product = match Self::vanishing(m, n, x.lt(V::splat(0.0)), EXP_VANISHES) {
-            Some(product) => product,
-            None => m.scale(n),
-        };
-        // A product that vanishes leaves a zero of the sign of `x`.
-        x.at_least(-0.0) - x.at_most(0.0).mul_add(V::splat(0.0), product)
-    }
-
-    /// [`Math::gelu`] where the magnitude `t` of `x` is at least [`EightPieces::END`].
-    #[inline(always)]
-    fn gelu_far(x: V, t: V) -> V {
-        // From 14.5 on the product rounds to 0. Of what is near, the square must not be less than normal.
-        let t = t.at_most(15.0).at_least(1.0);
-        let square = t * t;
-        let (n, _, r) = Self::reduce_exp(square * -0.5);
-        let r = t.product_error(t, square).mul_add(V::splat(-0.5), r);
-        let ratio = polynomial(square.rough_reciprocal(), &FAR_CDF_TAIL);
-        Self::beside_far_tail(x, ratio.mul_add(Self::exp_m1_reduced(r), ratio), n)
-    }
-
-    /// `(u, n)` such that `2^n (1 + u)` is the exponential of minus the magnitude of `high + low`.
-    #[inline(always)]
-    fn exp_of_minus(high: V, low: V) -> (V, V) {
-        let (n, _, r) = Self::reduce_exp((-high.abs()).at_least(-112.0));
-        (Self::exp_m1_reduced(r - V::select(high.lt(V::splat(0.0)), -low, low)), n)
-    }
-
-    /// Sigmoid of `high + low` where the magnitude of `high` is at least 20: there it is an exponential but for nothing.
-    #[inline(always)]
-    pub(super) fn sigmoid_far(high: V, low: V) -> V {
-        let ((u, n), negative) = (Self::exp_of_minus(high, low), high.lt(V::splat(0.0)));
-        let tail = match Self::vanishing(u + 1.0, n, negative, EXP_VANISHES) {
-            Some(tail) => tail,
-            None => (u + 1.0).scale(n),
-        };
-        V::select(negative, tail, V::splat(1.0) - tail)
-    }
-
-    /// [`Math::gated`] as [`Self::sigmoid_far`].
-    #[inline(always)]
-    pub(super) fn gated_far(x: V, high: V, low: V) -> V {
-        let (u, n) = Self::exp_of_minus(high, low);
-        // Beyond the bound, the exponential is 0 by far.
-        let size = x.abs().at_most(1000.0);
-        Self::beside_far_tail(x, size.mul_add(u, size), n)
-    }
-
-    /// `(tail, n)` with an `n` of 0 or less: the logistic function at `-(t + beside)` is `tail 2^n` for 0, and else less than that
-    /// by a part of the difference of both: e / (1 + e) of an exponential near 0 is e (1 - e) but for nothing.
-    #[inline(always)]
-    fn logistic_tail(t: V, beside: V) -> Option<(V, V)> {
-        // From `t` as many ln(2) are taken as bring it below the end.
-        let m = t.mul_add(V::splat(LOG2_E), V::splat(1.0 - LOGISTIC_FAR[1] * LOG2_E)).floor().at_least(0.0);
-        let whole = m.neg_mul_add(V::splat(LN_2_HIGH), t);
-        let near = m.neg_mul_add(V::splat(LN_2_LOW), whole);
-        let rest = m.neg_mul_add(V::splat(LN_2_LOW), whole - near);
-        Some((near.piecewise(rest + beside, &pieces::LOGISTIC)?, -m))
-    }
-
-    /// Sigmoid of `high + low`, given whether that is negative, and `beside`: what `low` adds to the magnitude of
-    /// `high`.
-    #[inline(always)]
-    fn sigmoid_beside(high: V, low: V, negative: V::Mask, beside: V) -> V {
-        let t = high.abs();
-        let far = !t.lt(V::splat(LOGISTIC_FAR[0]));
-        if !far.any() {
-            let Some(tail) = t.piecewise(beside, &pieces::LOGISTIC) else {
-                return sigmoid::<Self>(high, low);
-            };
-            return V::select(negative, tail, V::splat(1.0) - tail);
-        }
-        cold_path();
-        let Some((tail, n)) = Self::logistic_tail(t.at_most(112.0), beside) else {
-            return sigmoid::<Self>(high, low);
-        };
-        let scaled = tail.scale_by_product(n.at_least(LOGISTIC_VANISHES[0]));
-        let tail = tail.mul_add(tail - scaled, tail);
-        let tail = match Self::vanishing(tail, n, negative, LOGISTIC_VANISHES) {
-            Some(tail) => tail,
-            None => tail.scale(n),
-        };
-        V::select(negative, tail, V::splat(1.0) - tail)
-    }
-
-    /// [`Math::gated`], given `beside` as [`Self::sigmoid_beside`].
-    #[inline(always)]
-    fn gated_beside(x: V, high: V, low: V, beside: V) -> V {
-        let t = high.abs();
-        let far = !t.lt(V::splat(LOGISTIC_FAR[0]));
-        if !far.any() {
-            let Some(tail) = t.piecewise(beside, &pieces::LOGISTIC) else {
-                return Self::gated_wide(x, high, low);
-            };
-            return beside_tail(x, x.abs(), tail);
-        }
-        cold_path();
-        let Some((tail, n)) = Self::logistic_tail(t.at_most(112.0), beside) else {
-            return Self::gated_wide(x, high, low);
-        };
-        // Beyond the bound, the exponential is 0 by far.
-        let (size, negative) = (x.abs().at_most(1000.0), x.lt(V::splat(0.0)));
-        let scaled = tail.scale_by_product(n.at_least(LOGISTIC_VANISHES[0]));
-        let product = size.mul_add(tail, (size * tail) * (tail - scaled));
-        let product = match Self::vanishing(product, n, negative, LOGISTIC_VANISHES) {
-            Some(product) => product,
-            None => product.scale(n),
-        };
-        // Adding 0 x makes NaN of -inf.
-        let left = x.mul_add(V::splat(0.0), product);
-        V::select(negative, -left, beside_tail(x, size, scaled))
-    }
-
-    /// [`Math::gated`] in f64, for levels without a fused multiplication and addition.
-    #[inline(always)]
-    fn gated_wide(x: V, high: V, low: V) -> V {
-        V::narrow(Double::gated(x.widen(), high.widen() + low.widen(), V::Wide::splat(-0.0)))
     }
 
     /// [`Math::pow`] of a positive finite `x` and a finite `y`, without tables.
@@ -367,13 +227,6 @@ impl<V: simd::Single> Single<V> {
         let square = V::select(large, size.mul_add(V::splat(-0.5), V::splat(0.5)), size * size);
         (large, Self::asin_small(V::select(large, square.sqrt(), size), square))
     }
-}
-
-/// `x (1 - tail)` for `x` from 0 up and `x tail` below, given `|x|` and a `tail` from 0 up. Zeros keep their signs, as the
-/// larger of two zeros is `x`, and products that vanish have them.
-#[inline(always)]
-fn beside_tail<V: Vector>(x: V, size: V, tail: V) -> V {
-    size.neg_mul_add(tail, x.at_least(-0.0))
 }
 
 /// The first digits of a constant as an f32, and the rest.
