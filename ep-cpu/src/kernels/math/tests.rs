@@ -281,7 +281,9 @@ fn every_way_of_a_function_is_right_to_its_end() {
         let below = |first: f32| first * (1.0 + (k % 4) as f32 / 4.0) * (1u32 << (k / 4)) as f32;
         [below(0.5) - 0.625, below(0.25) - 0.3125]
     });
-    let by_powers = (0..16).flat_map(|k| [15.5, 15.99].map(|end| end + k as f32 * std::f32::consts::LN_2));
+    // Where a piece of the logistic function was chosen by an argument that lacked its lower part.
+    let lacking = [41.289_528, 51.788_24, 82.754_8, 86.915_76];
+    let by_powers = (0..16).map(|k| 15.99 + k as f32 * std::f32::consts::LN_2);
     let growing = |scale: f32, growth: f32| {
         (0..32).map(move |k| ((scale * scale + 4.0 * growth * k as f32).sqrt() - scale) / (2.0 * growth))
     };
@@ -290,7 +292,15 @@ fn every_way_of_a_function_is_right_to_its_end() {
     // Of NaNs those that additions to the exponent would make numbers of, too.
     let nans = [0x7f80_0001, 0x7fc0_0001, 0x7fff_ffff].map(f32::from_bits);
     let mut all = vec![f32::INFINITY, 1e-40, 1e-10, f32::MIN_POSITIVE, nans[0], nans[1], nans[2]];
-    for end in ends.into_iter().chain(pieces).chain(widening).chain(by_powers).chain(parts).chain(entries) {
+    for end in ends
+        .into_iter()
+        .chain(pieces)
+        .chain(widening)
+        .chain(lacking)
+        .chain(by_powers)
+        .chain(parts)
+        .chain(entries)
+    {
         all.extend([end, end.next_up(), end.next_down().abs(), end * 0.999, end * 1.001]);
     }
     all.extend((0..4000).map(|k| k as f32 * (0.0271 + 1e-6 * k as f32 / 7.0)));
