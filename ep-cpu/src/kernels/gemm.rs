@@ -2,7 +2,7 @@
 //!
 //! | product | computed by |
 //! |---|---|
-//! | of a vector, floating-point | [`gemv`], which reads the matrix once |
+//! | of a vector that is contiguous, not summed over | [`gemv`], [`gemv_complex`] or [`gemv_int`](super::gemv_int), which read the matrix once |
 //! | bf16 where the CPU has tiles, or dot products of its pairs | [`pairs`], in blocks |
 //! | large ones of f32, f16 and complex64 where the CPU has tiles | [`split`], in blocks and in parts of bf16 |
 //! | other floating-point and complex ones | [`simd`], in blocks; f16 and bf16 become f32 when a block is packed |
@@ -16,8 +16,8 @@ use crate::kernels::gemm_simd as simd;
 use crate::kernels::gemm_simd as split;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::gemm_split as split;
-use crate::kernels::gemv;
 use crate::kernels::raw::{Shared, for_ranges};
+use crate::kernels::{gemv, gemv_complex};
 use ep_core::parallel::Parallel;
 use ep_core::{Error, Result};
 use half::{bf16, f16};
@@ -291,8 +291,13 @@ macro_rules! complex_elements {
                 alpha: Self,
                 beta: Self,
             ) -> Result<()> {
-                // SAFETY: the caller's promise.
-                unsafe { $multiply(isa, par, problem, alpha, beta) }
+                // SAFETY: the caller's promise, passed on.
+                unsafe {
+                    match gemv_complex::multiply(isa, par, problem, alpha, beta) {
+                        Some(done) => done,
+                        None => $multiply(isa, par, problem, alpha, beta),
+                    }
+                }
             }
         })*
     };

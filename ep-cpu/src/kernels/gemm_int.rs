@@ -1,7 +1,8 @@
-//! Integer matrix products, which wrap.
+//! Integer matrix products, which wrap; those of a vector are [`gemv_int`]'s.
 
 use crate::isa::{Body, Isa};
 use crate::kernels::gemm::{Element, Problem, count, offsets};
+use crate::kernels::gemv_int;
 use crate::kernels::raw::{Shared, for_ranges};
 use ep_core::parallel::Parallel;
 use ep_core::{Error, Result};
@@ -14,7 +15,7 @@ const WIDTH: usize = 64;
 const ROWS: usize = 128;
 
 /// Arithmetic modulo 2^bits.
-trait Wrapping: Element + PartialEq {
+pub(super) trait Wrapping: Element + PartialEq {
     const ZERO: Self;
     fn mul(self, other: Self) -> Self;
     fn mul_add(self, factor: Self, sum: Self) -> Self;
@@ -92,6 +93,10 @@ unsafe fn multiply<T: Wrapping>(
     alpha: T,
     beta: T,
 ) -> Result<()> {
+    // SAFETY: the caller's promise.
+    if let Some(done) = unsafe { gemv_int::multiply(isa, par, p, alpha, beta) } {
+        return done;
+    }
     let (tiles_m, tiles_n) = (p.m.div_ceil(ROWS), p.n.div_ceil(WIDTH));
     let terms = count(p.inner);
     let work = p.m.min(ROWS).saturating_mul(WIDTH).saturating_mul(p.k).saturating_mul(terms);
@@ -149,10 +154,20 @@ impl<T: Wrapping> Body for Product<T> {
         let mut packed = [[T::ZERO; WIDTH]; DEPTH];
         for p in (0..self.k).step_by(DEPTH) {
             let depth = DEPTH.min(self.k - p);
-            for (dp, row) in packed[..depth].iter_mut().enumerate() {
-                for (j, b) in row[..self.n].iter_mut().enumerate() {
-                    // SAFETY: `p + dp < k` and `j < n`.
-                    *b = unsafe { self.b.add((p + dp) * self.b_rs + j * self.b_cs).read() };
+            // SAFETY: `p + dp < k` and `j < n`.
+            let b = |dp: usize, j: usize| unsafe { self.b.add((p + dp) * self.b_rs + j * self.b_cs).read() };
+            // In the order in which it is stored.
+            if self.b_rs == 1 {
+                for j in 0..self.n {
+                    for (dp, row) in packed[..depth].iter_mut().enumerate() {
+                        row[j] = b(dp, j);
+                    }
+                }
+            } else {
+                for (dp, row) in packed[..depth].iter_mut().enumerate() {
+                    for (j, packed) in row[..self.n].iter_mut().enumerate() {
+                        *packed = b(dp, j);
+                    }
                 }
             }
             let beta = if p == 0 { self.beta } else { None };

@@ -1,4 +1,4 @@
-//! A floating-point matrix times a vector. Each element of the matrix is used once, so that all there is to do is to
+//! A floating-point matrix times a vector, and the sharing out of any matrix times a vector. Each element of the matrix is used once, so that all there is to do is to
 //! read it as fast as the memory gives it: nothing is packed, halves are converted on the way, and several rows are read
 //! side by side, because one stream alone leaves the memory waiting.
 
@@ -11,8 +11,7 @@ use ep_core::parallel::Parallel;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Solves a problem whose results have one row or one column. `None`, with nothing done, for others, for those that
-/// are summed over, and for vectors that are not contiguous.
+/// Solves a problem whose results have one row or one column. `None` as of [`strips`].
 ///
 /// # Safety
 /// As for [`super::gemm::Element::multiply`].
@@ -22,6 +21,49 @@ pub(super) unsafe fn multiply<T: Part>(
     p: &Problem<'_, T>,
     alpha: T::Value,
     beta: T::Value,
+) -> Option<Result<()>> {
+    let solve = |strip| {
+        let v = Vector { strip, alpha, beta };
+        // SAFETY: the caller's promise; an `Isa` proves its level.
+        unsafe {
+            match isa.level() {
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 | Level::Amx => v.run::<<T::Value as Real>::Avx512>(),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => v.run::<<T::Value as Real>::Avx2>(),
+                _ => v.run::<<T::Value as Real>::Portable>(),
+            }
+        }
+    };
+    // SAFETY: the caller's promise.
+    unsafe { strips(par, p, &solve) }
+}
+
+/// Some elements of a matrix times a vector: `y[range] = mat x`. One of `along` and `deep` is 1.
+pub(super) struct Strip<T> {
+    pub(super) mat: *const T,
+    /// Whether the matrix is the first factor.
+    pub(super) of_a: bool,
+    /// Elements from one result's part of the matrix to the next one's.
+    pub(super) along: usize,
+    /// Elements from one of the `k` terms to the next.
+    pub(super) deep: usize,
+    pub(super) range: Range<usize>,
+    pub(super) k: usize,
+    pub(super) x: *const T,
+    pub(super) y: *mut T,
+    pub(super) y_stride: usize,
+}
+
+/// Shares a problem whose results have one row or one column out to `solve`. `None`, with nothing done, for others, for those
+/// that are summed over, and for vectors that are not contiguous.
+///
+/// # Safety
+/// As for [`super::gemm::Element::multiply`], of which `solve` is promised its strip's part.
+pub(super) unsafe fn strips<T: Copy + Send + Sync>(
+    par: &dyn Parallel,
+    p: &Problem<'_, T>,
+    solve: &(dyn Fn(Strip<T>) + Sync),
 ) -> Option<Result<()>> {
     // y[len] = mat * x[k], where mat is `len` long along `along` and `k` long along `deep`.
     let of_a = p.n == 1 && p.b.rs == 1;
@@ -47,44 +89,27 @@ pub(super) unsafe fn multiply<T: Part>(
             let (a, b, c) = offsets(p.outer, task / parts);
             let (mat_offset, x_offset) = if of_a { (a, b) } else { (b, a) };
             let first = task % parts * each;
-            // SAFETY: the matrices of a round lie at its offsets; an `Isa` proves its level.
-            unsafe {
-                let v = Vector {
-                    mat: mat.get().add(mat_offset).cast_const(),
-                    along,
-                    deep,
-                    range: first..(first + each).min(len),
-                    k: p.k,
-                    x: x.get().add(x_offset).cast_const(),
-                    y: p.c.get().add(c),
-                    y_stride,
-                    alpha,
-                    beta,
-                };
-                match isa.level() {
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 | Level::Amx => v.run::<<T::Value as Real>::Avx512>(),
-                    #[cfg(target_arch = "x86_64")]
-                    Level::Avx2 => v.run::<<T::Value as Real>::Avx2>(),
-                    _ => v.run::<<T::Value as Real>::Portable>(),
-                }
-            }
+            // SAFETY: the matrices of a round lie at its offsets.
+            let (mat, x, y) = unsafe { (mat.get().add(mat_offset), x.get().add(x_offset), p.c.get().add(c)) };
+            solve(Strip {
+                mat: mat.cast_const(),
+                of_a,
+                along,
+                deep,
+                range: first..(first + each).min(len),
+                k: p.k,
+                x: x.cast_const(),
+                y,
+                y_stride,
+            });
         }
         Ok(())
     }))
 }
 
-/// Made only in [`multiply`], under its promise. One of `along` and `deep` is 1.
+/// Made only in [`multiply`], under its promise.
 struct Vector<T: Part> {
-    mat: *const T,
-    along: usize,
-    deep: usize,
-    /// The part of `y` to compute.
-    range: Range<usize>,
-    k: usize,
-    x: *const T,
-    y: *mut T,
-    y_stride: usize,
+    strip: Strip<T>,
     alpha: T::Value,
     beta: T::Value,
 }
@@ -95,7 +120,7 @@ impl<T: Part> Vector<T> {
     unsafe fn run<L: Lanes<Real = T::Value>>(self) {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.deep == 1 {
+            if self.strip.deep == 1 {
                 L::run(Dots::<T, L>(self, PhantomData));
             } else {
                 L::run(Sums::<T, L>(self, PhantomData));
@@ -107,7 +132,7 @@ impl<T: Part> Vector<T> {
     fn finish(&self, i: usize, sum: T::Value) {
         // SAFETY: called with `i` in the range; the old value is read only where `beta` asks for it.
         unsafe {
-            let y = self.y.add(i * self.y_stride);
+            let y = self.strip.y.add(i * self.strip.y_stride);
             let scaled = self.alpha.mul(sum);
             y.write(T::store(match self.beta.is_zero() {
                 true => scaled,
@@ -123,7 +148,7 @@ const AHEAD: usize = 512;
 /// Asks for what is [`AHEAD`] of byte `at` in each of `N` rows of `bytes` bytes, `step` elements apart, or in the `N` rows behind
 /// them where these end before (of short rows, farther on). Nothing is read, so there may be no such memory.
 #[inline(always)]
-fn ask<T, const N: usize>(first: *const T, step: usize, bytes: usize, at: usize) {
+pub(super) fn ask<T, const N: usize>(first: *const T, step: usize, bytes: usize, at: usize) {
     let ahead = at + AHEAD;
     let (row, ahead) = if ahead < bytes { (0, ahead) } else { (N, ahead - bytes) };
     for n in row..row + N {
@@ -132,7 +157,7 @@ fn ask<T, const N: usize>(first: *const T, step: usize, bytes: usize, at: usize)
 }
 
 /// Elements that are read between two requests for what is ahead: a line's, or a vector's if that is longer.
-const fn line<T: Part, L: Lanes<Real = T::Value>>() -> usize {
+pub(super) const fn line<T: Part, L: Lanes<Real = T::Value>>() -> usize {
     let line = 64 / size_of::<T>();
     if line > L::LANES { line } else { L::LANES }
 }
@@ -148,7 +173,7 @@ impl<T: Part, L: Lanes<Real = T::Value>> Body for Dots<T, L> {
 
     #[inline(always)]
     fn run(self) {
-        let Range { start, end } = self.0.range;
+        let Range { start, end } = self.0.strip.range;
         let whole = start + (end - start) / ROWS * ROWS;
         for i in (start..whole).step_by(ROWS) {
             // SAFETY: rows in the range.
@@ -168,7 +193,7 @@ impl<T: Part, L: Lanes<Real = T::Value>> Dots<T, L> {
     /// The CPU has the level, and the rows from `i` on are in the range.
     #[inline(always)]
     unsafe fn rows<const N: usize>(&self, i: usize) {
-        let v = &self.0;
+        let v = &self.0.strip;
         let line = line::<T, L>();
         let whole = v.k - v.k % L::LANES;
         // SAFETY: the rows and the vector have `k` elements; vectors that start below `whole` end within them.
@@ -198,7 +223,7 @@ impl<T: Part, L: Lanes<Real = T::Value>> Dots<T, L> {
                 for p in whole..v.k {
                     total = total.add(rows[n].add(p).read().load().mul(v.x.add(p).read().load()));
                 }
-                v.finish(i + n, total);
+                self.0.finish(i + n, total);
             }
         }
     }
@@ -216,7 +241,7 @@ impl<T: Part, L: Lanes<Real = T::Value>> Body for Sums<T, L> {
 
     #[inline(always)]
     fn run(self) {
-        let v = &self.0;
+        let v = &self.0.strip;
         let mut block = [T::Value::ZERO; BLOCK];
         for start in v.range.clone().step_by(BLOCK) {
             let sums = &mut block[..BLOCK.min(v.range.end - start)];
@@ -232,7 +257,7 @@ impl<T: Part, L: Lanes<Real = T::Value>> Body for Sums<T, L> {
                 }
             }
             for (i, &sum) in sums.iter().enumerate() {
-                v.finish(start + i, sum);
+                self.0.finish(start + i, sum);
             }
         }
     }
@@ -245,7 +270,7 @@ impl<T: Part, L: Lanes<Real = T::Value>> Sums<T, L> {
     /// The CPU has the level; the rows are readable from column `start` on for all sums.
     #[inline(always)]
     unsafe fn add<const N: usize>(&self, p: usize, start: usize, sums: &mut [T::Value]) {
-        let v = &self.0;
+        let v = &self.0.strip;
         let line = line::<T, L>();
         let whole = sums.len() - sums.len() % L::LANES;
         // SAFETY: rows and columns as the caller promises; the vector has `k` elements.

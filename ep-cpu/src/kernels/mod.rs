@@ -53,6 +53,8 @@ mod gemm_stored;
 #[cfg(target_arch = "x86_64")]
 mod gemm_written;
 mod gemv;
+mod gemv_complex;
+mod gemv_int;
 mod grouped;
 mod groups;
 #[cfg(target_arch = "x86_64")]

@@ -234,6 +234,15 @@ fn several_tiles_and_panels() {
         (DType::F32, (1, 3000, 20)),
         (DType::F64, (3000, 1, 20)),
         (DType::BF16, (1, 2500, 31)),
+        // Vectors: more results than are held at a time, and more terms.
+        (DType::COMPLEX64, (1, 1030, 21)),
+        (DType::COMPLEX64, (523, 1, 530)),
+        (DType::COMPLEX128, (1, 519, 13)),
+        (DType::COMPLEX128, (263, 1, 1030)),
+        (DType::I32, (1, 1030, 21)),
+        (DType::U8, (1, 2070, 19)),
+        (DType::I64, (45, 1, 130)),
+        (DType::I16, (39, 1, 70)),
     ] {
         for trans in 0..4 {
             let mut case = Case::random(dtype, 2, sizes, trans, &mut rng);
