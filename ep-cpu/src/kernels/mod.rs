@@ -86,6 +86,7 @@ mod rows;
 mod runs;
 pub mod scatter_add;
 mod scatter_runs;
+mod scatter_sums;
 mod simd;
 mod sink;
 pub mod softmax;

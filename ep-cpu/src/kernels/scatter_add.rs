@@ -4,7 +4,7 @@
 //! Each element of the destination is the sum of what it was and its addends in the order of the indices, whichever
 //! thread adds them: threads share out slabs, columns, or rows of the destination. Where rows of a large destination have
 //! several addends the indices are sorted first (`scatter_runs`), so that each row is read and written
-//! once.
+//! once. Rows of a few halves are added up in a buffer (`scatter_sums`).
 
 use crate::isa::{Body, Isa};
 use crate::kernels::gather::row_bytes;
@@ -103,8 +103,10 @@ const SRC_AHEAD: usize = 2048;
 pub(super) const AHEAD: usize = 8;
 /// Bytes of a row that a thread has at least, where threads share out columns.
 const MIN_COLUMN: usize = 512;
+/// Bytes of slabs of the destination for which a few indices are looked at: a core's own cache keeps them until the next few.
+const TOGETHER_BYTES: usize = if cfg!(test) { 1 << 10 } else { 512 << 10 };
 /// Threads that share out rows, for which each of them reads all indices.
-const MAX_ROW_SHARES: usize = 8;
+pub(super) const MAX_ROW_SHARES: usize = 8;
 
 /// What the kernels share of a launch.
 pub(super) struct Scatter<T> {
@@ -263,11 +265,14 @@ impl<T: Sum> Body for AddRows<'_, T> {
         /// Indices looked at before the rows that they name are added to.
         const BLOCK: usize = 256;
         let AddRows { scatter, slabs, rows, cols } = self;
-        let &Scatter { ref window, row, num_indices: n, indices, src, dst, far, ref bad, .. } = scatter;
+        let &Scatter { ref window, row, num_indices: n, indices, dst, far, ref bad, .. } = scatter;
         let len = cols.len();
-        let near = if far { len.min(MAX_PREFETCH / size_of::<T>()) } else { 0 };
         let mut entries = [Entry { row: 0, position: 0 }; BLOCK];
-        for slab in slabs {
+        // To look at an index takes as long as to add a few elements, which several slabs have then at once.
+        let short = len <= SHORT;
+        let slab_bytes = window.extent() * row * size_of::<T>();
+        let together = if short { (TOGETHER_BYTES / slab_bytes.max(1)).max(1) } else { 1 };
+        for first in slabs.clone().step_by(together) {
             for start in (0..n).step_by(BLOCK) {
                 let mut count = 0;
                 for position in start..n.min(start + BLOCK) {
@@ -277,31 +282,89 @@ impl<T: Sum> Body for AddRows<'_, T> {
                     entries[count] = Entry { row, position };
                     count += usize::from(rows.contains(&row));
                 }
-                // SAFETY: the entries' rows are rows of the destination's slab, their positions rows of the source's,
-                // and the columns are within a row.
-                unsafe {
-                    let slab_at = dst.get().add(slab * window.extent() * row + cols.start);
-                    for (i, entry) in entries[..count].iter().enumerate() {
-                        let next = slab_at.wrapping_add(entries[(i + AHEAD).min(count - 1)].row * row);
-                        let to = slab_at.add(entry.row * row);
-                        let from = src.add((slab * n + entry.position) * row + cols.start);
-                        let mut at = 0;
-                        while at < len {
-                            // A few lines at a time, between which the additions do not wait for all of them.
-                            let some = (len - at).min(PIECE / size_of::<T>());
-                            if at < near {
-                                prefetch(next.wrapping_add(at).cast_const().cast(), some * size_of::<T>());
-                                let later = from.add(at).cast::<u8>().wrapping_add(SRC_AHEAD);
-                                prefetch(later, some * size_of::<T>());
-                            }
-                            for j in at..at + some {
-                                to.add(j).write(to.add(j).read().plus(from.add(j).read()));
-                            }
-                            at += some;
+                for slab in first..slabs.end.min(first + together) {
+                    // SAFETY: the entries' rows are rows of the destination's slab, their positions rows of the source's,
+                    // and the columns are within a row.
+                    unsafe {
+                        let to = dst.get().add(slab * window.extent() * row + cols.start);
+                        let from = scatter.src.add(slab * n * row + cols.start);
+                        let (entries, steps) = (&entries[..count], row);
+                        match (short, len) {
+                            (true, 1) => add_elements(to, from, entries, steps, 1, far),
+                            (true, _) => add_elements(to, from, entries, steps, len, far),
+                            _ => add_rows(to, from, entries, steps, len, far),
                         }
                     }
                 }
             }
+        }
+    }
+}
+
+/// Elements of a row up to which nothing but adding them is worth while.
+pub(super) const SHORT: usize = 16;
+
+/// Adds `len` elements, at most [`SHORT`], of the source's row of each entry to the destination's.
+///
+/// # Safety
+/// Those are readable, and at `to` writable, with no other access to them until this returns; rows lie `row` elements apart.
+#[inline(always)]
+unsafe fn add_elements<T: Sum>(
+    to: *mut T,
+    from: *const T,
+    entries: &[Entry],
+    row: usize,
+    len: usize,
+    far: bool,
+) {
+    if far {
+        for entry in entries {
+            prefetch(to.wrapping_add(entry.row * row).cast_const().cast(), 1);
+        }
+    }
+    for entry in entries {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (to, from) = (to.add(entry.row * row), from.add(entry.position * row));
+            for j in 0..len {
+                to.add(j).write(to.add(j).read().plus(from.add(j).read()));
+            }
+        }
+    }
+}
+
+/// The same of longer rows.
+///
+/// # Safety
+/// As of [`add_elements`].
+#[inline(always)]
+unsafe fn add_rows<T: Sum>(
+    slab: *mut T,
+    src: *const T,
+    entries: &[Entry],
+    row: usize,
+    len: usize,
+    far: bool,
+) {
+    let near = if far { len.min(MAX_PREFETCH / size_of::<T>()) } else { 0 };
+    for (i, entry) in entries.iter().enumerate() {
+        let next = slab.wrapping_add(entries[(i + AHEAD).min(entries.len() - 1)].row * row);
+        // SAFETY: the caller's promise.
+        let (to, from) = unsafe { (slab.add(entry.row * row), src.add(entry.position * row)) };
+        let mut at = 0;
+        while at < len {
+            // A few lines at a time, between which the additions do not wait for all of them.
+            let some = (len - at).min(PIECE / size_of::<T>());
+            if at < near {
+                prefetch(next.wrapping_add(at).cast_const().cast(), some * size_of::<T>());
+                let later = from.wrapping_add(at).cast::<u8>().wrapping_add(SRC_AHEAD);
+                prefetch(later, some * size_of::<T>());
+            }
+            for j in at..at + some {
+                // SAFETY: the caller's promise.
+                unsafe { to.add(j).write(to.add(j).read().plus(from.add(j).read())) };
+            }
+            at += some;
         }
     }
 }
@@ -443,6 +506,21 @@ mod tests {
                     ..plain([2, 9, inner], 33, dtype)
                 };
                 check(&Serial, shard, false);
+            }
+        }
+    }
+
+    /// Their indices are looked at once, in more than one block, and added by slab.
+    #[test]
+    fn short_rows_of_several_slabs() {
+        for dtype in rows() {
+            for inner in [1, 2, 5] {
+                check(&Serial, plain([3, 70, inner], 300, dtype), false);
+                check(
+                    &Threads(2),
+                    Case { offset: 5, size: 900, ..plain([5, 260, inner], 530, dtype) },
+                    false,
+                );
             }
         }
     }

@@ -7,7 +7,8 @@
 use crate::isa::{Body, Isa};
 use crate::kernels::elem::Storage;
 use crate::kernels::raw::for_ranges;
-use crate::kernels::scatter_add::{AHEAD, Entry, MAX_PREFETCH, Scatter, ScatterAddArgs, Sum};
+use crate::kernels::scatter_add::{AHEAD, Entry, MAX_PREFETCH, SHORT, Scatter, ScatterAddArgs, Sum};
+use crate::kernels::scatter_sums::add_in_buffer;
 use crate::kernels::sink::prefetch;
 use crate::kernels::window::NONE;
 use ep_core::parallel::Parallel;
@@ -29,6 +30,10 @@ pub(super) unsafe fn add_in_order<T: Storage<Value = f32>>(
     let Some(scatter) = (unsafe { Scatter::<T>::new(args, 1)? }) else {
         return Ok(());
     };
+    // SAFETY: the caller's promise.
+    if unsafe { add_in_buffer(isa, par, &scatter)? } {
+        return Ok(());
+    }
     // SAFETY: the caller's promise.
     let Order { entries, .. } = unsafe { order(&scatter)? };
     // SAFETY: the caller's promise; the entries are the scatter's.
@@ -176,6 +181,11 @@ trait Way<T>: Send + Sync {
     /// `to` is readable and writable and the addends are readable for `len` elements, with no other access to `to` until this
     /// returns.
     unsafe fn add(to: *mut T, len: usize, run: usize, addends: &Addends<'_, T>);
+    /// Adds the first element of each of the first `run` addends.
+    ///
+    /// # Safety
+    /// As of [`Self::add`] for one element.
+    unsafe fn add_one(to: *mut T, run: usize, addends: &Addends<'_, T>);
 }
 
 /// In f32, in the first-level cache.
@@ -202,6 +212,18 @@ impl<T: Storage<Value = f32>> Way<T> for Rounded {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn add_one(to: *mut T, run: usize, addends: &Addends<'_, T>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sum = to.read().load();
+            for i in 0..run {
+                sum += addends.at(i).read().load();
+            }
+            to.write(T::store(sum));
+        }
+    }
 }
 
 /// In their own type, in place.
@@ -216,6 +238,18 @@ impl<T: Sum> Way<T> for Own {
                 // SAFETY: the caller's promise.
                 unsafe { to.add(j).write(to.add(j).read().plus(from.add(j).read())) };
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add_one(to: *mut T, run: usize, addends: &Addends<'_, T>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sum = to.read();
+            for i in 0..run {
+                sum = sum.plus(addends.at(i).read());
+            }
+            to.write(sum);
         }
     }
 }
@@ -243,6 +277,18 @@ impl<T, W: Way<T>> Body for AddRuns<'_, T, W> {
         while start < entries.end {
             let found = order[start].row;
             let run = order[start..].iter().take_while(|entry| entry.row == found).count();
+            if row <= SHORT {
+                for col in 0..row {
+                    // SAFETY: as below.
+                    unsafe {
+                        let to = dst.get().add((slab * window.extent() + found) * row + col);
+                        let first = src.add(slab * num_indices * row + col);
+                        W::add_one(to, run, &Addends { first, row, near: 1, entries: &order[start..] });
+                    }
+                }
+                start += run;
+                continue;
+            }
             for col in (0..row).step_by(COLS) {
                 let len = COLS.min(row - col);
                 let near = (len * size_of::<T>()).min(MAX_PREFETCH);
