@@ -105,6 +105,7 @@ impl Position for i64 {
 const PART: usize = 128 << 10;
 /// Elements looked at side by side, and behind the last of these.
 const LANES: usize = 64;
+/// Of so few, each is compared with the best before it.
 const FEW: usize = 16;
 /// Columns that are worked on side by side.
 const STRIP: usize = 512;
@@ -224,6 +225,15 @@ impl<S: Storage<Value: Number>, const MAX: bool> Body for Part<S, MAX> {
         // SAFETY: all indices are below `count`, which is not 0.
         unsafe {
             let (mut best, mut place) = (self.value(0), 0);
+            if self.count <= FEW {
+                for at in 1..self.count {
+                    let x = self.value(at);
+                    let better = beats::<_, MAX>(x, best);
+                    best = if better { x } else { best };
+                    place = if better { at } else { place };
+                }
+                return (best, place);
+            }
             for from in (0..self.count).step_by(BLOCK) {
                 let to = self.count.min(from + BLOCK);
                 let found = self.extreme_of(from, to);
@@ -237,6 +247,30 @@ impl<S: Storage<Value: Number>, const MAX: bool> Body for Part<S, MAX> {
                 }
             }
             (best, place)
+        }
+    }
+}
+
+/// Rows of at most [`FEW`] elements, at least one, one behind the other.
+struct Short<S, P, const MAX: bool> {
+    src: *const S,
+    rows: usize,
+    count: usize,
+    dst: *mut P,
+}
+
+impl<S: Storage<Value: Number>, P: Position, const MAX: bool> Body for Short<S, P, MAX> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for row in 0..self.rows {
+            // SAFETY: the maker of `self` promises so many rows of `count` elements, and as many positions.
+            unsafe {
+                let (_, place) =
+                    Part::<S, MAX> { src: self.src.add(row * self.count), count: self.count }.run();
+                self.dst.add(row).write(P::of(place));
+            }
         }
     }
 }
@@ -376,6 +410,14 @@ unsafe fn run<S: Storage<Value: Number>, P: Position, const MAX: bool>(
                     }
                 }
             }
+            Ok(())
+        });
+    }
+    if reduced <= FEW {
+        return for_ranges(par, outer, reduced * size_of::<S>() + size_of::<P>(), 1, |range| {
+            // SAFETY: rows below `outer`, whose positions one task writes.
+            let (src, dst) = unsafe { (src.get().add(range.start * reduced), dst.get().add(range.start)) };
+            isa.dispatch(Short::<S, P, MAX> { src, rows: range.len(), count: reduced, dst });
             Ok(())
         });
     }

@@ -208,7 +208,7 @@ ints! {
     i8, i8::wrapping_abs, i8::is_negative, |a, b| narrow_quotient(a, b) as i8;
     i16, i16::wrapping_abs, i16::is_negative, |a, b| narrow_quotient(a, b) as i16;
     i32, i32::wrapping_abs, i32::is_negative, quotient_i32;
-    i64, i64::wrapping_abs, i64::is_negative, i64::wrapping_div;
+    i64, i64::wrapping_abs, i64::is_negative, quotient_i64;
     u8, std::convert::identity, never, |a, b| narrow_quotient(a, b) as u8;
     u16, std::convert::identity, never, |a, b| narrow_quotient(a, b) as u16;
     u32, std::convert::identity, never, quotient_u32;
@@ -246,6 +246,15 @@ fn quotient_u32(a: u32, b: u32) -> u32 {
     let divisor = f64::from(if b == 0 { 1 } else { b });
     // SAFETY: it is at most the dividend.
     unsafe { (f64::from(a) / divisor).to_int_unchecked() }
+}
+
+/// `a / b` toward zero, wrapping, for a `b` other than 0.
+#[inline(always)]
+fn quotient_i64(a: i64, b: i64) -> i64 {
+    // Compilers divide the lower halves alone where the upper ones are 0: of magnitudes they are the same for both signs, so
+    // that the branch is foreseen.
+    let quotient = (a.unsigned_abs() / b.unsigned_abs()).cast_signed();
+    if (a ^ b) < 0 { quotient.wrapping_neg() } else { quotient }
 }
 
 #[inline(always)]
