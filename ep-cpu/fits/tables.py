@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints tables of src/kernels/math/pieces.rs, widening.rs and tails.rs as Rust: functions as polynomials on pieces.
+"""Prints tables of src/kernels/math/pieces.rs, widening.rs, wide_pieces.rs and tails.rs as Rust: functions as polynomials on pieces.
 
     python3 -m venv target/fits && target/fits/bin/pip install -r tests/goldens/requirements.txt
     target/fits/bin/python ep-cpu/fits/tables.py cdf
@@ -54,13 +54,15 @@ def fit(function, start, end, centre, degree, leading, weight=None):
     return found, float(np.abs((known - values) / weights).max())
 
 
-def centre_by_argument(function, start, end):
-    """The f32 nearest to the middle at which the function is a number of f32, and that number."""
+def centre_by_argument(function, start, end, weight=None):
+    """The f32 nearest to the middle at which the function is a number of f32, and that number; it is off by less than a
+    hundredth of an ulp of `weight`, or of the function."""
     below = above = np.float32((start + end) / 2)
     for _ in range(4000):
         for x in (above, below):
             value = function(mp.mpf(float(x)))
-            if abs(float(value - mp.mpf(single(value)))) < 0.01 * np.spacing(np.float32(float(value))):
+            size = (weight or function)(mp.mpf(float(x)))
+            if abs(float(value - mp.mpf(single(value)))) < 0.01 * np.spacing(np.float32(float(size))):
                 return float(x), single(value)
         above, below = np.nextafter(above, np.float32(99)), np.nextafter(below, np.float32(0))
     raise ValueError(f"no centre in {start}..{end}")
@@ -104,8 +106,8 @@ def table(numbers, indent):
     return "\n".join([" " * indent + "Table([", *lines, line.rstrip(), " " * indent + "]),"])
 
 
-def pieces(name, function, scale, growth, degree):
-    """`Pieces`: 32, that of `t` being the integer below `t (scale + growth t)`."""
+def pieces(name, function, scale, growth, degree, weight=None):
+    """`Pieces`: 32, that of `t` being the integer below `t (scale + growth t)`; errors are over `weight`, or the function."""
     def edge(k):
         return k / scale if growth == 0 else ((scale**2 + 4 * growth * k) ** 0.5 - scale) / (2 * growth)
 
@@ -114,8 +116,8 @@ def pieces(name, function, scale, growth, degree):
         start, end = edge(k), edge(k + 1)
         # The number of a piece is rounded, too.
         margin = 0.002 * (end - start)
-        centre, value = centre_by_argument(function, start, end)
-        coefficients, error = fit(function, max(start - margin, 0), end + margin, centre, degree, [value])
+        centre, value = centre_by_argument(function, start, end, weight)
+        coefficients, error = fit(function, max(start - margin, 0), end + margin, centre, degree, [value], weight)
         worst = max(worst, error)
         found.append([centre, *coefficients])
     print(f"{name}: {worst:.2g}", file=sys.stderr)
@@ -172,15 +174,91 @@ def far_cdf_tail(start=4.0, end=15.2, degree=6):
     print(f"const FAR_CDF_TAIL: [f64; {degree + 1}] = [{', '.join(f'{c:.9g}' for c in coefficients)}];")
 
 
+def precise_centre(function, inverse, start, end):
+    """The f64 nearest to the middle at which the function is a number of f64 but for a hundredth of an ulp, and that number.
+    It is looked for among values where `inverse` tells their arguments, as a flat function has few of them."""
+    middle = float((start + end) / 2)
+    below = above = middle if inverse is None else float(function(mp.mpf(middle)))
+    for _ in range(4000):
+        for x in (above, below):
+            if inverse is not None and x >= 1:
+                continue
+            x = x if inverse is None else float(inverse(mp.mpf(x)))
+            value = function(mp.mpf(x))
+            if start <= x <= end and abs(value - float(value)) < 0.01 * np.spacing(float(value)):
+                return float(x), float(value)
+        above, below = np.nextafter(above, np.inf), np.nextafter(below, -np.inf)
+    raise ValueError(f"no centre in {start}..{end}")
+
+
+def precise_fit(function, start, end, centre, degree, leading, weight=None):
+    """As `fit`, rounded to f64, by nodes at which the error of an interpolation is near the least."""
+    count = 3 * (degree + 1)
+    nodes = [(start + end + (end - start) * mp.cos(mp.pi * (k + 0.5) / count)) / 2 for k in range(count)]
+    values, weights = [function(x) for x in nodes], [(weight or function)(x) for x in nodes]
+    found = list(leading)
+    for first in range(len(found), degree + 1):
+        rows = mp.matrix(count, degree + 1 - first)
+        rest = mp.matrix(count, 1)
+        for i, x in enumerate(nodes):
+            known = sum(c * (x - centre) ** k for k, c in enumerate(found))
+            rest[i] = (values[i] - known) / weights[i]
+            for k in range(first, degree + 1):
+                rows[i, k - first] = (x - centre) ** k / weights[i]
+        found.append(float(mp.lu_solve(rows.T * rows, rows.T * rest)[0]))
+    checked = [start + (end - start) * mp.mpf(k) / 200 for k in range(1, 201)]
+    off = [abs(sum(c * (x - centre) ** k for k, c in enumerate(found)) - function(x)) / (weight or function)(x)
+           for x in checked]
+    return found, float(max(off))
+
+
+def wide_pieces(name, function, inverse, start, end, first_slope, degree):
+    """`WidePieces`: 16, four to each power of two of `t + start`."""
+    mp.mp.prec = 250
+    edges = [mp.mpf(2) ** k * m - start for k in range(-3, 6) for m in (1, 1.25, 1.5, 1.75)]
+    edges = [mp.mpf(0), *[edge for edge in edges if edge > 0][:15], mp.mpf(end)]
+    slots, worst = [None] * 16, 0.0
+    for a, b in zip(edges, edges[1:]):
+        if a == 0 and first_slope:
+            # The first piece is `t` and what the function has beyond it.
+            centre = 0.0
+            coefficients, error = precise_fit(lambda t: function(t) - t, a, b, centre, degree, [0.0], function)
+        else:
+            centre, value = precise_centre(function, inverse, a, b)
+            coefficients, error = precise_fit(function, a, b, centre, degree, [value])
+        worst = max(worst, error)
+        slot = int(np.float64(float((a + b) / 2 + start)).view(np.uint64)) >> 50 & 15
+        slots[slot] = [centre, *coefficients]
+    print(f"{name}: {worst:.2g}", file=sys.stderr)
+    first = float(edges[1] + start) if first_slope else 0.0
+    print(f"static {name}: WidePieces<{degree + 1}> = WidePieces {{\n    start: {start!r},\n    first: {first!r},\n    centers:")
+    for column in range(degree + 2):
+        print("        WideTable([")
+        for k in range(0, 16, 4):
+            print(" " * 12 + " ".join(f"{slot[column]!r}," for slot in slots[k:k + 4]))
+        print("        ]),")
+        if column == 0:
+            print("    coefficients: [")
+    print("    ],\n};")
+
+
 TABLES = {
     "cdf": partial(pieces, "CDF", lambda t: mp.ncdf(-t), 1.4, 0.46, 6),
     "fast_cdf": partial(
         pieces, "FAST_CDF", lambda t: 1 / (1 + mp.exp(2 * LINEAR * (t + CUBIC * t**3))), 1.3, 0.66, 6
     ),
+    "gelu_slope": partial(
+        pieces, "GELU_SLOPE", lambda t: mp.ncdf(-t) - t * mp.npdf(t), 1.4, 0.46, 6,
+        weight=lambda t: mp.ncdf(-t) + t * mp.npdf(t)
+    ),
     "logistic": partial(pieces, "LOGISTIC", lambda t: 1 / (1 + mp.exp(t)), 2.0, 0.0, 5),
     "tanh": partial(widening, "TANH", mp.tanh, mp.atanh, 0.625, 9.3, False),
     "erf": partial(widening, "ERF", mp.erf, mp.erfinv, 0.3125, 4.0, True),
     "far_cdf_tail": far_cdf_tail,
+    "wide_erf": partial(wide_pieces, "ERF", mp.erf, mp.erfinv, 0.4375, 6.0, True, 13),
+    "wide_erfcx": partial(
+        wide_pieces, "ERFCX", lambda t: mp.erfc(t) * mp.exp(t * t), None, 2.0, 30.0, False, 14
+    ),
 }
 
 

@@ -14,8 +14,7 @@ use std::mem::MaybeUninit;
 
 /// A function of `N` floating-point operands and the attributes, which are rounded to the type computed in.
 pub(super) trait Formula<const N: usize>: 'static {
-    /// Whether f32 and narrower elements are computed in f64.
-    const WIDE: bool;
+    const WIDTH: Width;
     /// Whether f16 and bf16 have code of their own, which is worth its size for what networks are made of.
     const OFTEN: bool = false;
     /// Whether many elements of f32 have, which compute several vectors in step.
@@ -23,16 +22,35 @@ pub(super) trait Formula<const N: usize>: 'static {
     fn apply<M: Math>(x: [M::V; N], attr: [M::V; 2]) -> M::V;
 }
 
-/// Whether a row has the word `wide`: [`Formula::WIDE`].
-macro_rules! wide {
+/// What f32 and narrower elements are computed in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Width {
+    /// f32.
+    Single,
+    /// f64, but in f32 at levels that multiply and add with one rounding, and f16 and bf16 at all.
+    Fused,
+    /// f64, but f16 and bf16 in f32.
+    Wide,
+    /// f64.
+    Double,
+}
+
+/// [`Formula::WIDTH`] by the word of a row.
+macro_rules! width {
+    (fused) => {
+        Width::Fused
+    };
     (wide) => {
-        true
+        Width::Wide
+    };
+    (double) => {
+        Width::Double
     };
     ($($other:ident)?) => {
-        false
+        Width::Single
     };
 }
-pub(super) use wide;
+pub(super) use width;
 
 /// Whether a row has the word `often`: [`Formula::OFTEN`].
 macro_rules! often {
@@ -217,7 +235,7 @@ impl<F, const MANY: bool> OnF32<F, MANY> {
             // SAFETY: the caller's contract.
             x[i] = unsafe { V::load(src[i]) };
         }
-        let y = on_lanes::<F, V, N>(x, self.0);
+        let y = on_lanes::<F, V, N, false>(x, self.0);
         // SAFETY: as above.
         unsafe { if stream { y.stream(dst) } else { y.store(dst) } }
     }
@@ -257,10 +275,19 @@ impl<F: Formula<N>, const N: usize, const MANY: bool> Step<N> for OnF32<F, MANY>
     }
 }
 
-/// A formula on lanes of f32.
+/// A formula on lanes of f32, or of `HALVES`: what is stored as f16 or bf16.
 #[inline(always)]
-fn on_lanes<F: Formula<N>, V: simd::Single, const N: usize>(x: [V; N], [a0, a1]: [f64; 2]) -> V {
-    if !F::WIDE {
+fn on_lanes<F: Formula<N>, V: simd::Single, const N: usize, const HALVES: bool>(
+    x: [V; N],
+    [a0, a1]: [f64; 2],
+) -> V {
+    let single = match F::WIDTH {
+        Width::Single => true,
+        Width::Fused => HALVES || V::FUSED,
+        Width::Wide => HALVES,
+        Width::Double => false,
+    };
+    if single {
         return F::apply::<Single<V>>(x, [V::splat(a0), V::splat(a1)]);
     }
     let mut wide = [V::Wide::splat(0.0); N];
@@ -321,7 +348,7 @@ impl Cell for f32 {
         let (src, dst) = (src.map(<*const u8>::cast), dst.cast());
         // SAFETY: the caller's contract.
         unsafe {
-            if F::MANY && run.n >= MANY_FROM {
+            if const { F::MANY } && run.n >= MANY_FROM {
                 each(isa, OnF32::<F, true>(attr, PhantomData), src, dst, run);
             } else {
                 each(isa, OnF32::<F, false>(attr, PhantomData), src, dst, run);
@@ -379,7 +406,7 @@ macro_rules! narrow {
                     x[i] = unsafe { V::$load(src[i]) };
                 }
                 // SAFETY: as above.
-                unsafe { on_lanes::<F, V, N>(x, self.0).$store(dst) }
+                unsafe { on_lanes::<F, V, N, true>(x, self.0).$store(dst) }
             }
         }
 
@@ -455,7 +482,7 @@ macro_rules! narrow {
                     let (src, dst, run) = (src.map(<*const u8>::cast), dst.cast(), Run::cached(n));
                     // SAFETY: the caller's contract.
                     return unsafe {
-                        if n >= MANY_FROM {
+                        if const { F::MANY } && n >= MANY_FROM {
                             each(isa, $direct::<F, true>(attr, PhantomData), src, dst, run);
                         } else {
                             each(isa, $direct::<F, false>(attr, PhantomData), src, dst, run);

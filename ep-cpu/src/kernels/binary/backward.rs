@@ -3,12 +3,12 @@
 use super::Op;
 use crate::kernels::elem::Storage;
 use crate::kernels::engine::Cost;
-use crate::kernels::formula::{Formula, wide};
+use crate::kernels::formula::{Formula, Width, width};
 use crate::kernels::math::Math;
 use crate::kernels::num::{Float, Number};
 use crate::kernels::simd::Vector;
 use crate::kernels::unary::{fast_gelu_argument, product, quick_gelu_argument};
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LN_2, LOG2_E, LOG10_E};
+use std::f64::consts::{FRAC_2_SQRT_PI, LN_2, LOG2_E, LOG10_E};
 
 /// Rows of: name, formula over the dtype's own value type.
 macro_rules! arithmetic {
@@ -50,14 +50,16 @@ arithmetic! {
     SquareRelu = |dy, x, _| if x > S::Value::ZERO { dy.mul(x.add(x)) } else { S::Value::ZERO };
 }
 
-/// Rows of: name, formula over lanes; `M` is the [`Math`] of the dtype, or with `wide`, of f64 even where the
-/// dtype is narrower: a product of `dy` with two rounded factors would exceed the limit of f32.
+/// Rows of: name, formula over lanes; `M` is the [`Math`] of the dtype, or with `wide`, of f64 even for f32: a product of `dy`
+/// with two rounded factors would exceed its limit. What has so many digits in f32 only where products are fused is `fused`.
 macro_rules! formulas {
-    ($($name:ident$(: $wide:ident)? = |$dy:ident, $x:ident, $p:pat_param| $body:expr;)*) => {$(
+    ($($name:ident$(: $width:ident)? = |$dy:ident, $x:ident, $p:pat_param| $body:expr;)*) => {$(
         pub(super) struct $name;
 
         impl Formula<2> for $name {
-            const WIDE: bool = wide!($($wide)?);
+            const WIDTH: Width = width!($($width)?);
+            const OFTEN: bool = true;
+            const MANY: bool = false;
 
             #[inline(always)]
             fn apply<M: Math>([$dy, $x]: [M::V; 2], $p: [M::V; 2]) -> M::V {
@@ -68,21 +70,15 @@ macro_rules! formulas {
 }
 
 formulas! {
-    Elu: wide = |dy, x, [alpha, _]| above_zero(x, dy, dy * (alpha * M::exp(x)));
+    ReluHalves = |dy, x, _| above_zero(x, dy, M::V::splat(0.0));
+    Elu: fused = |dy, x, [alpha, _]| above_zero(x, dy, M::times_exp(dy, alpha, x));
     Celu = |dy, y, [alpha, _]| above_zero(y, dy, dy * (y / alpha + 1.0));
-    Selu: wide = |dy, x, _| {
+    Selu: fused = |dy, x, _| {
         const SCALE: f64 = 1.050_700_987_355_480_5;
         const ALPHA: f64 = 1.673_263_242_354_377_2;
-        dy * above_zero(x, M::V::splat(SCALE), M::exp(x) * (SCALE * ALPHA))
+        above_zero(x, dy * SCALE, M::times_exp(dy, M::V::splat(SCALE * ALPHA), x))
     };
-    Gelu = |dy, x, _| {
-        // Beyond, the density is 0, which must outweigh infinity.
-        let t = x.at_most(50.0).at_least(-50.0);
-        let square = t * t;
-        let low = t.product_error(t, square) * -0.5;
-        let density = M::exp_sum(square * -0.5, low) * (0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
-        dy * t.mul_add(density, M::normal_cdf(t))
-    };
+    Gelu = |dy, x, _| M::times_gelu_slope(dy, x);
     FastGelu = |dy, x, _| {
         const SLOPE: f64 = 2.0 * 0.797_884_560_802_865_4;
         let t = x.at_most(24.0).at_least(-24.0);
@@ -121,17 +117,13 @@ formulas! {
         let d = x.abs() + 1.0;
         dy / d / d
     };
-    SoftPlus: wide = |dy, x, [beta, threshold]| {
+    SoftPlus: fused = |dy, x, [beta, threshold]| {
         let (high, low) = product(x, beta);
-        M::V::select(threshold.lt(high), dy, dy * M::sigmoid_sum(high, low))
+        M::V::select(threshold.lt(high), dy, M::times_sigmoid(dy, high, low))
     };
-    Tanh: wide = |dy, y, _| dy * ((M::V::splat(1.0) - y) * (y + 1.0));
-    SigmoidY: wide = |dy, y, _| dy * (y * (M::V::splat(1.0) - y));
-    SigmoidX: wide = |dy, x, _| {
-        // With e = exp(-|x|), e / (1 + e)^2.
-        let (inverse, t, n, _) = M::sigmoid_parts(x, M::V::splat(0.0));
-        dy * (inverse.mul_add(t, inverse) * inverse).scale(n)
-    };
+    Tanh: fused = |dy, y, _| dy * difference_of_squares(y);
+    SigmoidY: fused = |dy, y, _| dy * part_of_rest(y);
+    SigmoidX: fused = |dy, x, _| M::times_sigmoid_slope(dy, x);
 
     Acos = |dy, x, _| -dy / ((M::V::splat(1.0) - x) * (x + 1.0)).sqrt();
     // Adding 0 makes the -0 at -1 a 0, whose root has no sign to give to the quotient.
@@ -165,7 +157,7 @@ formulas! {
     Log2 = |dy, x, _| dy * (M::V::splat(LOG2_E) / x);
     Log10 = |dy, x, _| dy * (M::V::splat(LOG10_E) / x);
     Log1p = |dy, x, _| dy / (x + 1.0);
-    LogSigmoid: wide = |dy, x, _| dy * M::sigmoid(-x);
+    LogSigmoid: fused = |dy, x, _| M::times_sigmoid(dy, -x, M::V::splat(0.0));
     // Of a small `dy` the first quotient may be subnormal, though the second is not.
     Reciprocal: wide = |dy, x, _| -dy / x / x;
     ReciprocalNoNan: wide = |dy, x, _| {
@@ -221,4 +213,21 @@ fn gated_slope<M: Math>(moved: M::V, high: M::V, low: M::V) -> M::V {
     let (inverse, t, n, negative) = M::sigmoid_parts(high, low);
     let other = inverse.mul_add(t, inverse).scale(n);
     (moved * other).mul_add(inverse, M::V::select(negative, other, inverse))
+}
+
+/// `1 - y^2`.
+#[inline(always)]
+fn difference_of_squares<V: Vector>(y: V) -> V {
+    let one = V::splat(1.0);
+    if V::FUSED { y.neg_mul_add(y, one) } else { (one - y) * (y + 1.0) }
+}
+
+/// `y (1 - y)`.
+#[inline(always)]
+fn part_of_rest<V: Vector>(y: V) -> V {
+    if !V::FUSED {
+        return y * (V::splat(1.0) - y);
+    }
+    // Of +inf nothing is to be taken from itself.
+    V::select(y.lt(V::splat(f64::INFINITY)), y.neg_mul_add(y, y), y * -y)
 }

@@ -3,7 +3,7 @@
 use super::Op;
 use crate::kernels::elem::{Bool, Complex, Storage};
 use crate::kernels::engine::Cost;
-use crate::kernels::formula::{Formula, wide};
+use crate::kernels::formula::{Formula, Width, often, width};
 use crate::kernels::math::Math;
 use crate::kernels::num::{Int, Number};
 use crate::kernels::simd::{Mask as _, Vector};
@@ -45,14 +45,16 @@ arithmetic! {
     BitwiseXor: Int Cheap = |a, b, _| a.xor(b);
 }
 
-/// Rows of: name, formula over lanes; `M` is the [`Math`] of the dtype, or with `wide`, of f64 even where the dtype is
-/// narrower.
+/// Rows of: name, formula over lanes; `M` is the [`Math`] of the dtype, or with `double`, of f64 even where the dtype is
+/// narrower. With `often`, f16 and bf16 have code of their own.
 macro_rules! formulas {
-    ($($name:ident$(: $wide:ident)? = |$a:ident, $b:ident, $p:pat_param| $body:expr;)*) => {$(
+    ($($name:ident$(: $width:ident)? = |$a:ident, $b:ident, $p:pat_param| $body:expr;)*) => {$(
         pub(super) struct $name;
 
         impl Formula<2> for $name {
-            const WIDE: bool = wide!($($wide)?);
+            const WIDTH: Width = width!($($width)?);
+            const OFTEN: bool = often!($($width)?);
+            const MANY: bool = false;
 
             #[inline(always)]
             fn apply<M: Math>([$a, $b]: [M::V; 2], $p: [M::V; 2]) -> M::V {
@@ -63,23 +65,24 @@ macro_rules! formulas {
 }
 
 formulas! {
+    DivHalves: often = |a, b, _| a / b;
     PowFloat = |a, b, _| M::pow(a, b);
-    FmodFloat: wide = |a, b, _| division::<M>(a, b).remainder;
-    FloorDivFloat: wide = |a, b, _| {
+    FmodFloat: double = |a, b, _| division::<M>(a, b).remainder;
+    FloorDivFloat: double = |a, b, _| {
         let Division { quotient, remainder } = division::<M>(a, b);
         let zero = M::V::splat(0.0);
         let below = M::V::select(opposed(remainder, b), quotient - 1.0, quotient);
         let whole = M::V::select(below.equals(zero), zero.copysign(a / b), below);
         M::V::select(b.equals(zero), a / b, whole)
     };
-    FloorModFloat: wide = |a, b, _| {
+    FloorModFloat: double = |a, b, _| {
         let remainder = division::<M>(a, b).remainder;
         let moved = M::V::select(opposed(remainder, b), remainder + b, remainder);
         M::V::select(remainder.equals(M::V::splat(0.0)), remainder.copysign(b), moved)
     };
-    ScalarBasePowerGrad: wide = |x, dy, [base, _]| M::pow(base, x) * M::ln(base) * dy;
-    ScalarExpPowerGrad: wide = |x, dy, [exponent, _]| exponent * M::pow(x, exponent - 1.0) * dy;
-    Zeta: wide = |x, q, _| x.zip(q, special::zeta);
+    ScalarBasePowerGrad: double = |x, dy, [base, _]| M::pow(base, x) * M::ln(base) * dy;
+    ScalarExpPowerGrad: double = |x, dy, [exponent, _]| exponent * M::pow(x, exponent - 1.0) * dy;
+    Zeta: double = |x, q, _| x.zip(q, special::zeta);
 }
 
 /// A quotient rounded toward zero, and what is left, with the sign of the dividend.

@@ -38,7 +38,7 @@ fn table() -> Vec<BinaryRow> {
     t.wrapping::<Add>("add");
     t.wrapping::<Sub>("sub");
     t.wrapping::<Mul>("mul");
-    t.real::<Div>("div");
+    t.row::<Div, Bool, Bool>("div").int::<Div>("div").float_and_halves::<Div, DivHalves>("div");
     t.real::<Max>("max");
     t.real::<Min>("min");
     t.row::<Pow, Bool, Bool>("pow").int::<Pow>("pow").formula::<PowFloat>("pow");
@@ -88,8 +88,8 @@ fn table() -> Vec<BinaryRow> {
     t.float::<backward::HardTanh>("hard_tanh_backward_with_dy_y");
     t.float::<backward::LeakyRelu>("leaky_relu_backward_with_dy_x");
     t.formula::<backward::Mish>("mish_backward_with_dy_x");
-    t.float::<backward::Relu>("relu_backward_with_dy_y");
-    t.float::<backward::Relu>("relu_backward_with_dy_x");
+    t.float_and_halves::<backward::Relu, backward::ReluHalves>("relu_backward_with_dy_y");
+    t.float_and_halves::<backward::Relu, backward::ReluHalves>("relu_backward_with_dy_x");
     t.formula::<backward::Selu>("selu_backward_with_dy_x");
     t.formula::<backward::Silu>("silu_backward_with_dy_x");
     t.formula::<backward::SoftSign>("soft_sign_backward_with_dy_x");
@@ -188,9 +188,18 @@ impl Table {
             .row::<O, f64, f64>(name)
     }
 
-    fn formula<F: Formula<2>>(&mut self, name: &str) {
+    /// `O`, whose loop over groups of f16 and bf16 compilers make poor vectors of: these compute `F`, which is the same.
+    fn float_and_halves<O: Op<f32, f32> + Op<f64, f64>, F: Formula<2>>(&mut self, name: &str) {
+        self.row::<O, f32, f32>(name).row::<O, f64, f64>(name).halves::<F>(name);
+    }
+
+    fn halves<F: Formula<2>>(&mut self, name: &str) {
         self.push(name, DType::F16, DType::F16, BinaryKernel::formula::<F, f16>());
         self.push(name, DType::BF16, DType::BF16, BinaryKernel::formula::<F, bf16>());
+    }
+
+    fn formula<F: Formula<2>>(&mut self, name: &str) {
+        self.halves::<F>(name);
         self.push(name, DType::F32, DType::F32, BinaryKernel::formula::<F, f32>());
         self.push(name, DType::F64, DType::F64, BinaryKernel::formula::<F, f64>());
     }

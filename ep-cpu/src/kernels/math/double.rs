@@ -1,7 +1,9 @@
 //! Functions in f64 arithmetic.
 
-use super::{Double, LARGE_HALF, Math, gamma, gated, half_pi::reduce_double, ln_limits, polynomial};
-use crate::kernels::simd::{Mask, Vector, nearest};
+use super::{
+    Double, LARGE_HALF, Math, gamma, gated, half_pi::reduce_double, ln_limits, polynomial, wide_pieces,
+};
+use crate::kernels::simd::{self, Mask, nearest};
 use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E, LOG10_E, SQRT_2};
 
 /// 32 bits of ln 2, and the rest.
@@ -156,7 +158,7 @@ const PI: (f64, f64) = (std::f64::consts::PI, 1.224_646_799_147_353_2e-16);
 /// Above this, `x + 1` and `sqrt(x^2 + 1)` are `x` to all digits that a logarithm shows.
 const LARGE: f64 = 268_435_456.0;
 
-impl<V: Vector<Elem = f64>> Double<V> {
+impl<V: simd::Double> Double<V> {
     /// `n`, its sum with the rounder, and `r` such that `x = n ln(2) + r`.
     #[inline(always)]
     fn reduce_exp(x: V) -> (V, V, V) {
@@ -271,6 +273,10 @@ impl<V: Vector<Elem = f64>> Double<V> {
     /// `(m, n)` with `exp(-square - low) erfc(u) exp(u^2) = 2^n m`, where `u` is `t + rest`.
     #[inline(always)]
     fn erfc_parts(t: V, rest: V, square: V, low: V) -> (V, V) {
+        if let Some(ratio) = t.on_pieces(rest, &wide_pieces::ERFCX) {
+            let (n, _, r) = Self::reduce_exp(-square);
+            return (ratio.mul_add(Self::exp_m1_reduced(r - low), ratio), n);
+        }
         let z = (t - 4.0) / (t + 4.0);
         let (tail, middle) = (polynomial(z, &ERFC), V::splat(ERFC_MIDDLE));
         let top = tail.mul_add(z, middle);
@@ -294,7 +300,7 @@ impl<V: Vector<Elem = f64>> Double<V> {
     /// `erfc(t)`, where `square + low` is t^2.
     #[inline(always)]
     fn erfc_tail(t: V, square: V, low: V) -> V {
-        let (m, n) = Self::erfc_parts(t, V::splat(0.0), square, low);
+        let (m, n) = Self::erfc_parts(t, V::splat(-0.0), square, low);
         m.scale(n)
     }
 
@@ -320,7 +326,7 @@ impl<V: Vector<Elem = f64>> Double<V> {
     }
 }
 
-impl<V: Vector<Elem = f64>> Math for Double<V> {
+impl<V: simd::Double> Math for Double<V> {
     type V = V;
 
     #[inline(always)]
@@ -404,6 +410,9 @@ impl<V: Vector<Elem = f64>> Math for Double<V> {
     #[inline(always)]
     fn erf(x: V) -> V {
         let size = x.abs().at_most(6.0);
+        if let Some(erf) = size.on_pieces(V::splat(-0.0), &wide_pieces::ERF) {
+            return erf.copysign(x);
+        }
         let (one, square) = (V::splat(1.0), size * size);
         let small = polynomial(square, &ERF).mul_add(size, size);
         let large = one - Self::erfc_tail(size, square, V::splat(0.0));

@@ -1,7 +1,7 @@
 //! The gamma family in f64 arithmetic, by recurrence and asymptotic series.
 
 use super::{Double, Math, polynomial};
-use crate::kernels::simd::Vector;
+use crate::kernels::simd;
 use std::f64::consts::PI;
 
 /// From here up the series below have converged to the last bits.
@@ -54,7 +54,7 @@ const COT: [f64; 14] = [
 
 /// `x` less its nearest integer, for the finite.
 #[inline(always)]
-fn fraction<V: Vector<Elem = f64>>(x: V) -> V {
+fn fraction<V: simd::Double>(x: V) -> V {
     // From 2^51 on the sum with 1/2 may be rounded to the next integer, and the difference to the last is exact.
     let small = x.abs().lt(V::splat(2f64.powi(51)));
     x - V::select(small, x + 0.5, x).floor()
@@ -62,14 +62,14 @@ fn fraction<V: Vector<Elem = f64>>(x: V) -> V {
 
 /// Whether `x` is below the asymptotic range, and `x` moved there if it is.
 #[inline(always)]
-fn moved_up<V: Vector<Elem = f64>>(x: V) -> (V::Mask, V) {
+fn moved_up<V: simd::Double>(x: V) -> (V::Mask, V) {
     let low = x.lt(V::splat(ASYMPTOTIC));
     (low, V::select(low, x + ASYMPTOTIC, x))
 }
 
 /// See [`Math::lgamma`]; right to 1e-14 or 1e-14 relative.
 #[inline(always)]
-pub(super) fn lgamma<V: Vector<Elem = f64>>(x: V) -> V {
+pub(super) fn lgamma<V: simd::Double>(x: V) -> V {
     const HALF_LN_2_PI: f64 = 0.918_938_533_204_672_7;
     let half = V::splat(0.5);
     let mirrored = x.lt(half);
@@ -110,7 +110,7 @@ pub(super) fn lgamma_double(x: f64) -> f64 {
 
 /// See [`Math::digamma`].
 #[inline(always)]
-pub(super) fn digamma<V: Vector<Elem = f64>>(x: V) -> V {
+pub(super) fn digamma<V: simd::Double>(x: V) -> V {
     let (zero, one) = (V::splat(0.0), V::splat(1.0));
     let mirrored = x.lt(zero);
     let z = V::select(mirrored, one - x, x);
@@ -141,7 +141,7 @@ pub(super) fn digamma<V: Vector<Elem = f64>>(x: V) -> V {
 
 /// See [`Math::trigamma`].
 #[inline(always)]
-pub(super) fn trigamma<V: Vector<Elem = f64>>(x: V) -> V {
+pub(super) fn trigamma<V: simd::Double>(x: V) -> V {
     let (zero, one) = (V::splat(0.0), V::splat(1.0));
     let mirrored = x.lt(V::splat(0.5));
     let z = V::select(mirrored, one - x, x);

@@ -16,12 +16,15 @@ mod half_pi_tests;
 mod pieces;
 mod plainly;
 mod single;
+mod slopes;
 mod tails;
 #[cfg(test)]
 mod tests;
+mod wide_pieces;
 mod widening;
 
 use super::simd::{Vector, polynomial};
+use slopes::gelu_slope;
 use std::marker::PhantomData;
 
 /// Functions on f32 lanes: within 2 ulps of the true value except where noted.
@@ -55,6 +58,28 @@ pub(crate) trait Math: 'static {
     fn erfc(x: Self::V) -> Self::V;
     /// The normal distribution: half of `erfc(-x / sqrt(2))`.
     fn normal_cdf(x: Self::V) -> Self::V;
+    /// `dy` times the derivative of [`Self::gelu`], whose terms may cancel.
+    #[inline(always)]
+    fn times_gelu_slope(dy: Self::V, x: Self::V) -> Self::V {
+        dy * gelu_slope::<Self>(x)
+    }
+    /// `dy alpha exp(x)`, within the limit of a result of its own.
+    #[inline(always)]
+    fn times_exp(dy: Self::V, alpha: Self::V, x: Self::V) -> Self::V {
+        dy * (alpha * Self::exp(x))
+    }
+    /// `dy sigmoid(high + low)`, as [`Self::times_exp`].
+    #[inline(always)]
+    fn times_sigmoid(dy: Self::V, high: Self::V, low: Self::V) -> Self::V {
+        dy * Self::sigmoid_sum(high, low)
+    }
+    /// `dy sigmoid(x) sigmoid(-x)`, as [`Self::times_exp`].
+    #[inline(always)]
+    fn times_sigmoid_slope(dy: Self::V, x: Self::V) -> Self::V {
+        // With e = exp(-|x|), e / (1 + e)^2.
+        let (inverse, t, n, _) = Self::sigmoid_parts(x, Self::V::splat(0.0));
+        dy * (inverse.mul_add(t, inverse) * inverse).scale(n)
+    }
     /// `x sigmoid(high + low)`, for `x` of the sign of `high`; NaN for -inf.
     fn gated(x: Self::V, high: Self::V, low: Self::V) -> Self::V;
     /// `x sigmoid(x)`.

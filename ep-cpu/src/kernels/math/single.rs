@@ -48,7 +48,7 @@ const ATAN: [f64; 9] = [
 const ASIN: [f64; 5] = [0.16666731, 0.07495957, 0.04540149, 0.024475677, 0.041715767];
 
 /// `erf(x) / x - 1` in x^2, for |x| up to 1.
-const ERF: [f64; 7] =
+pub(super) const ERF: [f64; 7] =
     [0.1283791670955126, -0.37612626, 0.11283579, -0.026853347, 0.005187162, -0.0007997853, 7.806904e-05];
 
 /// `log2(erfc(x))` for x in 1..4.
@@ -167,7 +167,7 @@ impl<V: simd::Single> Single<V> {
 
     /// `t cdf(-t) exp(t^2 / 2) exp(r)` for t from 1 up.
     #[inline(always)]
-    fn normal_tail_reduced(t: V, r: V) -> V {
+    pub(super) fn normal_tail_reduced(t: V, r: V) -> V {
         let tail = polynomial((t - 2.0) * (t + 2.0).rough_reciprocal(), &CDF_TAIL) + CDF_TAIL_MIDDLE;
         tail.mul_add(Self::exp_m1_reduced(r), tail)
     }
@@ -201,7 +201,7 @@ impl<V: simd::Single> Single<V> {
     /// `x^2`, or a little more: never subnormal. For even terms beside 1, which of a number so small that this matters are
     /// nothing.
     #[inline(always)]
-    fn square_beside_one(x: V) -> V {
+    pub(super) fn square_beside_one(x: V) -> V {
         x.mul_add(x, V::splat(2f64.powi(-100)))
     }
 
@@ -236,6 +236,7 @@ const fn parts(c: f64) -> (f64, f64) {
 }
 
 const LOG2_E_PARTS: (f64, f64) = parts(LOG2_E);
+const SQRT_2_PARTS: (f64, f64) = parts(SQRT_2);
 const LOG10_E_PARTS: (f64, f64) = parts(LOG10_E);
 /// 12 bits of `log10(2)`, and the rest.
 const LOG10_2_PARTS: (f64, f64) = (1233.0 / 4096.0, LOG10_2 - 1233.0 / 4096.0);
@@ -246,7 +247,7 @@ impl<V: simd::Single> Math for Single<V> {
 
     #[inline(always)]
     fn exp_parts(high: V, low: V) -> (V, V) {
-        let (n, _, r) = Self::reduce_exp(high.at_most(89.0).at_least(-112.0));
+        let (n, _, r) = Self::reduce_exp(high.at_most(89.0).at_least(-140.0));
         (Self::exp_m1_reduced(r + low), n)
     }
 
@@ -363,16 +364,21 @@ impl<V: simd::Single> Math for Single<V> {
         if !V::FUSED {
             return V::narrow(Double::erfc(x.widen()));
         }
-        // As twice the normal distribution at `-t` with `t = |x| sqrt(2)`, whose exponential is that of `-x^2`. Beyond the bound
-        // it rounds to 0; below 1 / sqrt(2) the other way is taken.
-        let (one, size) = (V::splat(1.0), x.abs().at_least(0.5).at_most(10.5));
-        let (t, square) = (size * SQRT_2, size * size);
-        let (n, _, r) = Self::reduce_exp(-square);
-        let product = Self::normal_tail_reduced(t, r - size.product_error(size, square));
-        let tail = (product * 2.0).quotient(t).scale(n);
-        let large = V::select(x.lt(V::splat(0.0)), V::splat(2.0) - tail, tail);
-        let small = one - polynomial(Self::square_beside_one(x), &ERF).mul_add(x, x);
-        V::select(t.lt(one), small, large)
+        // Twice the normal distribution at -|x| sqrt(2). Of less, 1 takes no notice, and a product would lose what is left over.
+        let size = x.abs().at_least(2f64.powi(-40));
+        let t = size * SQRT_2_PARTS.0;
+        let low = size.mul_add(V::splat(SQRT_2_PARTS.1), size.product_error(V::splat(SQRT_2_PARTS.0), t));
+        let Some(half) = t.piecewise(low, &pieces::CDF) else {
+            return Self::erfc_by_exp(x);
+        };
+        let tail = half + half;
+        let near = V::select(x.lt(V::splat(0.0)), V::splat(2.0) - tail, tail);
+        let far = !t.lt(V::splat(pieces::CDF.end.into()));
+        if far.any() {
+            cold_path();
+            return V::select(far, Self::erfc_by_exp(x), near);
+        }
+        near
     }
 
     #[inline(always)]
@@ -403,6 +409,29 @@ impl<V: simd::Single> Math for Single<V> {
             return V::select(far, Self::gelu_far(x, t), near);
         }
         near
+    }
+
+    #[inline(always)]
+    fn times_gelu_slope(dy: V, x: V) -> V {
+        Self::times_gelu_slope_in_parts(dy, x)
+    }
+
+    #[inline(always)]
+    fn times_exp(dy: V, alpha: V, x: V) -> V {
+        if V::FUSED { Self::times_exp_in_parts(dy, alpha, x) } else { dy * (alpha * Self::exp(x)) }
+    }
+
+    #[inline(always)]
+    fn times_sigmoid(dy: V, high: V, low: V) -> V {
+        if V::FUSED { Self::times_sigmoid_in_parts(dy, high, low) } else { dy * Self::sigmoid_sum(high, low) }
+    }
+
+    #[inline(always)]
+    fn times_sigmoid_slope(dy: V, x: V) -> V {
+        if V::FUSED {
+            return Self::times_sigmoid_slope_in_parts(dy, x);
+        }
+        dy * (Self::sigmoid(x) * Self::sigmoid(-x))
     }
 
     #[inline(always)]

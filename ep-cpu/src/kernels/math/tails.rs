@@ -1,10 +1,10 @@
 //! Tails of the logistic function and of the normal distribution in f32, and of what is gated by them: beyond the pieces of
 //! tables, and where results vanish.
 
-use super::single::{LN_2_HIGH, LN_2_LOW};
+use super::single::{ERF, LN_2_HIGH, LN_2_LOW};
 use super::{Double, Math, Single, pieces, polynomial, sigmoid};
 use crate::kernels::simd::{self, Mask, Vector};
-use std::f64::consts::LOG2_E;
+use std::f64::consts::{LOG2_E, SQRT_2};
 use std::hint::cold_path;
 
 /// `t cdf(-t) exp(t^2 / 2)` in `1 / t^2`, for t from 4 to past where the product is 0.
@@ -13,7 +13,7 @@ const FAR_CDF_TAIL: [f64; 7] =
 
 /// From where on an argument of the logistic function is brought nearer, and the end of what it is brought to, which is below
 /// that of the pieces by more than is lost there.
-const LOGISTIC_FAR: [f64; 2] = [15.98, 15.99];
+pub(super) const LOGISTIC_FAR: [f64; 2] = [15.98, 15.99];
 /// As of [`Single::vanishing`] for a number from 1/4 to 2^11.
 const EXP_VANISHES: [f64; 2] = [-124.0, -162.0];
 /// As of [`Single::vanishing`] for the function's tail, which is a thousandth of the smallest number at the latter.
@@ -51,6 +51,21 @@ impl<V: simd::Single> Single<V> {
         let (square, n, r) = Self::reduce_bell(t);
         let ratio = polynomial(square.rough_reciprocal(), &FAR_CDF_TAIL);
         Self::beside_far_tail(x, ratio.mul_add(Self::exp_m1_reduced(r), ratio), n)
+    }
+
+    /// [`Math::erfc`] without tables.
+    #[inline(always)]
+    pub(super) fn erfc_by_exp(x: V) -> V {
+        // As twice the normal distribution at `-t` with `t = |x| sqrt(2)`, whose exponential is that of `-x^2`. Beyond the bound
+        // it rounds to 0; below 1 / sqrt(2) the other way is taken.
+        let (one, size) = (V::splat(1.0), x.abs().at_least(0.5).at_most(10.5));
+        let (t, square) = (size * SQRT_2, size * size);
+        let (n, _, r) = Self::reduce_exp(-square);
+        let product = Self::normal_tail_reduced(t, r - size.product_error(size, square));
+        let tail = (product * 2.0).quotient(t).scale(n);
+        let large = V::select(x.lt(V::splat(0.0)), V::splat(2.0) - tail, tail);
+        let small = one - polynomial(Self::square_beside_one(x), &ERF).mul_add(x, x);
+        V::select(t.lt(one), small, large)
     }
 
     /// `(u, n)` such that `2^n (1 + u)` is the exponential of minus the magnitude of `high + low`.

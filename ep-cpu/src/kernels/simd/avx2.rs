@@ -1,7 +1,7 @@
 //! AVX2 with FMA and F16C: 8 lanes of f32, 4 of f64.
 
 use super::pair::Pair;
-use super::{Eight, Kernel, Lanes, Mask, Single, Vector};
+use super::{Double, Eight, Kernel, Lanes, Mask, Single, Vector};
 use crate::kernels::in_step;
 use crate::kernels::narrow::{bf16_bits, bf16_bits_of_two, f16_bits};
 use half::{bf16, f16};
@@ -357,6 +357,8 @@ pub(super) fn total(four: __m256d) -> f64 {
         _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)))
     })
 }
+
+impl Double for F64x4 {}
 
 impl Single for F32x8 {
     const PLAIN_POWERS: bool = true;

@@ -2,7 +2,7 @@
 
 pub(crate) use by_table::{EXP_SLOPE, POWERS};
 
-use super::{Kernel, Lanes, Mask, Pieces, Single, Table, Vector, Widening};
+use super::{Double, Kernel, Lanes, Mask, Pieces, Single, Table, Vector, WidePieces, WideTable, Widening};
 use by_table::entries;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
@@ -352,6 +352,35 @@ impl Table {
     }
 }
 
+impl WideTable {
+    /// As of [`Table`].
+    #[inline(always)]
+    fn at(&self, piece: __m512i) -> F64x8 {
+        let halves = self.0.as_ptr();
+        // SAFETY: the table is two vectors in size and aligned as one; the level as in `x`.
+        F64x8(unsafe { _mm512_permutex2var_pd(_mm512_load_pd(halves), piece, _mm512_load_pd(halves.add(8))) })
+    }
+}
+
+impl Double for F64x8 {
+    #[inline(always)]
+    fn on_pieces<const N: usize>(self, low: Self, pieces: &'static WidePieces<N>) -> Option<Self> {
+        let moved = self + pieces.start;
+        let piece = x!(_mm512_srli_epi64::<50>(_mm512_castpd_si512(moved.0)));
+        let x = (self - pieces.centers.at(piece)) + low;
+        let mut sum = pieces.coefficients[N - 1].at(piece);
+        for k in (1..N - 1).rev() {
+            sum = sum.mul_add(x, pieces.coefficients[k].at(piece));
+        }
+        let constant = pieces.coefficients[0].at(piece);
+        if pieces.first == 0.0 {
+            return Some(sum.mul_add(x, constant));
+        }
+        let first = moved.lt(Self::splat(pieces.first));
+        Some(sum.mul_add(x, Self::select(first, self, constant)))
+    }
+}
+
 impl Single for F32x16 {
     type Wide = super::pair::Pair<F64x8>;
 
@@ -371,11 +400,11 @@ impl Single for F32x16 {
     }
 
     #[inline(always)]
-    fn piecewise<const N: usize, const SHORTER: bool>(
+    fn piecewise_in_parts<const N: usize, const SHORTER: bool>(
         self,
         low: Self,
         pieces: &'static Pieces<N, SHORTER>,
-    ) -> Option<Self> {
+    ) -> Option<(Self, Self)> {
         // Towards zero, the sum with 2^23 has the integer below the product in its low bits.
         const DOWN: i32 = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
         let (scale, rounder) = (Self::splat(pieces.scale.into()), Self::splat(8_388_608.0));
@@ -383,10 +412,12 @@ impl Single for F32x16 {
         let piece = x!(_mm512_castps_si512(_mm512_fmadd_round_ps::<DOWN>(self.0, scale.0, rounder.0)));
         let x = (self - entries(&pieces.centers, piece)) + low;
         let mut sum = entries(&pieces.coefficients[N - 1], piece);
-        for k in (0..N - 1).rev() {
+        for k in (1..N - 1).rev() {
             sum = sum.mul_add(x, entries(&pieces.coefficients[k], piece));
         }
-        Some(sum)
+        let constant = entries(&pieces.coefficients[0], piece);
+        let value = sum.mul_add(x, constant);
+        Some((value, sum.mul_add(x, constant - value)))
     }
 
     #[inline(always)]

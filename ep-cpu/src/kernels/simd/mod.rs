@@ -388,6 +388,21 @@ pub(crate) struct Widening<const N: usize> {
     pub(crate) coefficients: [Table; N],
 }
 
+/// An f64 for each of 16 pieces.
+#[repr(align(64))]
+pub(crate) struct WideTable(pub(crate) [f64; 16]);
+
+/// A function of f64 from 0 on as 16 polynomials of `N` coefficients, on pieces as those of [`Widening`]: up to 15 times `start`.
+pub(crate) struct WidePieces<const N: usize> {
+    pub(crate) start: f64,
+    /// As of [`Widening`].
+    pub(crate) first: f64,
+    /// As in [`Pieces`].
+    pub(crate) centers: WideTable,
+    /// As in [`Pieces`].
+    pub(crate) coefficients: [WideTable; N],
+}
+
 /// An f32 for each of 8 pieces.
 #[repr(align(32))]
 pub(crate) struct Eight(pub(crate) [f32; 8]);
@@ -415,9 +430,19 @@ pub(crate) trait Single: Vector<Elem = f32> {
     #[inline(always)]
     fn piecewise<const N: usize, const SHORTER: bool>(
         self,
+        low: Self,
+        pieces: &'static Pieces<N, SHORTER>,
+    ) -> Option<Self> {
+        let (value, _) = self.piecewise_in_parts(low, pieces)?;
+        Some(value)
+    }
+    /// The same, and what its last rounding has lost.
+    #[inline(always)]
+    fn piecewise_in_parts<const N: usize, const SHORTER: bool>(
+        self,
         _low: Self,
         _pieces: &'static Pieces<N, SHORTER>,
-    ) -> Option<Self> {
+    ) -> Option<(Self, Self)> {
         None
     }
     /// The odd function at `self`. `None` as of [`Self::piecewise`].
@@ -466,7 +491,7 @@ pub(crate) trait Single: Vector<Elem = f32> {
         None
     }
     /// As many lanes of f64.
-    type Wide: Vector<Elem = f64>;
+    type Wide: Double;
     fn widen(self) -> Self::Wide;
     /// Rounds to nearest.
     fn narrow(wide: Self::Wide) -> Self;
@@ -498,13 +523,23 @@ pub(crate) trait Single: Vector<Elem = f32> {
     }
 }
 
+/// Lanes of f64.
+pub(crate) trait Double: Vector<Elem = f64> {
+    /// The function at `self + low`, for `self` from 0 to below its end and `low` at most an ulp of it; unspecified for other
+    /// arguments, and NaN of NaN. `None` at levels where that would not be fast.
+    #[inline(always)]
+    fn on_pieces<const N: usize>(self, _low: Self, _pieces: &'static WidePieces<N>) -> Option<Self> {
+        None
+    }
+}
+
 /// The vectors of one level.
 pub(crate) trait Lanes: 'static {
     type F32: Single;
     /// For functions that may, on many elements: as many vectors in step as keep the CPU busy while each
     /// instruction waits for the one before.
     type ManyF32: Single;
-    type F64: Vector<Elem = f64>;
+    type F64: Double;
 }
 
 /// A computation written over any [`Lanes`]. All of it must be `#[inline(always)]`, and

@@ -1,6 +1,6 @@
 //! Two vectors as one: the f64 lanes of one vector of f32, or what is computed in step.
 
-use super::{Eight, Mask, Single, Vector};
+use super::{Double, Eight, Mask, Single, Vector};
 use half::{bf16, f16};
 use std::ops::{BitAnd, BitOr, Not};
 
@@ -257,6 +257,8 @@ impl<V: Vector> Vector for Pair<V> {
         }
     }
 }
+
+impl<V: Double> Double for Pair<V> {}
 
 impl<V: Single> Single for Pair<V> {
     const PLAIN_POWERS: bool = V::PLAIN_POWERS;

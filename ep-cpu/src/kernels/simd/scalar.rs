@@ -1,6 +1,6 @@
 //! The baseline: one lane, in plain Rust, which the compiler may vectorise.
 
-use super::{Lanes, Mask, Single, Vector};
+use super::{Double, Lanes, Mask, Single, Vector};
 use crate::kernels::elem::{f16_to_f32, f32_to_bf16, f32_to_f16};
 use half::{bf16, f16};
 
@@ -210,6 +210,8 @@ macro_rules! one {
 }
 one!(f32, u32, 23, 127, f32::MIN_POSITIVE);
 one!(f64, u64, 52, 1023, f64::MIN_POSITIVE);
+
+impl Double for One<f64> {}
 
 impl Single for One<f32> {
     type Wide = One<f64>;

@@ -3,7 +3,7 @@
 use super::Op;
 use crate::kernels::elem::{Bool, Complex, Storage};
 use crate::kernels::engine::Cost;
-use crate::kernels::formula::{Formula, many, often, wide};
+use crate::kernels::formula::{Formula, Width, many, often, width};
 use crate::kernels::math::Math;
 use crate::kernels::num::{Float, Int, Number, round_to};
 use crate::kernels::simd::Vector;
@@ -80,14 +80,14 @@ arithmetic! {
     };
 }
 
-/// Rows of: name, formula over lanes and the attributes; `M` is the [`Math`] of the dtype, or with `wide`, of
+/// Rows of: name, formula over lanes and the attributes; `M` is the [`Math`] of the dtype, or with `double`, of
 /// f64 even where the dtype is narrower. With `often`, f16 and bf16 have code of their own, and with it or `many`, many f32.
 macro_rules! formulas {
     ($($name:ident$(: $how:ident)? = |$x:pat_param, $p:pat_param| $body:expr;)*) => {$(
         pub(super) struct $name;
 
         impl Formula<1> for $name {
-            const WIDE: bool = wide!($($how)?);
+            const WIDTH: Width = width!($($how)?);
             const OFTEN: bool = often!($($how)?);
             const MANY: bool = many!($($how)?);
 
@@ -102,7 +102,7 @@ macro_rules! formulas {
 formulas! {
     Elu: many = |x, [alpha, _]| above_zero(x, x, alpha * M::exp_m1(x));
     Celu = |x, [alpha, _]| above_zero(x, x, alpha * M::exp_m1(x / alpha));
-    RisingCelu: wide = |x, [alpha, _]| above_zero(x, x, rising_celu::<M>(x, alpha));
+    RisingCelu: double = |x, [alpha, _]| above_zero(x, x, rising_celu::<M>(x, alpha));
     Selu: many = |x, _| {
         const SCALE: f64 = 1.050_700_987_355_480_5;
         const ALPHA: f64 = 1.673_263_242_354_377_2;
@@ -114,7 +114,7 @@ formulas! {
         let (high, low) = quick_gelu_argument(x);
         M::gated(x, high, low)
     };
-    Mish: wide = |x, _| M::mish(x);
+    Mish: double = |x, _| M::mish(x);
     Silu: often = |x, _| M::silu(x);
     SoftPlus = |x, [beta, threshold]| {
         let (high, low) = product(x, beta);

@@ -137,3 +137,82 @@ fn gradients_at_the_ends() {
     }
     assert_eq!(at("abs_backward_with_dy_x", 3.0, 0.0), 0.0);
 }
+
+/// Gradients whose derivative f32 computes in two parts, with all of the digits that its limit leaves no room to lose, at
+/// each level; to where they vanish.
+#[test]
+fn gradients_in_two_parts_keep_their_digits() {
+    const SCALE: f64 = 1.050_700_987_355_480_5;
+    const ALPHA: f64 = 1.673_263_242_354_377_2;
+    let gate = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let slope = |x: f64| gate(x) * gate(-x);
+    let above = |x: f64, a: f64, b: f64| if x > 0.0 { a } else { b };
+    let attr = [0.7f32, 30.5].map(f64::from);
+    type Derivative<'a> = &'a dyn Fn(f64) -> f64;
+    let gradients: [(&str, Derivative<'_>); 7] = [
+        ("elu_backward_with_dy_x", &|x| above(x, 1.0, attr[0] * x.exp())),
+        ("selu_backward_with_dy_x", &|x| above(x, SCALE, SCALE * ALPHA * x.exp())),
+        ("soft_plus_backward_with_dy_x", &|x| above(x * attr[0] - attr[1], 1.0, gate(x * attr[0]))),
+        ("log_sigmoid_backward_with_dy_x", &|x| gate(-x)),
+        ("sigmoid_backward_with_dy_x", &slope),
+        ("tanh_backward_with_dy_y", &|y| (1.0 - y) * (1.0 + y)),
+        ("sigmoid_backward_with_dy_y", &|y| y * (1.0 - y)),
+    ];
+    let mut rng = Rng::new();
+    for (name, derivative) in gradients {
+        let in_y = name.ends_with('y');
+        let mut x: Vec<f64> = (0..3000)
+            .map(|_| {
+                if in_y { rng.signed() } else { rng.signed() * [3.0, 40.0, 110.0][(rng.next() % 3) as usize] }
+            })
+            .collect();
+        x.extend([0.0, -0.0, 1.0 - 2f64.powi(-24), 2f64.powi(-60), 20.0, -20.0]);
+        x.extend((0..if in_y { 0 } else { 60 }).map(|k| f64::from(k - 30) * 2.5));
+        let dy: Vec<f64> =
+            x.iter().map(|_| rng.signed() * 2f64.powi((rng.next() % 21) as i32 - 10)).collect();
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            let bytes =
+                |v: &[f64]| -> Vec<u8> { v.iter().flat_map(|&x| encode(dtype, Val::Float(x))).collect() };
+            let (dy, x) = (bytes(&dy), bytes(&x));
+            let (dys, xs) = (decode(dtype, &dy), decode(dtype, &x));
+            let shape = [xs.len() as i64];
+            for isa in Isa::available() {
+                let call = Call { isa, par: &Serial, shapes: [&shape, &shape], attr };
+                let got = decode(dtype, &call.run(row(name, dtype), [&dy, &x], None).unwrap());
+                for ((dy, x), got) in dys.iter().zip(&xs).zip(got) {
+                    let (dy, x, got) = (dy.float(), x.float(), got.float());
+                    let want = dy * derivative(x);
+                    let ulps = if dtype == DType::F32 { 2.0 } else { 1.0 };
+                    // The least number that f32 has of the derivative, and of the product.
+                    let slack = (1.0 + dy.abs()) * 2f64.powi(-149);
+                    assert!(
+                        close(dtype, got, want, ulps, slack),
+                        "{name} {dtype} {isa} of {dy:e}, {x:e}: {got:e}, not {want:e}"
+                    );
+                }
+            }
+        }
+    }
+    // Infinity times what is left over by rounding, and an alpha whose exponentials are looked at alone.
+    let at = |name: &str, dy: f64, x: f64, attr: [f64; 2]| {
+        let [dy, x] = [dy, x].map(|v| encode(DType::F32, Val::Float(v)));
+        let call = |isa| Call { isa, par: &Serial, shapes: [&[1], &[1]], attr };
+        Isa::available()
+            .into_iter()
+            .map(|isa| {
+                decode(DType::F32, &call(isa).run(row(name, DType::F32), [&dy, &x], None).unwrap())[0].float()
+            })
+            .collect::<Vec<_>>()
+    };
+    let inf = f64::INFINITY;
+    for name in ["log_sigmoid_backward_with_dy_x", "sigmoid_backward_with_dy_x", "elu_backward_with_dy_x"] {
+        assert!(at(name, inf, -1.3, attr).iter().all(|&x| x == inf), "{name}");
+        assert!(at(name, -inf, -1.3, attr).iter().all(|&x| x == -inf), "{name}");
+    }
+    assert!(at("sigmoid_backward_with_dy_y", 1.0, inf, attr).iter().all(|&x| x == -inf));
+    let large = at("elu_backward_with_dy_x", 1.0, -80.0, [1e30, 0.0]);
+    let want = f64::from(1e30f32) * (-80f64).exp();
+    assert!(large.iter().all(|x| (x / want - 1.0).abs() < 1e-6), "{large:?}, not {want:e}");
+    let vanished = at("elu_backward_with_dy_x", 1.0, -170.0, [1e30, 0.0]);
+    assert!(vanished.iter().all(|x| *x < 1e-40), "{vanished:?}");
+}
