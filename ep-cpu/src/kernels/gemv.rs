@@ -1,6 +1,6 @@
-//! A floating-point matrix times a vector, and the sharing out of any matrix times a vector. Each element of the matrix is used once, so that all there is to do is to
-//! read it as fast as the memory gives it: nothing is packed, halves are converted on the way, and several rows are read
-//! side by side, because one stream alone leaves the memory waiting.
+//! A floating-point matrix times a vector, and the sharing out of any matrix times a vector. Each element of the matrix is used
+//! once, so that all there is to do is to read it as fast as the memory gives it: nothing is packed, halves are converted on the
+//! way, and several rows are read side by side, because one stream alone leaves the memory waiting.
 
 use crate::isa::{Body, Isa, Level};
 use crate::kernels::gemm::{Problem, count, offsets};

@@ -238,7 +238,7 @@ where
     unsafe fn add<const N: usize>(&self, p: usize, start: usize, by_re: &mut [R], by_im: &mut [R]) {
         let v = &self.0.strip;
         let line = line::<R, L>();
-        let parts = by_re.len();
+        let (parts, bytes) = (by_re.len(), size_of_val(by_re));
         let whole = parts - parts % L::LANES;
         // SAFETY: rows and columns as the caller promises; the vector has `k` numbers.
         unsafe {
@@ -250,7 +250,7 @@ where
             let first = v.mat.wrapping_add(p * v.deep + start).cast::<R>();
             let (by_re, by_im) = (by_re.as_mut_ptr(), by_im.as_mut_ptr());
             for i in (0..whole).step_by(line) {
-                ask::<R, N>(first, 2 * v.deep, size_of::<R>() * parts, size_of::<R>() * i);
+                ask::<R, N>(first, 2 * v.deep, bytes, size_of::<R>() * i);
                 for at in (i..whole.min(i + line)).step_by(L::LANES) {
                     let (mut sum_re, mut sum_im) = (L::load(by_re.add(at)), L::load(by_im.add(at)));
                     for n in 0..N {

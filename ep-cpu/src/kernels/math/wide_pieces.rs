@@ -6,7 +6,6 @@ use crate::kernels::simd::{WidePieces, WideTable};
 
 /// The error function up to 6, from where it is 1, within 3.5e-17 of itself.
 #[rustfmt::skip]
-#[expect(clippy::excessive_precision, clippy::unreadable_literal, reason = "as printed")]
 pub(super) static ERF: WidePieces<14> = WidePieces {
     start: 0.4375,
     first: 0.5,
@@ -107,7 +106,6 @@ pub(super) static ERF: WidePieces<14> = WidePieces {
 
 /// `erfc(t) exp(t^2)` up to 30, within 1e-17 of itself.
 #[rustfmt::skip]
-#[expect(clippy::excessive_precision, clippy::unreadable_literal, reason = "as printed")]
 pub(super) static ERFCX: WidePieces<15> = WidePieces {
     start: 2.0,
     first: 0.0,
