@@ -14,6 +14,7 @@ use std::mem::MaybeUninit;
 
 /// A function of `N` floating-point operands and the attributes, which are rounded to the type computed in.
 pub(super) trait Formula<const N: usize>: 'static {
+    /// What its elements are computed in, where they are not f64.
     const WIDTH: Width;
     /// Whether f16 and bf16 have code of their own, which is worth its size for what networks are made of.
     const OFTEN: bool = false;
