@@ -88,6 +88,8 @@ pub fn rows(rows: &mut Vec<Row>) {
         matmul("matmul_wide", F32, [16, 4096, 256], [false; 2]),
         matmul("matmul_gemv", bf16, [1, 4096, 4096], [false; 2]),
         matmul("matmul_gemv_nt", F32, [1, 4096, 4096], [false, true]),
+        matmul("matmul_few_nt", F32, [8, 4096, 1024], [false, true]),
+        matmul("matmul_few_nt", bf16, [2, 4096, 1024], [false, true]),
         matmul("matmul", bf16, [333, 517, 401], [false; 2]),
         plain("matmul", DType::COMPLEX64, 256),
         plain("matmul", DType::I32, 256),

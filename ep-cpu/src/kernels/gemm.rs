@@ -3,6 +3,7 @@
 //! | product | computed by |
 //! |---|---|
 //! | of a vector that is contiguous, not summed over | [`gemv`], [`gemv_complex`] or [`gemv_int`](super::gemv_int), which read the matrix once |
+//! | of few rows with a large matrix whose columns are contiguous and long | [`gemm_dots`](super::gemm_dots), which reads both where they are |
 //! | bf16 where the CPU has tiles, or dot products of its pairs | [`pairs`], in blocks |
 //! | large ones of f32, f16 and complex64 where the CPU has tiles | [`split`], in blocks and in parts of bf16 |
 //! | other floating-point and complex ones | [`simd`], in blocks; f16 and bf16 become f32 when a block is packed |
@@ -11,6 +12,7 @@
 use crate::isa::{Body, Isa};
 use crate::kernels::elem::{Complex, Storage};
 use crate::kernels::gemm_bf16 as pairs;
+use crate::kernels::gemm_dots as dots;
 use crate::kernels::gemm_simd as simd;
 #[cfg(not(target_arch = "x86_64"))]
 use crate::kernels::gemm_simd as split;
@@ -206,7 +208,7 @@ fn real(name: &str, (re, im): (f64, f64)) -> Result<f64> {
 }
 
 macro_rules! real_elements {
-    ($($t:ident in $real:ident, $multiply:expr;)*) => {
+    ($($t:ident in $real:ident, $few:expr, $multiply:expr;)*) => {
         $(impl Element for $t {
             type Scalar = $real;
 
@@ -238,9 +240,12 @@ macro_rules! real_elements {
             ) -> Result<()> {
                 // SAFETY: the caller's promise, passed on.
                 unsafe {
-                    match gemv::multiply(isa, par, problem, alpha, beta) {
-                        Some(done) => done,
-                        None => $multiply(isa, par, problem, alpha, beta),
+                    if let Some(done) = gemv::multiply(isa, par, problem, alpha, beta) {
+                        done
+                    } else if let Some(done) = $few(isa, par, problem, alpha, beta) {
+                        done
+                    } else {
+                        $multiply(isa, par, problem, alpha, beta)
                     }
                 }
             }
@@ -249,10 +254,10 @@ macro_rules! real_elements {
 }
 
 real_elements! {
-    f32 in f32, split::multiply;
-    f64 in f64, simd::multiply;
-    f16 in f32, split::multiply;
-    bf16 in f32, pairs::multiply;
+    f32 in f32, dots::multiply, split::multiply;
+    f64 in f64, dots::multiply, simd::multiply;
+    f16 in f32, dots::multiply, split::multiply;
+    bf16 in f32, pairs::multiply_few, pairs::multiply;
 }
 
 macro_rules! complex_elements {

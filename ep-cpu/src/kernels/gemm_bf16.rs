@@ -7,9 +7,11 @@
 //! Both units read subnormal numbers as 0, and make none.
 
 #[cfg(not(target_arch = "x86_64"))]
+pub(super) use super::gemm_dots::multiply as multiply_few;
+#[cfg(not(target_arch = "x86_64"))]
 pub(super) use super::gemm_simd::multiply;
 #[cfg(target_arch = "x86_64")]
-pub(super) use pairs::{PREPACK, multiply};
+pub(super) use pairs::{PREPACK, multiply, multiply_few};
 
 #[cfg(test)]
 thread_local! {
@@ -25,6 +27,7 @@ mod pairs {
     use crate::kernels::gemm_bf16_pack::{PIECE, ROWS, SIDE, pack_a, pack_b, pack_rest};
     use crate::kernels::gemm_bf16_piece::{Piece, Rounding};
     use crate::kernels::gemm_block::{self as block, Block, Engine, Part, Slab, Source};
+    use crate::kernels::gemm_dots::{self, OF_PAIRS, OF_PAIRS_BESIDE_TILES};
     use crate::kernels::gemm_lanes::Real;
     use crate::kernels::gemm_plan::Limits;
     use crate::kernels::gemm_prepack;
@@ -74,6 +77,27 @@ mod pairs {
             } else {
                 simd::multiply(isa, par, problem, alpha, beta)
             }
+        }
+    }
+
+    /// Solves a problem of few rows by dot products, of pairs if the CPU has them. `None`, with nothing done, for others.
+    ///
+    /// # Safety
+    /// As for [`multiply`].
+    pub(in crate::kernels) unsafe fn multiply_few(
+        isa: Isa,
+        par: &dyn Parallel,
+        problem: &Problem<'_, bf16>,
+        alpha: f32,
+        beta: f32,
+    ) -> Option<Result<()>> {
+        // SAFETY: the caller's promise; the CPU has the unit.
+        unsafe {
+            if !has_dots(isa) || lacking() {
+                return gemm_dots::multiply(isa, par, problem, alpha, beta);
+            }
+            let bounds = if has_tiles(isa) { OF_PAIRS_BESIDE_TILES } else { OF_PAIRS };
+            gemm_dots::multiply_pairs(par, problem, bounds, alpha, beta)
         }
     }
 

@@ -31,6 +31,7 @@ mod gemm_bf16_pack;
 #[cfg(target_arch = "x86_64")]
 mod gemm_bf16_piece;
 mod gemm_block;
+mod gemm_dots;
 mod gemm_int;
 mod gemm_lanes;
 mod gemm_micro;

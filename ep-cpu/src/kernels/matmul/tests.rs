@@ -3,11 +3,13 @@
 mod packed;
 
 use super::*;
+use crate::isa::Level;
 use crate::kernels::batch_matmul::BatchMatmulArgs;
 use crate::kernels::check::Buffer;
 use crate::kernels::gemm_bf16::LACKING;
+use crate::kernels::gemm_dots::WITHOUT;
 use crate::kernels::raw::GRAIN_BYTES;
-use crate::kernels::testing::{Rng, Threads, decode, encode, epsilon};
+use crate::kernels::testing::{Rng, Threads, between_pages, decode, encode, epsilon};
 use ep_core::Code;
 use ep_core::parallel::Serial;
 use primitives::reference::{self, MatmulShape};
@@ -248,11 +250,17 @@ fn several_tiles_and_panels() {
             let mut case = Case::random(dtype, 2, sizes, trans, &mut rng);
             (case.alpha, case.beta) = scalars(dtype)[trans % 2];
             case.check();
+            // Blocks of what dot products would do.
+            WITHOUT.set(true);
+            if trans >= 2 {
+                case.check();
+            }
             if dtype == DType::BF16 {
                 LACKING.set(true);
                 case.check();
                 LACKING.set(false);
             }
+            WITHOUT.set(false);
         }
     }
 }
@@ -374,6 +382,94 @@ fn few_rows_by_a_large_b() {
     for (dtype, sizes) in by_rows.chain(others) {
         for trans in [0, 1] {
             Case::random(dtype, 1, sizes, trans, &mut rng).check_scaled_too();
+        }
+    }
+}
+
+/// Few rows by a `b` whose columns are contiguous: tiles of all heights and widths, steps along the depth and what they leave,
+/// several matrices, one more row than are few, and numbers that are no longer few in depth.
+#[test]
+fn few_rows_by_contiguous_columns() {
+    let mut rng = Rng::new();
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        for m in [2, 3, 4, 5, 6, 7, 8, 9, 11, 31, 32, 33] {
+            // A few columns that are left over, and for threads.
+            let (n, k) = (20 + m % 4, 96 + 7 * m);
+            Case::random(dtype, 1, (m, n, k), 2, &mut rng).check_scaled_too();
+        }
+        for (m, n, k) in [(2, 67, 16), (3, 18, 31), (4, 21, 64), (2, 40, 15), (5, 300, 1030), (4, 9, 129)] {
+            Case::random(dtype, 1, (m, n, k), 2, &mut rng).check();
+            Case::random(dtype, 3, (m, n, k), 2, &mut rng).check_scaled_too();
+        }
+    }
+    LACKING.set(true);
+    for m in [2, 4, 8] {
+        Case::random(DType::BF16, 2, (m, 27, 150), 2, &mut rng).check_scaled_too();
+    }
+    LACKING.set(false);
+}
+
+/// Rows are the same whatever rows are beside them: each sum is added up in one order.
+#[test]
+fn few_rows_do_not_depend_on_each_other() {
+    let mut rng = Rng::new();
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        let (n, k) = (23, 205);
+        let all = Case::random(dtype, 1, (7, n, k), 2, &mut rng);
+        for isa in Isa::available() {
+            let want = all.run(isa, &Serial).unwrap();
+            let row = want.len() / 7;
+            for rows in 2..7 {
+                let mut some = Case::random(dtype, 1, (rows, n, k), 2, &mut rng);
+                let len = some.a.len();
+                some.a.copy_from_slice(&all.a[..len]);
+                some.b.copy_from_slice(&all.b);
+                let got = some.run(isa, &Serial).unwrap();
+                // Where there are tiles, more rows of bf16 are theirs.
+                let same = got == want[..rows * row];
+                assert!(
+                    same || dtype == DType::BF16 && isa.level() == Level::Amx,
+                    "{rows} of {dtype} at {isa}"
+                );
+            }
+        }
+    }
+}
+
+/// Nothing outside of the matrices is read or written.
+#[test]
+fn few_rows_between_pages() {
+    let mut rng = Rng::new();
+    for (dtype, size) in [(DType::F32, 4), (DType::F64, 8), (DType::F16, 2), (DType::BF16, 2)] {
+        for (m, n, k) in [(2, 22, 61), (3, 37, 64), (4, 21, 33)] {
+            let case = Case::random(dtype, 1, (m, n, k), 2, &mut rng);
+            for (isa, at_end) in Isa::available().into_iter().flat_map(|isa| [(isa, false), (isa, true)]) {
+                let want = case.run(isa, &Serial).unwrap();
+                let data = [&case.a, &case.b, &case.c];
+                let pages = data.map(|bytes| between_pages(bytes.len(), at_end));
+                for (page, bytes) in pages.iter().zip(data) {
+                    // SAFETY: there are that many bytes, which nobody else uses.
+                    unsafe { page.ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                }
+                let args = MatmulArgs {
+                    m,
+                    n,
+                    k,
+                    trans_a: false,
+                    trans_b: true,
+                    alpha: case.alpha,
+                    a: pages[0].ptr(),
+                    b: pages[1].ptr(),
+                    beta: case.beta,
+                    c: pages[2].ptr(),
+                };
+                // SAFETY: the matrices have these sizes; `c` is read when it has been written.
+                let got = unsafe {
+                    lookup(dtype).unwrap()(isa, &Serial, &args).unwrap();
+                    std::slice::from_raw_parts(pages[2].ptr().cast_const(), m * n * size)
+                };
+                assert!(got == want, "{m}x{n}x{k} of {dtype} at {isa}");
+            }
         }
     }
 }
