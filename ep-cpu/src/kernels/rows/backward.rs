@@ -5,6 +5,7 @@
 
 use super::backward_rows::{sum, write};
 use super::exp::HalfExp;
+use super::seam::Seam;
 use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
 use super::{EXP_BYTES, Room, Row, backward_rows, backward_strips, elements, flush, lanes, staged};
 use super::{prefetch, prefetch_to_write};
@@ -266,7 +267,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for ShortRows<
                     _ => group::<V, S, D, LOG, 0>(&g, rows, cols),
                 }
                 if stream {
-                    flush(dx, g.dx.cast_const(), rows * cols);
+                    flush::<V, D>(dx, g.dx.cast_const(), rows * cols);
                 }
             }
         }
@@ -307,7 +308,11 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for Write<S, D
     fn run<V: Vector<Lane = A>>(self) {
         let Self { g, len, sum, stream } = self;
         // SAFETY: the part is as the struct says.
-        unsafe { write::<V, S, D, LOG>(&g, len, sum, BLOCK, stream) };
+        unsafe {
+            let mut seam = Seam::new();
+            write::<V, S, D, LOG>(&g, len, sum, Some(BLOCK), stream, &mut seam);
+            seam.close();
+        }
         if stream {
             stream::fence();
         }

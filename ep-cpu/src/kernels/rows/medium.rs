@@ -8,12 +8,14 @@
 //! once, and the row before is stored meanwhile.
 
 use super::exp::{Last, Shift};
+use super::seam::Seam;
 use super::vector::{MAX_LANES, Vector};
 use super::{
-    ADDED, LINE, Matrix, Room, UNROLL, join, maximum, prefetch, prefetch_ahead, prefetch_line,
+    ADDED, FAR_BYTES, LINE, Matrix, Room, UNROLL, join, maximum, prefetch, prefetch_ahead, prefetch_line,
     prefetch_to_write,
 };
 use crate::kernels::real::{Cell, Real};
+use crate::kernels::stream::suits_intel;
 use half::bf16;
 use std::any::TypeId;
 use std::f64::consts::LOG2_E;
@@ -29,6 +31,11 @@ const NEAR_BLOCK: usize = 256;
 /// read once, one behind the other. A whole row further on, the fetched lines of long rows would drive out what is kept.
 const AHEAD_BYTES: usize = 1024;
 
+/// See [`Pending::meets`]: the pages, the distance that is about none, and elements of the lead that another one is made of.
+const PAGE: usize = 4096;
+const NEAR_PAGE: usize = 256;
+const LEAD: usize = 256;
+
 /// Rows of which one that is not near decides for those after it. Tasks begin at multiples of it, so that these are the
 /// same rows whatever the number of threads.
 const GROUP: usize = MAX_LANES;
@@ -37,6 +44,10 @@ const GROUP: usize = MAX_LANES;
 struct Pending<V: Vector, D> {
     log: bool,
     stream: bool,
+    /// See [`Near::far`].
+    far: bool,
+    /// See [`Pending::meets`].
+    skews: bool,
     /// As in [`Vector::store_two`]: only where no result is subnormal, as of rows that are near.
     narrow: bool,
     cols: usize,
@@ -54,7 +65,18 @@ impl<V: Vector, D: Cell<V::Lane>> Pending<V, D> {
     fn idle(log: bool, kept: *const V::Lane, cols: usize, dst: *mut D) -> Self {
         let none = V::splat(V::Lane::ZERO);
         let last = Last { factor: none, addend: none, least: none };
-        Self { log, stream: false, narrow: false, cols, kept, dst, base: none, last }
+        Self {
+            log,
+            stream: false,
+            far: false,
+            skews: false,
+            narrow: false,
+            cols,
+            kept,
+            dst,
+            base: none,
+            last,
+        }
     }
 
     #[inline(always)]
@@ -66,6 +88,14 @@ impl<V: Vector, D: Cell<V::Lane>> Pending<V, D> {
     #[inline(always)]
     fn head(&self) -> usize {
         if self.stream { (self.dst.addr().wrapping_neg() % LINE / size_of::<D>()).min(self.cols) } else { 0 }
+    }
+
+    /// Whether elements from `head` on are stored, past the cache, about where the elements at `src` are read, but for whole pages: then a
+    /// core of AMD's Zen 4 takes half as long again for both, of as many bytes each.
+    #[inline(always)]
+    fn meets<S>(&self, head: usize, src: *const S) -> bool {
+        let apart = self.dst.wrapping_add(head).addr().wrapping_sub(src.addr());
+        self.skews && size_of::<S>() == size_of::<D>() && apart.wrapping_add(NEAR_PAGE) % PAGE < 2 * NEAR_PAGE
     }
 
     /// Finishes two vectors of elements: of a logarithm with `LOG`, and to `STREAM` in the destination at a line.
@@ -83,6 +113,21 @@ impl<V: Vector, D: Cell<V::Lane>> Pending<V, D> {
                 [self.last.apply(x), self.last.apply(next)]
             };
             y.store_two(next, self.dst.add(at), HOW == STREAM, self.narrow);
+        }
+    }
+
+    /// Finishes the elements `from..to` at an end of the row, which share lines with the rows beside it.
+    ///
+    /// # Safety
+    /// The row has these elements, and what waits in `seam` precedes them.
+    #[inline(always)]
+    unsafe fn edge(&self, from: usize, to: usize, seam: &mut Seam<D>) {
+        // SAFETY: the caller's promise; there is room for these elements.
+        unsafe {
+            let room = if self.stream { seam.room(self.dst.add(from), to - from) } else { None };
+            let Some(room) = room else { return self.part(from, to) };
+            Pending { dst: room.wrapping_sub(from), ..*self }.part(from, to);
+            seam.take::<V>(to - from);
         }
     }
 
@@ -121,8 +166,10 @@ where
     let &Matrix { cols, stream, log, .. } = m;
     let mut room = Room::<MEDIUM_BYTES>::new();
     let room = room.start::<V::Lane>();
-    let mut pending: Option<Pending<V, D>> = None;
+    let (mut pending, mut seam) = (None::<Pending<V, D>>, Seam::new());
     let (mut near, narrows) = (V::NEAR, V::narrows::<D>());
+    let skews = !suits_intel();
+    let far = !skews || cols * size_of::<S>() > FAR_BYTES;
     // SAFETY: each row is inside the matrix, and what is kept of one fits the room. A row is stored after it has
     // been read for the last time, so that it may be stored where it was.
     unsafe {
@@ -131,10 +178,10 @@ where
                 near = V::NEAR;
             }
             let (src, dst) = (m.src.add(row * cols), m.dst.add(row * cols));
-            let mut next = Pending { stream, ..Pending::idle(log, room.cast_const(), cols, dst) };
+            let mut next = Pending { stream, far, skews, ..Pending::idle(log, room.cast_const(), cols, dst) };
             if let Some(bound) = near {
                 if may_be_near::<V, S, D>(log, src, cols, bound) {
-                    let (sum, largest) = near_exponentials::<V, S, D>(log, src, room, cols, &pending, dst);
+                    let (sum, largest) = near_exponentials(log, src, room, cols, &pending, dst, &mut seam);
                     let is_near = if by_words::<S, D>(log) {
                         let bounded = sum > V::Lane::ZERO && sum <= V::Lane::from_f64(MOST_SUM);
                         bounded && largest.words_within(LOWEST_WORD)
@@ -153,7 +200,7 @@ where
             }
             let max = match &pending {
                 None => maximum::<V, S>(src, cols),
-                Some(pending) => store_and_maximum::<V, S, D>(pending, src),
+                Some(pending) => store_and_maximum(pending, src, &mut seam),
             };
             let max = max.fold(V::max).first();
             let shift = Shift::of(max);
@@ -162,7 +209,12 @@ where
             pending = Some(next);
         }
         if let Some(pending) = pending {
-            pending.part(0, cols);
+            let head = pending.head();
+            pending.edge(0, head, &mut seam);
+            seam.close();
+            pending.part(head, cols);
+        } else {
+            seam.close();
         }
     }
 }
@@ -225,6 +277,7 @@ unsafe fn near_exponentials<V, S, D>(
     cols: usize,
     pending: &Option<Pending<V, D>>,
     dst: *mut D,
+    seam: &mut Seam<D>,
 ) -> (V::Lane, V)
 where
     V: Vector,
@@ -234,7 +287,8 @@ where
     let step = UNROLL * V::LANES;
     let whole = cols / step * step;
     let stream = pending.as_ref().is_some_and(|pending| pending.stream);
-    let row = Near { src, kept, dst, stream };
+    let far = pending.as_ref().is_some_and(|pending| pending.far);
+    let row = Near { src, kept, dst, stream, far };
     let mut sums = Sums::new();
     // SAFETY: all is within the rows: `head + both` is at most `cols`. What is pending of an element is read before
     // what is kept of another replaces it, as it is `head` elements ahead.
@@ -242,9 +296,16 @@ where
         let both = match pending {
             None => 0,
             Some(pending) => {
-                let head = pending.head();
+                let mut head = pending.head();
+                pending.edge(0, head, seam);
+                // The destination first gets a lead, so that both are walked at another distance.
+                let lead = if pending.stream && pending.meets(head, src) { LEAD / step * step } else { 0 };
+                let lead = lead.min((cols - head) / step * step);
+                for at in (head..head + lead).step_by(2 * V::LANES) {
+                    if log { pending.two::<STREAM, true>(at) } else { pending.two::<STREAM, false>(at) }
+                }
+                head += lead;
                 let both = (cols - head) / step * step;
-                pending.part(0, head);
                 // What does not change within a row is not asked within the loop.
                 sums = match (log, pending.stream) {
                     (false, false) => row.steps::<V, D, STORE, false>(0, both, pending, head, sums),
@@ -252,7 +313,7 @@ where
                     (true, false) => row.steps::<V, D, STORE, true>(0, both, pending, head, sums),
                     (true, true) => row.steps::<V, D, STREAM, true>(0, both, pending, head, sums),
                 };
-                pending.part(head + both, cols);
+                pending.edge(head + both, cols, seam);
                 both
             }
         };
@@ -320,6 +381,8 @@ struct Near<S, D, A> {
     dst: *mut D,
     /// Whether `dst` will be written past the cache, so that it is not worth having there.
     stream: bool,
+    /// Whether what is read is fetched from far ahead, too, while the row before is written past the cache.
+    far: bool,
 }
 
 impl<S: Cell<A>, D: 'static, A: Real + Cell<A>> Near<S, D, A> {
@@ -369,8 +432,11 @@ impl<S: Cell<A>, D: 'static, A: Real + Cell<A>> Near<S, D, A> {
     unsafe fn two<V: Vector<Lane = A>, const HOW: u8, const LOG: bool>(&self, at: usize, sums: &mut Sums<V>) {
         prefetch(self.src.wrapping_add(at).wrapping_byte_add(AHEAD_BYTES), 2 * V::LANES);
         if HOW == STREAM {
-            // What comes from memory is on its way early, and few lines wait at the first-level cache.
-            prefetch_ahead(self.src.wrapping_add(at), 2 * V::LANES);
+            // What comes from memory is on its way early, and few lines wait at the first-level cache. A core of AMD's Zen 4 takes up to
+            // a quarter longer for rows that are shorter than that is ahead.
+            if self.far {
+                prefetch_ahead(self.src.wrapping_add(at), 2 * V::LANES);
+            }
         } else if !self.stream {
             prefetch_to_write(self.dst.wrapping_add(at), 2 * V::LANES);
         }
@@ -400,7 +466,7 @@ impl<S: Cell<A>, D: 'static, A: Real + Cell<A>> Near<S, D, A> {
 /// # Safety
 /// The pending row is there, and `src` is readable for as many elements; they do not overlap in the destination.
 #[inline(always)]
-unsafe fn store_and_maximum<V, S, D>(pending: &Pending<V, D>, src: *const S) -> V
+unsafe fn store_and_maximum<V, S, D>(pending: &Pending<V, D>, src: *const S, seam: &mut Seam<D>) -> V
 where
     V: Vector,
     S: Cell<V::Lane>,
@@ -414,7 +480,7 @@ where
     let whole = (cols - head) / step * step;
     // SAFETY: all is within the rows: `head + whole` is at most `cols`.
     unsafe {
-        pending.part(0, head);
+        pending.edge(0, head, seam);
         for at in (0..whole).step_by(step) {
             for (i, max) in max.iter_mut().enumerate() {
                 *max = V::load(src.add(at + i * V::LANES)).max(*max);
@@ -428,7 +494,7 @@ where
                 }
             }
         }
-        pending.part(head + whole, cols);
+        pending.edge(head + whole, cols, seam);
         maximum::<V, S>(src.add(whole), cols - whole).max(join(max, V::max))
     }
 }

@@ -57,7 +57,7 @@ where
                 _ => group.run::<V, 0>(),
             }
             if m.stream {
-                flush(dst, to.cast_const(), rows * m.cols);
+                flush::<V, D>(dst, to.cast_const(), rows * m.cols);
             }
         }
     }
