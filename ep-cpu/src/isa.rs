@@ -7,6 +7,8 @@
 use ep_core::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
+#[cfg(target_arch = "x86_64")]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The environment variable that forces a level: `baseline`, `avx2`, `avx512` or `amx`.
 pub const ISA_ENV: &str = "EP_CPU_ISA";
@@ -160,21 +162,55 @@ fn best() -> Level {
     use std::sync::OnceLock;
     // Asking for AMX is a system call, and the answer cannot change.
     static BEST: OnceLock<Level> = OnceLock::new();
-    *BEST.get_or_init(x86::best)
+    *BEST.get_or_init(|| {
+        let best = x86::best();
+        SUBNORMALS_ARE_FAST.store(best >= Level::Avx512 && is_made_by(b"AuthenticAMD"), Ordering::Relaxed);
+        best
+    })
 }
+
+/// Known once a level is. A number in memory and no more, as loops over vectors ask: a call would cost them their registers.
+#[cfg(target_arch = "x86_64")]
+static SUBNORMALS_ARE_FAST: AtomicBool = AtomicBool::new(false);
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{run_avx2, run_avx512};
 
 /// Whether Intel made this CPU: memory past the caches is best walked differently there.
 pub(crate) fn is_intel() -> bool {
+    is_made_by(b"GenuineIntel")
+}
+
+/// Whether this CPU is one of x86 that names this maker.
+fn is_made_by(maker: &[u8; 12]) -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         let id = std::arch::x86_64::__cpuid(0);
-        [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).as_flattened() == b"GenuineIntel"
+        [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).as_flattened() == maker
     }
     #[cfg(not(target_arch = "x86_64"))]
-    false
+    {
+        let _ = maker;
+        false
+    }
+}
+
+/// Whether numbers that are less than normal take no longer than others. Those of AMD's CPUs with AVX-512 do not; Intel's take a hundred
+/// times as long.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn subnormals_are_fast() -> bool {
+    #[cfg(test)]
+    if let Some(forced) = SUBNORMALS_FORCED.get() {
+        return forced;
+    }
+    SUBNORMALS_ARE_FAST.load(Ordering::Relaxed)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// What this thread takes [`subnormals_are_fast`] to be, so that tests see what other CPUs do.
+    pub(crate) static SUBNORMALS_FORCED: std::cell::Cell<Option<bool>> = const { std::cell::Cell::new(None) };
 }
 
 /// Bytes of the last-level cache, the third or later, as Intel's CPUs tell.

@@ -26,6 +26,9 @@ impl<V: simd::Single> Single<V> {
     /// both need [`Vector::scale`], and they are few.
     #[inline(always)]
     fn vanishing(m: V, n: V, wanted: V::Mask, [least, none]: [f64; 2]) -> V {
+        if V::subnormals_are_fast() {
+            return m.scale_by_product(n);
+        }
         let small = n.lt(V::splat(least));
         if (small & wanted & V::splat(none).lt(n)).any() {
             cold_path();

@@ -3,6 +3,7 @@
 pub(crate) use by_table::{EXP_SLOPE, POWERS};
 
 use super::{Double, Kernel, Lanes, Mask, Pieces, Single, Table, Vector, WidePieces, WideTable, Widening};
+use crate::isa;
 use by_table::entries;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
@@ -189,6 +190,11 @@ macro_rules! vector {
             #[inline(always)]
             fn scale_by_product(self, n: Self) -> Self {
                 x!($v($scalef(self.0, n.0)))
+            }
+
+            #[inline(always)]
+            fn subnormals_are_fast() -> bool {
+                isa::subnormals_are_fast()
             }
 
             #[inline(always)]

@@ -199,12 +199,20 @@ pub(crate) trait Vector:
         let low = n.lt(Self::splat(if size_of::<Self::Elem>() == 4 { -96.0 } else { -960.0 }));
         if low.any() {
             cold_path();
-            return self.scale_low(n, low);
+            if !Self::subnormals_are_fast() {
+                return self.scale_low(n, low);
+            }
         }
         self.scale_by_product(n)
     }
-    /// [`Self::scale`] of any magnitude. Most CPUs take a hundred times as long for a product that is less than normal.
+    /// [`Self::scale`] of any magnitude. Most CPUs take a hundred times as long for a product that is less than normal, unless
+    /// [`Self::subnormals_are_fast`].
     fn scale_by_product(self, n: Self) -> Self;
+    /// Whether [`Self::scale_by_product`] takes no longer for results that are less than normal, and rounds them once.
+    #[inline(always)]
+    fn subnormals_are_fast() -> bool {
+        false
+    }
     /// [`Self::scale`] where some `n` are `low`.
     #[inline(always)]
     fn scale_low(self, n: Self, low: Self::Mask) -> Self {

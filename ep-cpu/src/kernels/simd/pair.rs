@@ -173,6 +173,11 @@ impl<V: Vector> Vector for Pair<V> {
     }
 
     #[inline(always)]
+    fn subnormals_are_fast() -> bool {
+        V::subnormals_are_fast()
+    }
+
+    #[inline(always)]
     fn subnormals(self) -> Self {
         Pair(self.0.subnormals(), self.1.subnormals())
     }
