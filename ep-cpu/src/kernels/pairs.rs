@@ -1,5 +1,5 @@
 //! Transposing large matrices by pairs of lines: what [`transpose`](super::transpose) does at AVX-512 unless
-//! [`squares`](super::squares) do better.
+//! [`squares`](super::squares) do better, where it [pays](super::transpose_plan).
 //!
 //! Two lines of rows are taken at once, some columns at a time, and the two lines that each column becomes are written
 //! past the cache one right after the other, from registers: memory takes such pairs faster than single lines, and

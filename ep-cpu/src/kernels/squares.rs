@@ -1,4 +1,5 @@
-//! Transposing large matrices whose rows lie far apart: what [`transpose`](super::transpose) does at AVX-512.
+//! Transposing large matrices whose rows lie far apart: what [`transpose`](super::transpose) does at AVX-512 where it
+//! [pays](super::transpose_plan).
 //!
 //! Two lines of rows are walked along their columns, as that many sequential streams. A vector takes a whole line
 //! of a row, so that each line is read once: rows a power of two apart share cache sets, which do not keep their

@@ -1,6 +1,6 @@
 //! Transposing large matrices by way of a stage, to destination rows that start at lines: what
-//! [`transpose`](super::transpose) does with vectors that are parts of lines, and for bytes and small elements
-//! that neither [`pairs`](super::pairs) nor [`squares`](super::squares) take.
+//! [`transpose`](super::transpose) does with vectors that are parts of lines, and for elements
+//! that neither [`pairs`](super::pairs) nor [`squares`](super::squares) take, or for which they do not pay on this CPU.
 //!
 //! A line of columns and two lines of rows are transposed into the stage. From there each column's two lines are written
 //! past the cache one right after the other: memory takes such pairs faster than single lines, and lines that leave the core

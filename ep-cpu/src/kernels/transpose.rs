@@ -5,7 +5,7 @@
 //!
 //! - [`Mode::Cached`]: straight to the destination, with ordinary stores.
 //! - [`Mode::Lines`]: past the cache, by whole lines, two of a row at a time: by way of a [`stage`], or at AVX-512 by
-//!   [`pairs`](super::pairs), from registers, and [`squares`](super::squares). Needs rows that start at lines.
+//!   [`pairs`](super::pairs), from registers, and [`squares`](super::squares), where [that pays](super::transpose_plan). Needs rows that start at lines.
 //! - [`Mode::Panels`]: through a buffer in which a few lines of many destination rows are collected; what is
 //!   written past the cache are the whole lines in it, and the rest waits there for its other part. Serves
 //!   rows that start anywhere, where [`pairs`](super::pairs) do not.

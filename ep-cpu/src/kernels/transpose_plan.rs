@@ -3,6 +3,8 @@
 
 use super::lanes::LANE;
 use super::lines::LINE;
+#[cfg(target_arch = "x86_64")]
+use super::stage::PAGE;
 use super::stream;
 use super::transpose::{self, BLOCK_ROW, Matrix, Mode, Transpose};
 #[cfg(target_arch = "x86_64")]
@@ -60,9 +62,10 @@ impl Plan {
         #[cfg(target_arch = "x86_64")]
         match mode {
             Mode::Lines => {
-                if let Some(kernel) = squares::lookup(isa, size, m) {
+                let [by_squares, by_pairs] = pays(size, m, stream::suits_intel());
+                if by_squares && let Some(kernel) = squares::lookup(isa, size, m) {
                     return Plan { mode, kernel, steps: [2 * LINE / size, steps[1]] };
-                } else if let Some(kernel) = pairs::lookup(isa, size, m) {
+                } else if by_pairs && let Some(kernel) = pairs::lookup(isa, size, m) {
                     return Plan { mode, kernel, steps };
                 }
             }
@@ -79,6 +82,15 @@ impl Plan {
         };
         Plan { mode, kernel, steps }
     }
+}
+
+/// Whether [`squares`], and [`pairs`], are faster than what they stand for. A core of AMD's Zen 4 takes up to twice as long for squares
+/// of larger elements, and for pairs of elements of four bytes up to half as long again where rows of the destination lie less than a
+/// page apart.
+#[cfg(target_arch = "x86_64")]
+fn pays(size: usize, m: Matrix, suits_intel: bool) -> [bool; 2] {
+    let long = m.dst_stride.unsigned_abs() >= PAGE;
+    [suits_intel || size < 4, suits_intel || size != 4 || long]
 }
 
 /// The kernel for a matrix that the cache holds, or for parts of it of a line of rows and columns at least.
@@ -152,6 +164,18 @@ mod tests {
     use super::*;
     use crate::isa::Level;
 
+    /// Where memory is not treated as Intel's cores like it, squares are for halves, and pairs of four bytes for long rows.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn what_pays_depends_on_the_cpu() {
+        let m = |dst_stride| Matrix { rows: 1000, cols: 3000, src_stride: 12_000, dst_stride };
+        for size in [1, 2, 4, 8, 16] {
+            assert_eq!(pays(size, m(512), true), [true; 2]);
+            assert_eq!(pays(size, m(512), false), [size < 4, size != 4]);
+            assert_eq!(pays(size, m(-4096), false), [size < 4, true]);
+        }
+    }
+
     /// What is written at AVX-512 where rows start anywhere is cut for all threads, as far as there is enough of it.
     #[cfg(target_arch = "x86_64")]
     #[test]
@@ -210,7 +234,8 @@ mod tests {
         for isa in Isa::available() {
             let steps = |size, m, at| Plan::new(isa, size, m, 1, at, 2).steps;
             let has = isa.level() >= Level::Avx512;
-            assert_eq!(steps(4, far, 4096), if has { [32, 2048] } else { [64, 2048] });
+            let squares = has && stream::suits_intel();
+            assert_eq!(steps(4, far, 4096), if squares { [32, 2048] } else { [64, 2048] });
             assert_eq!(steps(2, far, 4096), if has { [64, 2048] } else { [128, 2048] });
             assert_eq!(steps(1, far, 4096), [256, 2048]);
             assert_eq!(steps(4, far, 4), if has { [2048, 512] } else { [2048, 128] });
