@@ -163,6 +163,7 @@ impl RowsOf<'_> {
                 16..32 => self.copy::<S, I, 16, 31>(sink),
                 32..64 => self.copy::<S, I, 32, 63>(sink),
                 LINE => self.copy::<S, I, LINE, LINE>(sink),
+                65..128 => self.copy::<S, I, 65, 127>(sink),
                 _ => self.copy::<S, I, 0, { usize::MAX }>(sink),
             }
         }
@@ -360,7 +361,7 @@ mod tests {
     fn every_dtype_and_row_size() {
         assert_eq!((gather::rows().count(), batch_gather::rows().count()), (15, 15));
         for dtype in gather::rows() {
-            for inner in [1, 2, 3, 4, 7, 16, 64, 131] {
+            for inner in [1, 2, 3, 4, 7, 16, 17, 64, 65, 127, 131] {
                 check(&Serial, plain([1, 1, 11, inner], 23, dtype), true);
                 check(&Serial, plain([1, 5, 11, inner], 9, dtype), false);
                 check(&Serial, plain([3, 2, 4, inner], 6, dtype), false);
