@@ -14,6 +14,7 @@ use crate::kernels::lines::LINE;
 use crate::kernels::raw::{GRAIN_BYTES, for_ranges};
 use ep_core::parallel::Parallel;
 use ep_core::{DType, Result};
+#[cfg(target_arch = "x86_64")]
 use half::bf16;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -35,7 +36,9 @@ const OF_NUMBERS: Bounds = Bounds { rows: MOST_ROWS, depth: 16 };
 /// Of halves, which are converted for each tile, and once for a block.
 const OF_HALVES: Bounds = Bounds { rows: 8, depth: 64 };
 /// Of pairs, beside blocks of the same pairs and beside those of tiles.
+#[cfg(target_arch = "x86_64")]
 pub(super) const OF_PAIRS: Bounds = Bounds { rows: MOST_ROWS, depth: 32 };
+#[cfg(target_arch = "x86_64")]
 pub(super) const OF_PAIRS_BESIDE_TILES: Bounds = Bounds { rows: 4, depth: 128 };
 
 /// Depth at least, whatever the rows.

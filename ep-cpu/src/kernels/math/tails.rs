@@ -26,7 +26,7 @@ impl<V: simd::Single> Single<V> {
     /// both need [`Vector::scale`], and they are few.
     #[inline(always)]
     fn vanishing(m: V, n: V, wanted: V::Mask, [least, none]: [f64; 2]) -> V {
-        if V::subnormals_are_fast() {
+        if V::subnormals_are_fast_or_ask() {
             return m.scale_by_product(n);
         }
         let small = n.lt(V::splat(least));

@@ -139,13 +139,15 @@ impl<V: Vector, D: Cell<V::Lane>> Pending<V, D> {
     unsafe fn part(&self, from: usize, to: usize) {
         for at in (from..to).step_by(V::LANES) {
             let len = V::LANES.min(to - at);
+            // Of `edge` only these places exist.
+            let dst = self.dst.wrapping_add(at);
             // SAFETY: the caller's promise.
             unsafe {
                 if len == V::LANES {
-                    self.finish(V::load(self.kept.add(at))).store(self.dst.add(at));
+                    self.finish(V::load(self.kept.add(at))).store(dst);
                 } else {
                     let x = V::load_part(self.kept.add(at), len, V::Lane::ZERO);
-                    self.finish(x).store_part(self.dst.add(at), len);
+                    self.finish(x).store_part(dst, len);
                 }
             }
         }

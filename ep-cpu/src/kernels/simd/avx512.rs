@@ -198,6 +198,11 @@ macro_rules! vector {
             }
 
             #[inline(always)]
+            fn subnormals_are_fast_or_ask() -> bool {
+                isa::subnormals_are_fast_or_ask()
+            }
+
+            #[inline(always)]
             fn power_of_two(self) -> Self {
                 x!($v($from_int($up::<$digits>($to_int(self.0)))))
             }

@@ -213,6 +213,11 @@ pub(crate) trait Vector:
     fn subnormals_are_fast() -> bool {
         false
     }
+    /// The same for loops with many constants, of which compilers then leave some in memory.
+    #[inline(always)]
+    fn subnormals_are_fast_or_ask() -> bool {
+        false
+    }
     /// [`Self::scale`] where some `n` are `low`.
     #[inline(always)]
     fn scale_low(self, n: Self, low: Self::Mask) -> Self {

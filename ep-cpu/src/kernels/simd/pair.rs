@@ -178,6 +178,11 @@ impl<V: Vector> Vector for Pair<V> {
     }
 
     #[inline(always)]
+    fn subnormals_are_fast_or_ask() -> bool {
+        V::subnormals_are_fast_or_ask()
+    }
+
+    #[inline(always)]
     fn subnormals(self) -> Self {
         Pair(self.0.subnormals(), self.1.subnormals())
     }
