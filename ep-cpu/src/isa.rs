@@ -214,7 +214,7 @@ pub(crate) fn subnormals_are_fast() -> bool {
 
 /// The same, by a call if it is not known. In a kernel it is; but compilers that have to reckon with a call leave the constants of a
 /// loop in memory. Where more of them are used than there are registers, a core of AMD's Zen 4 takes 0.5 to 0.6 of the time so, and one of
-/// Intel's Sapphire Rapids 1.03 to 1.1.
+/// Intel's Sapphire Rapids 0.95 to 0.98.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn subnormals_are_fast_or_ask() -> bool {

@@ -8,6 +8,7 @@ use crate::isa::Isa;
 use crate::kernels::gather_elements::{self, Elements};
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::sink::{self, FAR_BYTES, LINE, PIECE, Pattern, Producer, Sink, prefetch, prefetch_l2};
+use crate::kernels::stream::suits_intel;
 use crate::kernels::window::{Bad, Index, IndexType, Indices, NONE, Window};
 use ep_core::parallel::Parallel;
 use ep_core::{Error, Result};
@@ -163,7 +164,8 @@ impl RowsOf<'_> {
                 16..32 => self.copy::<S, I, 16, 31>(sink),
                 32..64 => self.copy::<S, I, 32, 63>(sink),
                 LINE => self.copy::<S, I, LINE, LINE>(sink),
-                65..128 => self.copy::<S, I, 65, 127>(sink),
+                // A core of AMD's Zen 4 takes two thirds of the time so, one of Intel's Sapphire Rapids an eighth longer.
+                65..128 if !suits_intel() => self.copy::<S, I, 65, 127>(sink),
                 _ => self.copy::<S, I, 0, { usize::MAX }>(sink),
             }
         }
