@@ -3,7 +3,7 @@
 //! which takes longer than multiplying a few rows by it.
 //!
 //! A tile of results is computed side by side, so that what is read of one factor serves several of the other. Every result is added up
-//! in the same order, whichever tile it is in: as many sums as a vector has lanes, which are then halved.
+//! in the same order, whichever tile it is in: some terms in as many sums as a vector has lanes, then the next, and the lanes at last.
 
 use crate::isa::{Body, Isa, Level};
 use crate::kernels::elem::Storage;
@@ -43,6 +43,10 @@ pub(super) const OF_PAIRS_BESIDE_TILES: Bounds = Bounds { rows: 4, depth: 128 };
 
 /// Depth at least, whatever the rows.
 const LEAST_DEPTH: usize = if cfg!(test) { 16 } else { 128 };
+/// Terms of a sum that are added up before the lanes' sums move on: of numbers of one sign each is rounded the same way.
+const ADDED: usize = 64 * STEPS;
+/// Bytes of the rows at most, which are read again for each tile: as many as second-level cache holds.
+const MOST_BYTES: usize = 1 << 20;
 /// Bytes of the second factor at least: packing less is cheap.
 const LEAST_BYTES: usize = if cfg!(test) { 1 << 10 } else { 64 << 10 };
 
@@ -138,7 +142,7 @@ unsafe fn strips<T: Part>(
     }
     let stored = p.a.cs == 1 && p.b.rs == 1 && p.inner.is_empty();
     let deep = p.k >= LEAST_DEPTH && (cfg!(test) || p.k >= bounds.depth.saturating_mul(p.m));
-    let few = p.m <= bounds.rows && deep;
+    let few = p.m <= bounds.rows && row_bytes.saturating_mul(p.m) <= MOST_BYTES && deep;
     if !stored || !few || row_bytes.saturating_mul(p.n) < LEAST_BYTES {
         return None;
     }
@@ -389,41 +393,45 @@ impl<K: Kind> Dots<K> {
         let zero = <K::Lanes as Lanes>::Real::ZERO;
         // SAFETY: stretches of `depth` elements, of which steps that begin below `whole` are inside, and the tile's results.
         unsafe {
-            let mut sums = [[K::Lanes::splat(zero); N]; M];
             let a: [*const K::Number; M] = std::array::from_fn(|i| a.wrapping_add((row + i) * a_row));
             let b: [*const K::Number; N] = std::array::from_fn(|j| b.wrapping_add((col + j) * b_col));
             let bytes = depth * size_of::<K::Number>();
-            for at in (0..whole).step_by(K::STEP) {
-                // Once for each line; what the first rows have asked for is there for the others.
-                let byte = at * size_of::<K::Number>();
-                if row == 0 && byte.is_multiple_of(LINE) {
-                    ask::<K::Number, N>(b[0], b_col, bytes, byte);
-                }
-                let (mut read, mut i) = ([K::read(b[0].add(at)); N], 1);
-                while i < N {
-                    read[i] = K::read(b[i].add(at));
-                    i += 1;
-                }
-                for i in 0..M {
-                    let x = K::read(a[i].add(at));
-                    for j in 0..N {
-                        sums[i][j] = K::add(x, read[j], sums[i][j]);
-                    }
-                }
-            }
-            if whole < depth {
-                for i in 0..M {
-                    let x = K::read(a_rests[row + i].as_ptr());
-                    for j in 0..N {
-                        sums[i][j] = K::add(x, K::read(b_rests[j].as_ptr()), sums[i][j]);
-                    }
-                }
-            }
-            // Taken from memory: what is indexed by long loops is kept there from the start.
+            // Taken from memory at the end: what is indexed by long loops is kept there from the start.
             let mut all = [[[zero; MOST]; N]; M];
-            for i in 0..M {
-                for j in 0..N {
-                    K::Lanes::store(all[i][j].as_mut_ptr(), sums[i][j]);
+            for from in (0..depth).step_by(ADDED) {
+                let mut sums = [[K::Lanes::splat(zero); N]; M];
+                for at in (from..whole.min(from + ADDED)).step_by(K::STEP) {
+                    // Once for each line; what the first rows have asked for is there for the others.
+                    let byte = at * size_of::<K::Number>();
+                    if row == 0 && byte.is_multiple_of(LINE) {
+                        ask::<K::Number, N>(b[0], b_col, bytes, byte);
+                    }
+                    let (mut read, mut i) = ([K::read(b[0].add(at)); N], 1);
+                    while i < N {
+                        read[i] = K::read(b[i].add(at));
+                        i += 1;
+                    }
+                    for i in 0..M {
+                        let x = K::read(a[i].add(at));
+                        for j in 0..N {
+                            sums[i][j] = K::add(x, read[j], sums[i][j]);
+                        }
+                    }
+                }
+                if from + ADDED >= depth && whole < depth {
+                    for i in 0..M {
+                        let x = K::read(a_rests[row + i].as_ptr());
+                        for j in 0..N {
+                            sums[i][j] = K::add(x, K::read(b_rests[j].as_ptr()), sums[i][j]);
+                        }
+                    }
+                }
+                let one = K::Lanes::splat(<K::Lanes as Lanes>::Real::ONE);
+                for i in 0..M {
+                    for j in 0..N {
+                        let at = all[i][j].as_mut_ptr();
+                        K::Lanes::store(at, K::Lanes::mul_add(one, sums[i][j], K::Lanes::load(at)));
+                    }
                 }
             }
             for (i, all) in all.iter_mut().enumerate() {

@@ -414,6 +414,26 @@ fn few_rows_by_contiguous_columns() {
     LACKING.set(false);
 }
 
+/// Long sums of numbers of one sign, each of which is rounded the same way, are not added up one after the other.
+#[test]
+fn few_rows_of_great_depth() {
+    let (m, n, k) = (2, 5, 60_001);
+    let case = |dtype, x: f64| {
+        let mut case = Case::random(dtype, 1, (m, n, k), 2, &mut Rng::new());
+        (case.a, case.b) = (encode(dtype, &vec![x; m * k]), encode(dtype, &vec![x; n * k]));
+        case
+    };
+    for (dtype, x, most) in [(DType::F32, f64::from(1f32 / 3.0), 8e-6), (DType::F64, 1.0 / 3.0, 2e-14)] {
+        let case = case(dtype, x);
+        for isa in Isa::available() {
+            for got in decode(dtype, &case.run(isa, &Serial).unwrap()) {
+                let error = got / (x * x * k as f64) - 1.0;
+                assert!(error.abs() < most, "{dtype} at {isa}: {error:e}");
+            }
+        }
+    }
+}
+
 /// Rows are the same whatever rows are beside them: each sum is added up in one order.
 #[test]
 fn few_rows_do_not_depend_on_each_other() {

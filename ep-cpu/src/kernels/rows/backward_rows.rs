@@ -1,4 +1,5 @@
-//! The backward passes over rows longer than a few vectors: the next row is read for its sum while a row is written.
+//! The backward passes over rows longer than a few vectors: the next row is read for its sum while a row is written, unless the CPU is
+//! faster at one after the other.
 
 use super::backward::{BLOCK, Formula, Gradient, term};
 use super::seam::Seam;
@@ -32,7 +33,7 @@ where
     let suits_intel = suits_intel();
     let least = if suits_intel { 0 } else { NEAR_ROW };
     let fused = if (least..=FUSED_BYTES).contains(&row_bytes) { rows - 1 } else { 0 };
-    let ahead = suits_intel.then_some(cols);
+    let ahead = (suits_intel || row_bytes > FUSED_BYTES).then_some(cols);
     let mut seam = Seam::new();
     // SAFETY: every row is inside the matrix, and written behind the one before.
     unsafe {

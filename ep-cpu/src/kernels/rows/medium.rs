@@ -36,6 +36,12 @@ const PAGE: usize = 4096;
 const NEAR_PAGE: usize = 256;
 const LEAD: usize = 256;
 
+#[cfg(test)]
+thread_local! {
+    /// Whether this thread takes the CPU for one of those, so that tests see what they do.
+    pub(super) static SKEWED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// Rows of which one that is not near decides for those after it. Tasks begin at multiples of it, so that these are the
 /// same rows whatever the number of threads.
 const GROUP: usize = MAX_LANES;
@@ -171,6 +177,8 @@ where
     let (mut pending, mut seam) = (None::<Pending<V, D>>, Seam::new());
     let (mut near, narrows) = (V::NEAR, V::narrows::<D>());
     let skews = !suits_intel();
+    #[cfg(test)]
+    let skews = skews || SKEWED.get();
     let far = !skews || cols * size_of::<S>() > FAR_BYTES;
     // SAFETY: each row is inside the matrix, and what is kept of one fits the room. A row is stored after it has
     // been read for the last time, so that it may be stored where it was.

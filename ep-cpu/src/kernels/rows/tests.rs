@@ -511,6 +511,39 @@ fn equal_elements_have_equal_shares() {
     }
 }
 
+/// Past the cache, to whole pages from what is read, and a little more or less.
+#[test]
+fn results_pages_away_from_their_sources() {
+    medium::SKEWED.set(true);
+    let mut rng = Rng::new();
+    for (rows, cols) in [(7usize, 1024usize), (6, 300), (9, 64 * 7 + 5), (3, 2048)] {
+        let count = rows * cols;
+        let x: Vec<f32> = (0..count).map(|_| rng.signed() as f32 * 9.0).collect();
+        for (isa, log) in Isa::available().into_iter().flat_map(|isa| [(isa, false), (isa, true)]) {
+            for apart in [0, 64, 192, 4032, 2048] {
+                const PAGE: usize = 4096;
+                let bytes = (4 * count).next_multiple_of(PAGE);
+                let mut memory = vec![0u8; 2 * bytes + 3 * PAGE];
+                let src = memory.as_mut_ptr().wrapping_add(memory.as_ptr().align_offset(PAGE));
+                // The row before is stored while a row is read.
+                let dst = src.wrapping_add(bytes + (4 * cols + apart) % PAGE);
+                let mut plain = vec![0f32; count];
+                let args = |dst: *mut u8| RowsArgs { rows, cols, inner: 1, src, dst };
+                // SAFETY: both parts of the memory have so many elements, aligned, and do not overlap.
+                let got = unsafe {
+                    src.cast::<f32>().copy_from_nonoverlapping(x.as_ptr(), count);
+                    forward::<f32, f32, f32>(isa, &Serial, &args(dst), log, count, true).unwrap();
+                    let to = plain.as_mut_ptr().cast();
+                    forward::<f32, f32, f32>(isa, &Serial, &args(to), log, count, false).unwrap();
+                    std::slice::from_raw_parts(dst.cast::<f32>().cast_const(), count)
+                };
+                assert!(got == plain, "{rows}x{cols} {apart} at {isa}");
+            }
+        }
+    }
+    medium::SKEWED.set(false);
+}
+
 type Forward = unsafe fn(Isa, &dyn Parallel, &RowsArgs, bool, usize, bool) -> Result<()>;
 
 /// Streaming stores are for sizes that tests have no time for: here they are asked for.
