@@ -429,8 +429,11 @@ impl<K: Kind> Dots<K> {
                 let one = K::Lanes::splat(<K::Lanes as Lanes>::Real::ONE);
                 for i in 0..M {
                     for j in 0..N {
-                        let at = all[i][j].as_mut_ptr();
-                        K::Lanes::store(at, K::Lanes::mul_add(one, sums[i][j], K::Lanes::load(at)));
+                        let (at, mut sum) = (all[i][j].as_mut_ptr(), sums[i][j]);
+                        if from > 0 {
+                            sum = K::Lanes::mul_add(one, sum, K::Lanes::load(at));
+                        }
+                        K::Lanes::store(at, sum);
                     }
                 }
             }
