@@ -2,7 +2,8 @@
 //! `[rows, cols, inner]` matrix.
 //!
 //! How a matrix is walked depends on its shape: [`short`], [`medium`] and [`long`] rows of adjacent elements,
-//! and [`strips`] of columns where `inner` is more than 1. A NaN is passed over by a maximum and comes back through
+//! and [`strips`] of columns where `inner` is more than 1. What goes past the cache does so by whole lines, also where rows end within
+//! them (`seam`). A NaN is passed over by a maximum and comes back through
 //! the sum, as does the `inf - inf` of a row with `+inf` or of nothing but `-inf`: such rows are NaN throughout.
 
 mod backward;
