@@ -6,6 +6,7 @@ use crate::isa::{Body, Isa, Level};
 use crate::kernels::gemm::{Problem, count, offsets};
 use crate::kernels::gemm_lanes::{Lanes, MOST, Part, Real};
 use crate::kernels::raw::{GRAIN_BYTES, for_ranges, prefetch};
+use crate::kernels::stream::suits_intel;
 use ep_core::Result;
 use ep_core::parallel::Parallel;
 use std::marker::PhantomData;
@@ -22,8 +23,9 @@ pub(super) unsafe fn multiply<T: Part>(
     alpha: T::Value,
     beta: T::Value,
 ) -> Option<Result<()>> {
+    let asks = suits_intel();
     let solve = |strip| {
-        let v = Vector { strip, alpha, beta };
+        let v = Vector { strip, asks, alpha, beta };
         // SAFETY: the caller's promise; an `Isa` proves its level.
         unsafe {
             match isa.level() {
@@ -110,6 +112,9 @@ pub(super) unsafe fn strips<T: Copy + Send + Sync>(
 /// Made only in [`multiply`], under its promise.
 struct Vector<T: Part> {
     strip: Strip<T>,
+    /// Whether many rows are read side by side and what comes is asked for, which Intel's cores like. Others read one behind the other by
+    /// themselves.
+    asks: bool,
     alpha: T::Value,
     beta: T::Value,
 }
@@ -120,12 +125,18 @@ impl<T: Part> Vector<T> {
     unsafe fn run<L: Lanes<Real = T::Value>>(self) {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.strip.deep == 1 {
-                L::run(Dots::<T, L>(self, PhantomData));
-            } else {
-                L::run(Sums::<T, L>(self, PhantomData));
+            match (self.strip.deep == 1, self.asks) {
+                (true, true) => L::run(Dots::<T, L, true>(self, PhantomData)),
+                (true, false) => L::run(Dots::<T, L, false>(self, PhantomData)),
+                (false, true) => L::run(Sums::<T, L, true>(self, PhantomData)),
+                (false, false) => L::run(Sums::<T, L, false>(self, PhantomData)),
             }
         }
+    }
+
+    /// Whether a core's own caches may hold the strip.
+    fn is_near(&self) -> bool {
+        self.strip.range.len().saturating_mul(self.strip.k).saturating_mul(size_of::<T>()) < FAR
     }
 
     #[inline(always)]
@@ -162,56 +173,94 @@ pub(super) const fn line<T: Part, L: Lanes<Real = T::Value>>() -> usize {
     if line > L::LANES { line } else { L::LANES }
 }
 
-/// Rows contiguous: one dot product each.
-struct Dots<T: Part, L>(Vector<T>, PhantomData<L>);
+/// Rows contiguous: one dot product each. `ASK` as [`Vector::asks`].
+struct Dots<T: Part, L, const ASK: bool>(Vector<T>, PhantomData<L>);
 
 /// Rows whose dot products are computed side by side.
 const ROWS: usize = 8;
+/// The same without asking, where there is more of the vector than [`NEAR`] and its numbers are not converted for each row.
+const FEW_ROWS: usize = 4;
+/// Bytes of the vector, converted, that stay in first-level cache beside a row.
+const NEAR: usize = 16 << 10;
+/// Bytes of a matrix from which a core's own caches do not hold it.
+pub(super) const FAR: usize = if cfg!(test) { 64 << 10 } else { 8 << 20 };
 
-impl<T: Part, L: Lanes<Real = T::Value>> Body for Dots<T, L> {
+impl<T: Part, L: Lanes<Real = T::Value>, const ASK: bool> Body for Dots<T, L, ASK> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
-        let Range { start, end } = self.0.strip.range;
-        let whole = start + (end - start) / ROWS * ROWS;
-        for i in (start..whole).step_by(ROWS) {
-            // SAFETY: rows in the range.
-            unsafe { self.rows::<ROWS>(i) };
-        }
-        for i in whole..end {
-            // SAFETY: as above.
-            unsafe { self.rows::<1>(i) };
+        let v = &self.0.strip;
+        let converts = size_of::<T>() < size_of::<T::Value>();
+        let one = v.k * size_of::<T::Value>() <= NEAR && !(converts && self.0.is_near());
+        match (ASK, one) {
+            (false, true) => self.by::<1, 2>(),
+            (false, false) if !converts => self.by::<FEW_ROWS, 1>(),
+            _ => self.by::<ROWS, 1>(),
         }
     }
 }
 
-impl<T: Part, L: Lanes<Real = T::Value>> Dots<T, L> {
+impl<T: Part, L: Lanes<Real = T::Value>, const ASK: bool> Dots<T, L, ASK> {
+    /// `N` rows at a time, each in `SUMS` sums.
+    #[inline(always)]
+    fn by<const N: usize, const SUMS: usize>(&self) {
+        let Range { start, end } = self.0.strip.range;
+        let whole = start + (end - start) / N * N;
+        for i in (start..whole).step_by(N) {
+            // SAFETY: rows in the range.
+            unsafe { self.rows::<N, SUMS>(i) };
+        }
+        for i in whole..end {
+            // SAFETY: as above.
+            unsafe { self.rows::<1, SUMS>(i) };
+        }
+    }
+
     /// Every row adds up in the same order, however many there are.
     ///
     /// # Safety
     /// The CPU has the level, and the rows from `i` on are in the range.
     #[inline(always)]
-    unsafe fn rows<const N: usize>(&self, i: usize) {
+    unsafe fn rows<const N: usize, const SUMS: usize>(&self, i: usize) {
         let v = &self.0.strip;
-        let line = line::<T, L>();
         let whole = v.k - v.k % L::LANES;
+        // Vectors between two requests, and no more than there are sums without these.
+        let step = if ASK { line::<T, L>() } else { SUMS * L::LANES };
         // SAFETY: the rows and the vector have `k` elements; vectors that start below `whole` end within them.
         unsafe {
-            let mut sums = [L::splat(T::Value::ZERO); N];
+            let mut sums = [[L::splat(T::Value::ZERO); SUMS]; N];
             let rows: [*const T; N] = std::array::from_fn(|n| v.mat.wrapping_add((i + n) * v.along));
-            for p in (0..whole).step_by(line) {
-                ask::<T, N>(rows[0], v.along, v.k * size_of::<T>(), p * size_of::<T>());
-                for at in (p..whole.min(p + line)).step_by(L::LANES) {
+            let mut p = 0;
+            while p + step <= whole {
+                if ASK {
+                    ask::<T, N>(rows[0], v.along, v.k * size_of::<T>(), p * size_of::<T>());
+                }
+                for j in 0..step / L::LANES {
+                    let at = p + j * L::LANES;
                     let x = T::widen::<L>(v.x.add(at));
                     for n in 0..N {
-                        sums[n] = L::mul_add(T::widen::<L>(rows[n].add(at)), x, sums[n]);
+                        sums[n][j % SUMS] = L::mul_add(T::widen::<L>(rows[n].add(at)), x, sums[n][j % SUMS]);
                     }
+                }
+                p += step;
+            }
+            for at in (p..whole).step_by(L::LANES) {
+                let x = T::widen::<L>(v.x.add(at));
+                for n in 0..N {
+                    sums[n][0] = L::mul_add(T::widen::<L>(rows[n].add(at)), x, sums[n][0]);
                 }
             }
             for n in 0..N {
                 let mut all = [T::Value::ZERO; MOST];
-                L::store(all.as_mut_ptr(), sums[n]);
+                L::store(all.as_mut_ptr(), sums[n][0]);
+                for &sum in &sums[n][1..] {
+                    let mut more = [T::Value::ZERO; MOST];
+                    L::store(more.as_mut_ptr(), sum);
+                    for lane in 0..L::LANES {
+                        all[lane] = all[lane].add(more[lane]);
+                    }
+                }
                 let mut half = L::LANES / 2;
                 while half > 0 {
                     for lane in 0..half {
@@ -230,27 +279,46 @@ impl<T: Part, L: Lanes<Real = T::Value>> Dots<T, L> {
 }
 
 /// Columns contiguous: sums of scaled rows, in blocks that stay in first-level cache.
-struct Sums<T: Part, L>(Vector<T>, PhantomData<L>);
+/// `ASK` as [`Vector::asks`].
+struct Sums<T: Part, L, const ASK: bool>(Vector<T>, PhantomData<L>);
 
 /// Rows added in one go, which saves reading and writing the sums.
 const DEPTH: usize = 8;
+/// The same of four bytes without asking, where a core's own caches hold the matrix.
+const NEAR_DEPTH: usize = 4;
 const BLOCK: usize = 4096;
+/// Bytes of a row of a matrix they do not hold up to which one row behind the other is faster without asking: memory is read straight,
+/// and the sums are near.
+const NARROW: usize = 4 << 10;
 
-impl<T: Part, L: Lanes<Real = T::Value>> Body for Sums<T, L> {
+impl<T: Part, L: Lanes<Real = T::Value>, const ASK: bool> Body for Sums<T, L, ASK> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
         let v = &self.0.strip;
+        match (ASK, self.0.is_near()) {
+            (false, true) if size_of::<T>() == 4 => self.by::<NEAR_DEPTH>(),
+            (false, false) if v.range.len() * size_of::<T>() <= NARROW => self.by::<1>(),
+            _ => self.by::<DEPTH>(),
+        }
+    }
+}
+
+impl<T: Part, L: Lanes<Real = T::Value>, const ASK: bool> Sums<T, L, ASK> {
+    /// `N` rows at a time.
+    #[inline(always)]
+    fn by<const N: usize>(&self) {
+        let v = &self.0.strip;
         let mut block = [T::Value::ZERO; BLOCK];
         for start in v.range.clone().step_by(BLOCK) {
             let sums = &mut block[..BLOCK.min(v.range.end - start)];
             sums.fill(T::Value::ZERO);
-            let whole = v.k - v.k % DEPTH;
+            let whole = v.k - v.k % N;
             // SAFETY: rows below `k`, of columns in the range.
             unsafe {
-                for p in (0..whole).step_by(DEPTH) {
-                    self.add::<DEPTH>(p, start, sums);
+                for p in (0..whole).step_by(N) {
+                    self.add::<N>(p, start, sums);
                 }
                 for p in whole..v.k {
                     self.add::<1>(p, start, sums);
@@ -261,9 +329,7 @@ impl<T: Part, L: Lanes<Real = T::Value>> Body for Sums<T, L> {
             }
         }
     }
-}
 
-impl<T: Part, L: Lanes<Real = T::Value>> Sums<T, L> {
     /// Adds `N` rows from `p` on, each with its factor. Every column adds up in the same order, wherever it lies.
     ///
     /// # Safety
@@ -284,7 +350,9 @@ impl<T: Part, L: Lanes<Real = T::Value>> Sums<T, L> {
             let first = v.mat.wrapping_add(p * v.deep + start);
             let sum = sums.as_mut_ptr();
             for i in (0..whole).step_by(line) {
-                ask::<T, N>(first, v.deep, size_of::<T>() * sums.len(), size_of::<T>() * i);
+                if ASK {
+                    ask::<T, N>(first, v.deep, size_of::<T>() * sums.len(), size_of::<T>() * i);
+                }
                 for at in (i..whole.min(i + line)).step_by(L::LANES) {
                     let mut total = L::load(sum.add(at));
                     for (n, splat) in splat.iter().enumerate() {

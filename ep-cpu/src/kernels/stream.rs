@@ -21,6 +21,8 @@ use store::x86;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use store::x86::{Halves, Whole};
 pub(crate) use store::{Parts, Store};
+#[cfg(test)]
+pub(crate) use when::INTEL_FORCED;
 pub(crate) use when::{
     STREAM_BYTES, Walk, asks_far, configure, is_near, pays, pays_for_rows, reaches, shares_cache,
     suits_intel, walk,

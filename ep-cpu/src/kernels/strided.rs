@@ -121,6 +121,7 @@ pub(super) unsafe fn piece(
     strides: [[isize; 2]; 2],
     sizes: [usize; 2],
 ) {
+    let isa = if size >= 4 { isa.for_memory() } else { isa };
     macro_rules! of {
         ($t:ty) => {
             isa.dispatch(Piece::<$t> { src, dst, strides, sizes, element: PhantomData })

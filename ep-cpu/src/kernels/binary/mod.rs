@@ -17,7 +17,7 @@ mod table;
 mod tests;
 
 use super::elem::Storage;
-use super::engine::{Binary, Cost, Run, streams};
+use super::engine::{Binary, Cost, Run, level_of, streams};
 use super::formula::{Cell, Formula};
 use super::grouped::{self, Function};
 use super::raw::prefetch;
@@ -179,7 +179,11 @@ impl<O: Op<S, D>, S: Storage, D: Storage> Body for Asking<'_, O, S, D> {
 /// A loop that second-level cache holds. Out of line, as small launches pass by here.
 #[inline(never)]
 fn near<O: Op<S, D>, S: Storage, D: Storage>(isa: Isa, map: Map<'_, O, S, D>) {
-    if suits_intel() { isa.dispatch(Asking(map)) } else { isa.dispatch(map) }
+    if suits_intel() {
+        isa.dispatch(Asking(map));
+    } else {
+        level_of::<S, D>(isa, O::COST, 0).dispatch(map);
+    }
 }
 
 // Slices as parameters of their own tell the compiler that they do not alias; inside a struct they do not.
@@ -217,6 +221,7 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
     if S::BULK || D::BULK {
         // SAFETY: the caller's contract.
         return unsafe {
+            let isa = if S::DTYPE == DType::F16 && D::BULK { isa.for_memory() } else { isa };
             grouped::run::<Grouped<O>, S, D, 2>(isa, attr, [a.cast(), b.cast()], dst.cast(), n)
         };
     }
@@ -231,7 +236,7 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
     if const { O::VECTOR && streams::<S, D>() } && ahead == 0 && is_near(footprint) {
         near(isa, map);
     } else if O::VECTOR {
-        isa.dispatch(map)
+        level_of::<S, D>(isa, O::COST, ahead).dispatch(map)
     } else {
         map.run()
     }
@@ -290,6 +295,7 @@ unsafe fn repeat<O: Op<S, D>, S: Storage, D: Storage>(
         let many = slice::from_raw_parts(many.cast::<S>(), n);
         (many, &*one.cast::<S>(), slice::from_raw_parts_mut(dst.cast::<MaybeUninit<D>>(), n))
     };
+    let isa = level_of::<S, D>(isa, O::COST, 0);
     if second {
         isa.dispatch(Repeat::<O, S, D, true> { many, one, dst, attr, op: PhantomData });
     } else {

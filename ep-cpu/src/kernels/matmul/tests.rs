@@ -9,6 +9,7 @@ use crate::kernels::check::Buffer;
 use crate::kernels::gemm_bf16::LACKING;
 use crate::kernels::gemm_dots::WITHOUT;
 use crate::kernels::raw::GRAIN_BYTES;
+use crate::kernels::stream::INTEL_FORCED;
 use crate::kernels::testing::{Rng, Threads, between_pages, decode, encode, epsilon};
 use ep_core::Code;
 use ep_core::parallel::Serial;
@@ -508,6 +509,44 @@ fn many_rows_by_few_columns() {
             Case::random(dtype, 1, sizes, 0, &mut rng).check_scaled_too();
         }
     }
+}
+
+/// A matrix times a vector, read in every way on every CPU: near and far matrices, rows of all lengths that are narrow, that fit beside
+/// a vector and that do not, more or fewer than are read side by side.
+#[test]
+fn vectors_whatever_the_cpu() {
+    let mut rng = Rng::new();
+    let sizes =
+        [(1, 1), (3, 7), (4, 33), (5, 16), (8, 31), (9, 130), (67, 1030), (5, 4107), (1030, 67), (4200, 9)];
+    for intel in [false, true] {
+        INTEL_FORCED.set(Some(intel));
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            for (m, k) in sizes {
+                for trans in 0..4 {
+                    Case::random(dtype, 1, (m, 1, k), trans, &mut rng).check();
+                    Case::random(dtype, 1, (1, m, k), trans, &mut rng).check_scaled_too();
+                }
+            }
+        }
+    }
+    INTEL_FORCED.set(None);
+}
+
+/// Few rows by columns that are read one behind the other, and by such as are too long for that or near.
+#[test]
+fn few_rows_whatever_the_cpu() {
+    let mut rng = Rng::new();
+    for intel in [false, true] {
+        INTEL_FORCED.set(Some(intel));
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            for (m, n, k) in
+                [(2, 401, 131), (3, 303, 160), (4, 517, 257), (5, 300, 129), (4, 30, 2100), (2, 90, 150)]
+            {
+                Case::random(dtype, 1, (m, n, k), 2, &mut rng).check_scaled_too();
+            }
+        }
+    }
+    INTEL_FORCED.set(None);
 }
 
 /// One row of a factor is more than a task is given at a time.

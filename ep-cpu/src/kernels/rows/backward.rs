@@ -150,11 +150,12 @@ pub(super) unsafe fn backward<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: boo
             return one_by_one::<S, D, A, LOG>(isa, par, g, rows, cols, stream);
         }
         let short = cols * size_of::<A>() <= SHORT_BYTES;
+        let asks = stream::suits_intel();
         for_ranges(par, rows, cols.saturating_mul(EXP_BYTES), MAX_LANES, |range| {
             let rows = Rows::<S, D, LOG> { g: g.from(range.start * cols), rows: range.len(), cols, stream };
             // Each compiled by itself: the registers of one loop are not chosen for another's sake.
             if short {
-                dispatch::<A, _>(isa, ShortRows(rows));
+                dispatch::<A, _>(if LOG { isa } else { isa.for_memory() }, ShortRows { rows, asks });
             } else {
                 dispatch::<A, _>(isa, rows);
             }
@@ -232,14 +233,18 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for Rows<S, D,
 }
 
 /// Rows of at most [`SHORT_BYTES`].
-struct ShortRows<S, D, const LOG: bool>(Rows<S, D, LOG>);
+struct ShortRows<S, D, const LOG: bool> {
+    rows: Rows<S, D, LOG>,
+    /// As of [`super::Rows`].
+    asks: bool,
+}
 
 impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for ShortRows<S, D, LOG> {
     type Out = ();
 
     #[inline(always)]
     fn run<V: Vector<Lane = A>>(self) {
-        let Rows { g, rows, cols, stream } = self.0;
+        let Self { rows: Rows { g, rows, cols, stream }, asks } = self;
         let mut stage = Room::<{ MAX_LANES * SHORT_BYTES }>::new();
         // SAFETY: every row is inside the matrix; as many short rows as a vector has lanes fit the room, since no
         // element is larger than the type computed in.
@@ -252,19 +257,19 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool> Body<A> for ShortRows<
                 if stream {
                     g.dx = stage.start();
                 }
-                let owned = if stream { 0 } else { left };
+                let owned = (asks, if stream || !asks { 0 } else { left });
                 match cols.div_ceil(V::LANES) {
-                    1 if V::FAST_PARTS => group::<V, S, D, LOG, 1>(&g, rows, cols),
-                    2 if V::FAST_PARTS => group::<V, S, D, LOG, 2>(&g, rows, cols),
+                    1 if V::FAST_PARTS => group::<V, S, D, LOG, 1>(&g, rows, cols, asks),
+                    2 if V::FAST_PARTS => group::<V, S, D, LOG, 2>(&g, rows, cols, asks),
                     2 if cols == 2 * V::LANES => held::<V, S, D, LOG, 2>(&g, rows, owned),
                     4 if cols == 4 * V::LANES && !V::FAST_PARTS => {
                         held::<V, S, D, LOG, 4>(&g, rows, owned);
                     }
-                    4 if !V::FAST_PARTS => group::<V, S, D, LOG, 4>(&g, rows, cols),
+                    4 if !V::FAST_PARTS => group::<V, S, D, LOG, 4>(&g, rows, cols, asks),
                     5.. if V::FAST_PARTS || V::NEAR.is_some() => {
                         each::<V, S, D, LOG>(&g, rows, cols, owned);
                     }
-                    _ => group::<V, S, D, LOG, 0>(&g, rows, cols),
+                    _ => group::<V, S, D, LOG, 0>(&g, rows, cols, asks),
                 }
                 if stream {
                     flush::<V, D>(dx, g.dx.cast_const(), rows * cols);
@@ -350,13 +355,17 @@ impl<V: Vector, const LOG: bool> Formula<V, LOG> {
     }
 }
 
-/// As many rows as a vector has lanes, or fewer, of `W` vectors each, or of any number if that is 0.
+/// As many rows as a vector has lanes, or fewer, of `W` vectors each, or of any number if that is 0. With `asks` the next are fetched.
 ///
 /// # Safety
 /// `g` is valid for `rows * cols` elements.
 #[inline(always)]
-unsafe fn group<V, S, D, const LOG: bool, const W: usize>(g: &Gradient<S, D>, rows: usize, cols: usize)
-where
+unsafe fn group<V, S, D, const LOG: bool, const W: usize>(
+    g: &Gradient<S, D>,
+    rows: usize,
+    cols: usize,
+    asks: bool,
+) where
     V: Vector,
     S: Cell<V::Lane>,
     D: Cell<V::Lane>,
@@ -380,8 +389,10 @@ where
         let sum = lanes(V::fold_each(&each, V::add));
         for (row, &sum) in sum[..rows].iter().enumerate() {
             let g = g.from(row * cols);
-            prefetch(g.y.wrapping_add(rows * cols), cols);
-            prefetch(g.dy.wrapping_add(rows * cols), cols);
+            if asks {
+                prefetch(g.y.wrapping_add(rows * cols), cols);
+                prefetch(g.dy.wrapping_add(rows * cols), cols);
+            }
             let formula = Formula::<V, LOG>::new(V::splat(sum));
             for k in 0..full {
                 let at = k * V::LANES;
@@ -402,13 +413,18 @@ where
 const ROWS_AHEAD: usize = 4;
 
 /// As [`group`], one row after the other: of long rows, those of a group and of the next would fill the first-level
-/// cache. The `owned` first rows from here on are this task's to write: their places are fetched too.
+/// cache. With `asks` what comes is fetched; the `owned` first rows from here on are this task's to write:
+/// their places are fetched too.
 ///
 /// # Safety
 /// As for [`group`].
 #[inline(always)]
-unsafe fn each<V, S, D, const LOG: bool>(g: &Gradient<S, D>, rows: usize, cols: usize, owned: usize)
-where
+unsafe fn each<V, S, D, const LOG: bool>(
+    g: &Gradient<S, D>,
+    rows: usize,
+    cols: usize,
+    (asks, owned): (bool, usize),
+) where
     V: Vector,
     S: Cell<V::Lane>,
     D: Cell<V::Lane>,
@@ -420,8 +436,10 @@ where
         unsafe {
             let g = g.from(row * cols);
             let ahead = ROWS_AHEAD * cols;
-            prefetch(g.y.wrapping_add(ahead), cols);
-            prefetch(g.dy.wrapping_add(ahead), cols);
+            if asks {
+                prefetch(g.y.wrapping_add(ahead), cols);
+                prefetch(g.dy.wrapping_add(ahead), cols);
+            }
             if row + ROWS_AHEAD < owned {
                 prefetch_to_write(g.dx.wrapping_add(ahead), cols);
             }
@@ -452,8 +470,11 @@ where
 /// # Safety
 /// As for [`group`].
 #[inline(always)]
-unsafe fn held<V, S, D, const LOG: bool, const W: usize>(g: &Gradient<S, D>, rows: usize, owned: usize)
-where
+unsafe fn held<V, S, D, const LOG: bool, const W: usize>(
+    g: &Gradient<S, D>,
+    rows: usize,
+    (asks, owned): (bool, usize),
+) where
     V: Vector,
     S: Cell<V::Lane>,
     D: Cell<V::Lane>,
@@ -465,8 +486,10 @@ where
         // SAFETY: the row is inside the matrix; all of it is read before it is written.
         unsafe {
             let g = g.from(row * cols);
-            prefetch(g.y.wrapping_add(ahead), cols);
-            prefetch(g.dy.wrapping_add(ahead), cols);
+            if asks {
+                prefetch(g.y.wrapping_add(ahead), cols);
+                prefetch(g.dy.wrapping_add(ahead), cols);
+            }
             if row + MAX_LANES < owned {
                 prefetch_to_write(g.dx.wrapping_add(ahead), cols);
             }

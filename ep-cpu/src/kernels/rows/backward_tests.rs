@@ -158,9 +158,13 @@ fn all_dtypes() {
 
 #[test]
 fn rows_of_every_width() {
-    for cols in (1..=34).chain([48, 63, 64, 65, 129, 255, 256, 257, 300, 1000, 3001]) {
-        check_some([if cols < 65 { 19 } else { 3 }, cols, 1]);
+    for intel in [false, true] {
+        stream::INTEL_FORCED.set(Some(intel));
+        for cols in (1..=34).chain([48, 63, 64, 65, 129, 255, 256, 257, 300, 1000, 3001]) {
+            check_some([if cols < 65 { 19 } else { 3 }, cols, 1]);
+        }
     }
+    stream::INTEL_FORCED.set(None);
     // Fewer rows than threads share a row.
     for cols in [16 * 2048, 40_001] {
         check_some([2, cols, 1]);

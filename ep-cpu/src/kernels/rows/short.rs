@@ -25,12 +25,12 @@ pub(super) fn most<V: Vector>() -> usize {
     }
 }
 
-/// Softmax or log-softmax of a matrix of short rows.
+/// Softmax or log-softmax of a matrix of short rows; `asks` as of [`Rows`](super::Rows).
 ///
 /// # Safety
 /// The matrix is as [`Matrix`] says.
 #[inline(always)]
-pub(super) unsafe fn run<V, S, D>(m: &Matrix<S, D>)
+pub(super) unsafe fn run<V, S, D>(m: &Matrix<S, D>, asks: bool)
 where
     V: Vector,
     S: Cell<V::Lane>,
@@ -45,8 +45,9 @@ where
         unsafe {
             let (src, dst) = (m.src.add(first * m.cols), m.dst.add(first * m.cols));
             let to = if m.stream { stage.start() } else { dst };
-            let owned = if m.stream { 0 } else { m.rows - first };
-            let group = Group { log: m.log, rows, cols: m.cols, src, dst: to, owned, exps: exps.start() };
+            let owned = if m.stream || !asks { 0 } else { m.rows - first };
+            let exps = exps.start();
+            let group = Group { log: m.log, rows, cols: m.cols, src, dst: to, asks, owned, exps };
             match m.cols.div_ceil(V::LANES) {
                 1 if V::FAST_PARTS => group.run::<V, 1>(),
                 2 if V::FAST_PARTS => group.run::<V, 2>(),
@@ -65,13 +66,14 @@ where
 
 /// As many rows as a vector has lanes, or fewer: `src` is readable and `dst` writable for `rows * cols` elements, and
 /// `exps` for as many with `cols` rounded up to a vector. `dst` may be `src`. The `owned` first rows from `dst` on are
-/// this task's to write, and are fetched for that.
+/// this task's to write, and are fetched for that, as are the next rows of `src` with `asks`.
 struct Group<S, D, A> {
     log: bool,
     rows: usize,
     cols: usize,
     src: *const S,
     dst: *mut D,
+    asks: bool,
     owned: usize,
     exps: *mut A,
 }
@@ -96,7 +98,7 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
                 return;
             }
         }
-        let &Self { log, rows, cols, src, dst, owned, exps } = self;
+        let &Self { log, rows, cols, src, dst, asks, owned, exps } = self;
         // The last vector of a row may be part of one.
         let full = if W > 0 { W - 1 } else { (cols - 1) / V::LANES };
         let last_at = full * V::LANES;
@@ -123,7 +125,9 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
 
             for row in 0..rows {
                 let (src, exps) = (src.add(row * cols), exps.add(row * pitch));
-                prefetch(src.wrapping_add(rows * cols), cols);
+                if asks {
+                    prefetch(src.wrapping_add(rows * cols), cols);
+                }
                 let (shift, max) = (shifts.row(row).splat::<V>(), V::splat(max[row]));
                 let x = load_last::<V, S>(src.add(last_at), part);
                 let mut sum = shift.exp(x);
@@ -175,7 +179,7 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
         S: Cell<A>,
         D: Cell<A>,
     {
-        let &Self { log, rows, cols, src, dst, owned, .. } = self;
+        let &Self { log, rows, cols, src, dst, asks, owned, .. } = self;
         let lowest = V::splat(A::NEG_INFINITY);
         let part = |k: usize| cols.saturating_sub(k * V::LANES).min(V::LANES);
         // Where one row of a group is not near, it is likely that others are not.
@@ -189,7 +193,9 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
         }
         for row in 0..rows {
             let (src, dst) = (src.wrapping_add(row * cols), dst.wrapping_add(row * cols));
-            prefetch(src.wrapping_add(rows * cols), cols);
+            if asks {
+                prefetch(src.wrapping_add(rows * cols), cols);
+            }
             if row + ROWS_AHEAD < owned {
                 prefetch_to_write(dst.wrapping_add(ROWS_AHEAD * cols), cols);
             }
@@ -242,13 +248,15 @@ impl<S, D, A: Real + Cell<A>> Group<S, D, A> {
         S: Cell<A>,
         D: Cell<A>,
     {
-        let &Self { log, rows, cols, src, dst, owned, exps } = self;
+        let &Self { log, rows, cols, src, dst, asks, owned, exps } = self;
         let zero = V::splat(A::ZERO);
         let part = |k: usize| cols.saturating_sub(k * V::LANES).min(V::LANES);
         let (mut largest, mut each) = ([zero; 2], [zero; MAX_LANES]);
         for (row, each) in each[..rows].iter_mut().enumerate() {
             let (src, exps) = (src.wrapping_add(row * cols), exps.wrapping_add(row * W * V::LANES));
-            prefetch(src.wrapping_add(rows * cols), cols);
+            if asks {
+                prefetch(src.wrapping_add(rows * cols), cols);
+            }
             if row < owned {
                 prefetch_to_write(dst.wrapping_add(row * cols), cols);
             }

@@ -37,8 +37,18 @@ pub(crate) fn walk() -> Walk {
 /// Whether memory is treated as Intel's cores like it. By themselves these have too little on the way: what most reductions read is
 /// fetched ahead, whatever its size, and lines are [asked](asks_far) for [before](super::ask) they are written.
 pub(crate) fn suits_intel() -> bool {
+    #[cfg(test)]
+    if let Some(forced) = INTEL_FORCED.get() {
+        return forced;
+    }
     static IS_INTEL: OnceLock<bool> = OnceLock::new();
     asked().map_or_else(|| *IS_INTEL.get_or_init(isa::is_intel), |walk| walk == Walk::Pages)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// What this thread takes [`suits_intel`] to be, so that tests see what other CPUs do.
+    pub(crate) static INTEL_FORCED: std::cell::Cell<Option<bool>> = const { std::cell::Cell::new(None) };
 }
 
 /// Whether lines are asked for before they are written where so many `bytes` are written, more than second-level cache holds, and
