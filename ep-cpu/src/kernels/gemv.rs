@@ -24,8 +24,10 @@ pub(super) unsafe fn multiply<T: Part>(
     beta: T::Value,
 ) -> Option<Result<()>> {
     let asks = suits_intel();
+    // Of the whole matrix, since the order in which results add up must not depend on how many threads share it.
+    let is_near = p.m.max(p.n).saturating_mul(p.k).saturating_mul(size_of::<T>()) < FAR;
     let solve = |strip| {
-        let v = Vector { strip, asks, alpha, beta };
+        let v = Vector { strip, asks, is_near, alpha, beta };
         // SAFETY: the caller's promise; an `Isa` proves its level.
         unsafe {
             match isa.level() {
@@ -115,6 +117,8 @@ struct Vector<T: Part> {
     /// Whether many rows are read side by side and what comes is asked for, which Intel's cores like. Others read one behind the other by
     /// themselves.
     asks: bool,
+    /// Whether a core's own caches may hold the matrix.
+    is_near: bool,
     alpha: T::Value,
     beta: T::Value,
 }
@@ -132,11 +136,6 @@ impl<T: Part> Vector<T> {
                 (false, false) => L::run(Sums::<T, L, false>(self, PhantomData)),
             }
         }
-    }
-
-    /// Whether a core's own caches may hold the strip.
-    fn is_near(&self) -> bool {
-        self.strip.range.len().saturating_mul(self.strip.k).saturating_mul(size_of::<T>()) < FAR
     }
 
     #[inline(always)]
@@ -192,7 +191,7 @@ impl<T: Part, L: Lanes<Real = T::Value>, const ASK: bool> Body for Dots<T, L, AS
     fn run(self) {
         let v = &self.0.strip;
         let converts = size_of::<T>() < size_of::<T::Value>();
-        let one = v.k * size_of::<T::Value>() <= NEAR && !(converts && self.0.is_near());
+        let one = v.k * size_of::<T::Value>() <= NEAR && !(converts && self.0.is_near);
         match (ASK, one) {
             (false, true) => self.by::<1, 2>(),
             (false, false) if !converts => self.by::<FEW_ROWS, 1>(),
@@ -297,7 +296,7 @@ impl<T: Part, L: Lanes<Real = T::Value>, const ASK: bool> Body for Sums<T, L, AS
     #[inline(always)]
     fn run(self) {
         let v = &self.0.strip;
-        match (ASK, self.0.is_near()) {
+        match (ASK, self.0.is_near) {
             (false, true) if size_of::<T>() == 4 => self.by::<NEAR_DEPTH>(),
             (false, false) if v.range.len() * size_of::<T>() <= NARROW => self.by::<1>(),
             _ => self.by::<DEPTH>(),

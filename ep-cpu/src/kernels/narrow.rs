@@ -420,7 +420,8 @@ mod tests {
             -f32::NAN,
         ]);
         for isa in Isa::available() {
-            for src in [&src[..], &src[1..], &src[src.len() - 33..], &src[..31], &[]] {
+            for src in [&src[..], &src[1..], &src[src.len() - 64..], &src[src.len() - 33..], &src[..31], &[]]
+            {
                 let mut done = [0; 2];
                 let signed = run(src, |s, d| {
                     d.fill(MaybeUninit::new(0x5a));
@@ -430,7 +431,12 @@ mod tests {
                     d.fill(MaybeUninit::new(0x5a));
                     done[1] = to_bytes::<false>(isa, s, d);
                 });
-                let many = if isa.level() == Level::Avx2 { src.len() / 32 * 32 } else { 0 };
+                let each = match isa.level() {
+                    Level::Baseline => usize::MAX,
+                    Level::Avx2 => 32,
+                    Level::Avx512 | Level::Amx => 64,
+                };
+                let many = src.len() / each * each;
                 assert_eq!(done, [many; 2], "{isa}");
                 for (i, x) in src.iter().enumerate() {
                     let want = if i < many { [(*x as i8) as u8, *x as u8] } else { [0x5a; 2] };
