@@ -41,10 +41,13 @@ pub(crate) const fn streams<S: Storage, D: Storage>() -> bool {
 }
 
 /// The level for a loop of a few instructions over elements `S` and `D`, in which to store past the cache, or not if `ahead` is 0: a
-/// lower one where such loops are the faster for it. Of other elements some are slower.
+/// lower one where such loops are the faster for it. (Many i32 are computed as u32.) Of other elements some are slower.
 #[inline(always)]
 pub(crate) fn level_of<S: Storage, D: Storage>(isa: Isa, cost: Cost, ahead: usize) -> Isa {
-    let plain = matches!((S::DTYPE, D::DTYPE), (DType::F32, DType::F32) | (DType::I32, DType::I32));
+    let plain = matches!(
+        (S::DTYPE, D::DTYPE),
+        (DType::F32, DType::F32) | (DType::I32, DType::I32) | (DType::U32, DType::U32)
+    );
     if plain && cost == Cost::Cheap && ahead == 0 { isa.for_memory() } else { isa }
 }
 

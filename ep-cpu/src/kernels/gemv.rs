@@ -1,6 +1,7 @@
 //! A floating-point matrix times a vector, and the sharing out of any matrix times a vector. Each element of the matrix is used
-//! once, so that all there is to do is to read it as fast as the memory gives it: nothing is packed, halves are converted on the
-//! way, and several rows are read side by side, because one stream alone leaves the memory waiting.
+//! once, so that all there is to do is to read it as fast as the memory gives it: nothing is packed, and halves are converted on the
+//! way. Intel's cores read several rows side by side and ask for what comes, because one stream alone leaves the memory waiting; others
+//! read a matrix that no cache holds one row behind the other, and without asking.
 
 use crate::isa::{Body, Isa, Level};
 use crate::kernels::gemm::{Problem, count, offsets};
@@ -177,9 +178,9 @@ struct Dots<T: Part, L, const ASK: bool>(Vector<T>, PhantomData<L>);
 
 /// Rows whose dot products are computed side by side.
 const ROWS: usize = 8;
-/// The same without asking, where there is more of the vector than [`NEAR`] and its numbers are not converted for each row.
+/// The same without asking, where the numbers of the vector are not converted for each row.
 const FEW_ROWS: usize = 4;
-/// Bytes of the vector, converted, that stay in first-level cache beside a row.
+/// Bytes of the vector, converted, that stay in first-level cache beside a row of a far matrix, which is then read alone.
 const NEAR: usize = 16 << 10;
 /// Bytes of a matrix from which a core's own caches do not hold it.
 pub(super) const FAR: usize = if cfg!(test) { 64 << 10 } else { 8 << 20 };
@@ -191,11 +192,14 @@ impl<T: Part, L: Lanes<Real = T::Value>, const ASK: bool> Body for Dots<T, L, AS
     fn run(self) {
         let v = &self.0.strip;
         let converts = size_of::<T>() < size_of::<T::Value>();
-        let one = v.k * size_of::<T::Value>() <= NEAR && !(converts && self.0.is_near);
-        match (ASK, one) {
-            (false, true) => self.by::<1, 2>(),
-            (false, false) if !converts => self.by::<FEW_ROWS, 1>(),
-            _ => self.by::<ROWS, 1>(),
+        if ASK {
+            self.by::<ROWS, 1>();
+        } else if !self.0.is_near && v.k * size_of::<T::Value>() <= NEAR {
+            self.by::<1, 2>();
+        } else if converts {
+            self.by::<ROWS, 1>();
+        } else {
+            self.by::<FEW_ROWS, 1>();
         }
     }
 }
@@ -243,6 +247,9 @@ impl<T: Part, L: Lanes<Real = T::Value>, const ASK: bool> Dots<T, L, ASK> {
                     }
                 }
                 p += step;
+            }
+            if ASK && p < whole {
+                ask::<T, N>(rows[0], v.along, v.k * size_of::<T>(), p * size_of::<T>());
             }
             for at in (p..whole).step_by(L::LANES) {
                 let x = T::widen::<L>(v.x.add(at));
@@ -298,7 +305,7 @@ impl<T: Part, L: Lanes<Real = T::Value>, const ASK: bool> Body for Sums<T, L, AS
         let v = &self.0.strip;
         match (ASK, self.0.is_near) {
             (false, true) if size_of::<T>() == 4 => self.by::<NEAR_DEPTH>(),
-            (false, false) if v.range.len() * size_of::<T>() <= NARROW => self.by::<1>(),
+            (false, false) if v.deep * size_of::<T>() <= NARROW => self.by::<1>(),
             _ => self.by::<DEPTH>(),
         }
     }

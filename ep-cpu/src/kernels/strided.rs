@@ -121,6 +121,7 @@ pub(super) unsafe fn piece(
     strides: [[isize; 2]; 2],
     sizes: [usize; 2],
 ) {
+    // Elements of one and two bytes gain by longer vectors.
     let isa = if size >= 4 { isa.for_memory() } else { isa };
     macro_rules! of {
         ($t:ty) => {

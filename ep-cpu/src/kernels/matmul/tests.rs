@@ -532,6 +532,27 @@ fn vectors_whatever_the_cpu() {
     INTEL_FORCED.set(None);
 }
 
+/// How a row adds up depends on nothing but the matrix: not on how many threads share it, nor on which rows are left over.
+#[test]
+fn vectors_whatever_shares_them() {
+    // Two strips, of which the last is less than is far; rows that are 0 or 1 by the order of their sums.
+    let (m, k) = (GRAIN_BYTES / (2 * 1030) + 13, 1030);
+    let mut row = vec![0.0; k];
+    (row[0], row[16], row[32]) = (f64::from(1 << 30), 1.0, -f64::from(1 << 30));
+    let mut case = Case::random(DType::BF16, 1, (m, 1, k), 0, &mut Rng::new());
+    (case.a, case.b) = (encode(DType::BF16, &row.repeat(m)), encode(DType::BF16, &vec![1.0; k]));
+    for intel in [false, true] {
+        INTEL_FORCED.set(Some(intel));
+        for isa in Isa::available() {
+            for threads in [1, 3] {
+                let got = decode(DType::BF16, &case.run(isa, &Threads(threads)).unwrap());
+                assert!(got.iter().all(|y| *y == got[0]), "{isa} {threads} {intel}");
+            }
+        }
+    }
+    INTEL_FORCED.set(None);
+}
+
 /// Few rows by columns that are read one behind the other, and by such as are too long for that or near.
 #[test]
 fn few_rows_whatever_the_cpu() {

@@ -151,11 +151,13 @@ pub(super) unsafe fn backward<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: boo
         }
         let short = cols * size_of::<A>() <= SHORT_BYTES;
         let asks = stream::suits_intel();
+        // Exponentials are worth long vectors; the rest waits for memory.
+        let short_isa = if LOG { isa } else { isa.for_memory() };
         for_ranges(par, rows, cols.saturating_mul(EXP_BYTES), MAX_LANES, |range| {
             let rows = Rows::<S, D, LOG> { g: g.from(range.start * cols), rows: range.len(), cols, stream };
             // Each compiled by itself: the registers of one loop are not chosen for another's sake.
             if short {
-                dispatch::<A, _>(if LOG { isa } else { isa.for_memory() }, ShortRows { rows, asks });
+                dispatch::<A, _>(short_isa, ShortRows { rows, asks });
             } else {
                 dispatch::<A, _>(isa, rows);
             }

@@ -1,6 +1,7 @@
 use super::backward::{self, backward};
 use super::tests::{Placed, along_cols, compute_epsilon, size_of_dtype, storing};
 use super::*;
+use crate::isa::HALVES_FORCED;
 use crate::kernels::testing::{Rng, Threads, decode, encode};
 use crate::kernels::{log_softmax_backward, softmax_backward};
 use ep_core::parallel::Serial;
@@ -262,6 +263,28 @@ fn empty_is_nothing_and_too_large_an_error() {
 }
 
 type Backward = unsafe fn(Isa, &dyn Parallel, &BackwardArgs, usize, bool) -> Result<()>;
+
+/// Short rows without exponentials are computed at the level for memory, whose sums are in an order of their own.
+#[test]
+fn short_rows_are_for_memory() {
+    let case = Case::random(false, F32, [50, 37, 1], false);
+    let run = |isa: Isa| {
+        let [mut y, mut dy] = [Placed::bytes(&case.y, 0), Placed::bytes(&case.dy, 0)];
+        let mut dx = Placed::poison(50 * 37 * 4, 0);
+        case.run(isa, &Serial, y.ptr(), dy.ptr(), dx.ptr());
+        dx.get()
+    };
+    for isa in Isa::available() {
+        for halves in [false, true] {
+            HALVES_FORCED.set(Some(halves));
+            let got = run(isa);
+            let memory = isa.for_memory();
+            HALVES_FORCED.set(Some(false));
+            assert!(got == run(memory), "{isa} {halves}");
+        }
+    }
+    HALVES_FORCED.set(None);
+}
 
 /// Streaming stores are for sizes that tests have no time for: here they are asked for.
 #[test]

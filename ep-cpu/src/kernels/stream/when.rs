@@ -35,7 +35,8 @@ pub(crate) fn walk() -> Walk {
 }
 
 /// Whether memory is treated as Intel's cores like it. By themselves these have too little on the way: what most reductions read is
-/// fetched ahead, whatever its size, and lines are [asked](asks_far) for [before](super::ask) they are written.
+/// fetched ahead, whatever its size, as are short rows of softmax and matrices by a vector, which are read many rows side by side; and
+/// lines are [asked](asks_far) for [before](super::ask) they are written.
 pub(crate) fn suits_intel() -> bool {
     #[cfg(test)]
     if let Some(forced) = INTEL_FORCED.get() {
