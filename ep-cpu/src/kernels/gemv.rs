@@ -26,7 +26,8 @@ pub(super) unsafe fn multiply<T: Part>(
 ) -> Option<Result<()>> {
     let asks = suits_intel();
     // Of the whole matrix, since the order in which results add up must not depend on how many threads share it.
-    let is_near = p.m.max(p.n).saturating_mul(p.k).saturating_mul(size_of::<T>()) < FAR;
+    let far = if size_of::<T>() < size_of::<T::Value>() { FAR_TO_CONVERT } else { FAR };
+    let is_near = p.m.max(p.n).saturating_mul(p.k).saturating_mul(size_of::<T>()) < far;
     let solve = |strip| {
         let v = Vector { strip, asks, is_near, alpha, beta };
         // SAFETY: the caller's promise; an `Isa` proves its level.
@@ -130,13 +131,23 @@ impl<T: Part> Vector<T> {
     unsafe fn run<L: Lanes<Real = T::Value>>(self) {
         // SAFETY: the caller's promise.
         unsafe {
-            match (self.strip.deep == 1, self.asks) {
+            // Numbers that are converted leave a core time to ask.
+            let converts = size_of::<T>() < size_of::<T::Value>();
+            match (self.strip.deep == 1, self.asks || converts && !self.is_straight()) {
                 (true, true) => L::run(Dots::<T, L, true>(self, PhantomData)),
                 (true, false) => L::run(Dots::<T, L, false>(self, PhantomData)),
                 (false, true) => L::run(Sums::<T, L, true>(self, PhantomData)),
                 (false, false) => L::run(Sums::<T, L, false>(self, PhantomData)),
             }
         }
+    }
+
+    /// Whether a core that need not ask reads one row behind the other.
+    #[inline(always)]
+    fn is_straight(&self) -> bool {
+        let Strip { deep, k, .. } = self.strip;
+        let bytes = if deep == 1 { k * size_of::<T::Value>() } else { deep * size_of::<T>() };
+        !self.is_near && bytes <= if deep == 1 { NEAR } else { NARROW }
     }
 
     #[inline(always)]
@@ -178,26 +189,25 @@ struct Dots<T: Part, L, const ASK: bool>(Vector<T>, PhantomData<L>);
 
 /// Rows whose dot products are computed side by side.
 const ROWS: usize = 8;
-/// The same without asking, where the numbers of the vector are not converted for each row.
+/// The same without asking.
 const FEW_ROWS: usize = 4;
 /// Bytes of the vector, converted, that stay in first-level cache beside a row of a far matrix, which is then read alone.
 const NEAR: usize = 16 << 10;
 /// Bytes of a matrix from which a core's own caches do not hold it.
 pub(super) const FAR: usize = if cfg!(test) { 64 << 10 } else { 8 << 20 };
 
+/// The same where numbers are converted, which takes longer than reading them from a third-level cache.
+const FAR_TO_CONVERT: usize = 3 * FAR;
+
 impl<T: Part, L: Lanes<Real = T::Value>, const ASK: bool> Body for Dots<T, L, ASK> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
-        let v = &self.0.strip;
-        let converts = size_of::<T>() < size_of::<T::Value>();
         if ASK {
             self.by::<ROWS, 1>();
-        } else if !self.0.is_near && v.k * size_of::<T::Value>() <= NEAR {
+        } else if self.0.is_straight() {
             self.by::<1, 2>();
-        } else if converts {
-            self.by::<ROWS, 1>();
         } else {
             self.by::<FEW_ROWS, 1>();
         }
@@ -302,11 +312,14 @@ impl<T: Part, L: Lanes<Real = T::Value>, const ASK: bool> Body for Sums<T, L, AS
 
     #[inline(always)]
     fn run(self) {
-        let v = &self.0.strip;
-        match (ASK, self.0.is_near) {
-            (false, true) if size_of::<T>() == 4 => self.by::<NEAR_DEPTH>(),
-            (false, false) if v.deep * size_of::<T>() <= NARROW => self.by::<1>(),
-            _ => self.by::<DEPTH>(),
+        if ASK {
+            self.by::<DEPTH>();
+        } else if self.0.is_straight() {
+            self.by::<1>();
+        } else if self.0.is_near && size_of::<T>() == 4 {
+            self.by::<NEAR_DEPTH>();
+        } else {
+            self.by::<DEPTH>();
         }
     }
 }
