@@ -10,7 +10,6 @@ pub(super) trait Real:
 {
     const ZERO: Self;
     const ONE: Self;
-    const INFINITY: Self;
     const NEG_INFINITY: Self;
     /// The lowest finite number.
     const LOWEST: Self;
@@ -40,7 +39,6 @@ pub(super) trait Real:
 impl Real for f32 {
     const ZERO: f32 = 0.0;
     const ONE: f32 = 1.0;
-    const INFINITY: f32 = f32::INFINITY;
     const NEG_INFINITY: f32 = f32::NEG_INFINITY;
     const LOWEST: f32 = f32::MIN;
     const MIN_POSITIVE: f32 = f32::MIN_POSITIVE;
@@ -93,7 +91,6 @@ impl Real for f32 {
 impl Real for f64 {
     const ZERO: f64 = 0.0;
     const ONE: f64 = 1.0;
-    const INFINITY: f64 = f64::INFINITY;
     const NEG_INFINITY: f64 = f64::NEG_INFINITY;
     const LOWEST: f64 = f64::MIN;
     const MIN_POSITIVE: f64 = f64::MIN_POSITIVE;

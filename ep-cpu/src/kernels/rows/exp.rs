@@ -76,8 +76,13 @@ impl<A: Real> Shift<A> {
     /// centre.
     #[inline(always)]
     pub(super) fn power_to(&self, other: &Self) -> Option<f64> {
-        let plain = self.centre == A::ZERO && other.centre == A::ZERO;
-        plain.then(|| libm::exp2(self.k() - other.k()))
+        (self.is_plain() && other.is_plain()).then(|| libm::exp2(self.k() - other.k()))
+    }
+
+    /// Whether it has no centre.
+    #[inline(always)]
+    pub(super) fn is_plain(&self) -> bool {
+        self.centre == A::ZERO
     }
 
     #[inline(always)]
