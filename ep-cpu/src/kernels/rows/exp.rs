@@ -76,7 +76,7 @@ impl<A: Real> Shift<A> {
     /// centre.
     #[inline(always)]
     pub(super) fn power_to(&self, other: &Self) -> Option<f64> {
-        (self.is_plain() && other.is_plain()).then(|| libm::exp2(self.k() - other.k()))
+        (self.is_plain() && other.is_plain()).then(|| power_of_two(self.k() - other.k()))
     }
 
     /// Whether it has no centre.
@@ -94,6 +94,14 @@ impl<A: Real> Shift<A> {
     pub(super) fn splat<V: Vector<Lane = A>>(&self) -> Shift<V> {
         Shift { centre: V::splat(self.centre), offset: V::splat(self.offset), lowest: V::splat(self.lowest) }
     }
+}
+
+/// 2 to the power of an integer.
+#[inline(always)]
+fn power_of_two(n: f64) -> f64 {
+    const BIAS: i64 = 1023;
+    // Normal numbers have their exponent in the bits above the fraction's.
+    if n.abs() < BIAS as f64 { f64::from_bits(((n as i64 + BIAS) as u64) << 52) } else { libm::exp2(n) }
 }
 
 /// [`Shift`] of each lane's row.

@@ -22,14 +22,21 @@ use ep_core::{Error, Result};
 use std::ops::Range;
 use std::ptr;
 
-/// Elements of a block: two of them and more fit a first-level cache.
-const BLOCK: usize = 2048;
+/// Elements of a block.
+pub(super) const BLOCK: usize = 4096;
+/// Elements from one that is read to what is fetched meanwhile: to be added up, and to be finished.
+const AHEAD: usize = 2048;
+const NEAR_AHEAD: usize = 512;
+/// See [`Scale::begin`]: pages, the distance that is about none, and elements of the lead that another one is made of.
+const PAGE: usize = 4096;
+const NEAR_PAGE: usize = 256;
+const LEAD: usize = 256;
 
 /// Bytes of a row's exponentials up to which they are kept aside: what a core's second-level cache holds, or little more.
 const ASIDE_BYTES: usize = 1 << 20;
 
 /// How many times the exponential of the guess that of a block's maximum may be: sums of a block's are finite.
-const MOST_ABOVE: f64 = (1u128 << 64) as f64;
+const MOST_ABOVE: f64 = (1u128 << 100) as f64;
 
 /// The exponentials of some elements: their sum is `sum * exp(base)`.
 #[derive(Clone, Copy)]
@@ -140,11 +147,19 @@ impl<S, D> Blocks<S, D> {
         }
     }
 
-    /// The sum of one block. `above` is the largest element of some before it.
+    /// The sum of one block. `above` is the largest element of some before it; the exponentials in its place are finished by `pending`, before
+    /// others take it.
     ///
     /// # Safety
-    /// As for [`Self::kept`]; nothing else uses what it returns.
-    unsafe fn sum<A: Compute>(&self, row: usize, block: usize, above: A, aside: *mut A) -> Block<A>
+    /// As for [`Self::kept`]; nothing else uses what it returns, and what is pending is another row's block in the same place.
+    unsafe fn sum<A: Compute>(
+        &self,
+        row: usize,
+        block: usize,
+        above: A,
+        aside: *mut A,
+        pending: Option<Scale<D, A>>,
+    ) -> Block<A>
     where
         S: Cell<A>,
         D: Cell<A>,
@@ -154,10 +169,13 @@ impl<S, D> Blocks<S, D> {
         let (src, kept) =
             unsafe { (self.src.get().add(part.start).cast_const(), self.kept(row, block, aside)) };
         let (len, before) = (part.len(), self.guesses.then_some(above));
-        if kept.is_null() {
-            return dispatch::<A, _>(self.isa, Sum::<S, A, false> { src, kept, len, before });
+        match pending {
+            None if kept.is_null() => {
+                dispatch(self.isa, Sum::<S, D, A, NO> { src, kept, len, before, pending: None })
+            }
+            None => dispatch(self.isa, Sum::<S, D, A, KEEP> { src, kept, len, before, pending: None }),
+            pending => dispatch(self.isa, Sum::<S, D, A, REPLACE> { src, kept, len, before, pending }),
         }
-        dispatch::<A, _>(self.isa, Sum::<S, A, true> { src, kept, len, before })
     }
 
     /// Finishes these blocks of a row of which all are `known`.
@@ -175,25 +193,45 @@ impl<S, D> Blocks<S, D> {
         S: Cell<A>,
         D: Cell<A>,
     {
-        let &Self { isa, stream, log, .. } = self;
         if self.keep == Keep::Nowhere {
             // SAFETY: the blocks are within the matrix.
             unsafe { self.write(self.elements(row, &blocks), finish) };
             return;
         }
         for block in blocks {
-            let part = self.elements(row, &(block..block + 1));
-            let Some(last) = finish.of_kept(&known[block].shift) else {
-                // SAFETY: the blocks are within the matrix; where exponentials have replaced results, elements are apart.
-                unsafe { self.write(part, finish) };
-                continue;
-            };
-            // SAFETY: as above, and the caller's promise.
-            let (kept, dst) =
-                unsafe { (self.kept(row, block, aside).cast_const(), self.dst.get().add(part.start)) };
-            debug_assert!(!log);
-            dispatch::<A, _>(isa, Scale { kept, dst, len: part.len(), stream, last });
+            // SAFETY: the caller's promise.
+            if let Some(scale) = unsafe { self.pending(row, block, &known[block], finish, aside) } {
+                dispatch::<A, _>(self.isa, scale);
+            }
         }
+    }
+
+    /// What finishes the exponentials that are kept of a block. None if they are of no use: then it has been finished.
+    ///
+    /// # Safety
+    /// As for [`Self::finish`], of a block of which exponentials are kept.
+    unsafe fn pending<A: Compute>(
+        &self,
+        row: usize,
+        block: usize,
+        known: &Block<A>,
+        finish: Finish<A>,
+        aside: *mut A,
+    ) -> Option<Scale<D, A>>
+    where
+        S: Cell<A>,
+        D: Cell<A>,
+    {
+        let part = self.elements(row, &(block..block + 1));
+        let Some(last) = finish.of_kept(&known.shift) else {
+            // SAFETY: the block is within the matrix.
+            unsafe { self.write(part, finish) };
+            return None;
+        };
+        // SAFETY: as above, and the caller's promise.
+        let (kept, dst) =
+            unsafe { (self.kept(row, block, aside).cast_const(), self.dst.get().add(part.start)) };
+        Some(Scale { kept, dst, len: part.len(), stream: self.stream, last })
     }
 
     /// Finishes elements of one row from the source.
@@ -241,28 +279,43 @@ where
     let (src, dst) = (Shared::new(src.cast_mut()), Shared::new(dst));
     let matrix = Blocks { isa, src, dst, cols, stream, log, keep, guesses };
     let count = matrix.count();
-    let aside = if keep == Keep::Aside { cols } else { 0 };
-    if rows >= par.threads() || cols < 4 * BLOCK {
+    let aside = if keep == Keep::Aside { cols + LINE / size_of::<A>() } else { 0 };
+    let none = Block { partial: Partial::NONE, shift: Shift::of(A::ZERO) };
+    if rows >= par.threads() || cols < 2 * BLOCK {
         return for_ranges(par, rows, cols.saturating_mul(EXP_BYTES), 1, |rows| {
-            let (mut known, mut aside) = (room(count, cols)?, room(aside, cols)?);
+            let (mut known, mut aside) = (vec_of(count, none, cols)?, room(aside, cols)?);
+            let aside = line_of(&mut aside);
+            // The row before is finished meanwhile, where its exponentials are aside.
+            let mut before = None;
             for row in rows {
                 let mut all = Partial::NONE;
-                known.clear();
-                for block in 0..count {
-                    // SAFETY: this row is only this task's, as is the room.
-                    let one = unsafe { matrix.sum(row, block, all.max, aside.as_mut_ptr()) };
-                    all = all.join(one.partial);
-                    known.push(one);
+                for (block, known) in known.iter_mut().enumerate() {
+                    // SAFETY: these rows are only this task's, as is the room.
+                    unsafe {
+                        let pending =
+                            before.and_then(|(row, finish)| matrix.pending(row, block, known, finish, aside));
+                        *known = matrix.sum(row, block, all.max, aside, pending);
+                    }
+                    all = all.join(known.partial);
                 }
-                // SAFETY: as above.
-                unsafe { matrix.finish(row, 0..count, &known, Finish::new(log, all), aside.as_mut_ptr()) };
+                let finish = Finish::new(log, all);
+                if keep == Keep::Aside {
+                    before = Some((row, finish));
+                } else {
+                    // SAFETY: as above.
+                    unsafe { matrix.finish(row, 0..count, &known, finish, aside) };
+                }
             }
+            if let Some((row, finish)) = before {
+                // SAFETY: as above.
+                unsafe { matrix.finish(row, 0..count, &known, finish, aside) };
+            }
+            end(stream);
             Ok(())
         });
     }
-    let (mut known, mut aside) = (room(count, cols)?, room(aside, cols)?);
-    known.resize(count, Block { partial: Partial::NONE, shift: Shift::of(A::ZERO) });
-    let aside = Shared::new(aside.as_mut_ptr());
+    let (mut known, mut aside) = (vec_of(count, none, cols)?, room(aside, cols)?);
+    let aside = Shared::new(line_of(&mut aside));
     let bytes = BLOCK * EXP_BYTES;
     for row in 0..rows {
         let shared = Shared::new(known.as_mut_ptr());
@@ -270,7 +323,7 @@ where
             let mut above = A::NEG_INFINITY;
             for block in blocks {
                 // SAFETY: the rooms have `count` blocks, and this one is only this task's.
-                let one = unsafe { matrix.sum(row, block, above, aside.get()) };
+                let one = unsafe { matrix.sum(row, block, above, aside.get(), None) };
                 above = if one.partial.max > above { one.partial.max } else { above };
                 // SAFETY: as above.
                 unsafe { *shared.get().add(block) = one };
@@ -282,6 +335,7 @@ where
         for_ranges(par, count, bytes, 1, |blocks| {
             // SAFETY: as above.
             unsafe { matrix.finish(row, blocks, &known, all, aside.get()) };
+            end(stream);
             Ok(())
         })?;
     }
@@ -300,6 +354,26 @@ fn is_fused(isa: Isa) -> bool {
     }
 }
 
+/// Ends a task that may have stored past the cache.
+fn end(stream: bool) {
+    if stream {
+        stream::fence();
+    }
+}
+
+/// As many of `x` about a row.
+fn vec_of<T: Copy>(count: usize, x: T, cols: usize) -> Result<Vec<T>> {
+    let mut all = room(count, cols)?;
+    all.resize(count, x);
+    Ok(all)
+}
+
+/// The first line of a room: across two of them, vectors take half as long again.
+fn line_of<A>(room: &mut Vec<A>) -> *mut A {
+    let start = room.as_mut_ptr();
+    start.wrapping_add(start.align_offset(LINE))
+}
+
 /// Room for `count` values about a row, none of them yet.
 fn room<T>(count: usize, cols: usize) -> Result<Vec<T>> {
     let mut room = Vec::new();
@@ -312,35 +386,47 @@ fn room<T>(count: usize, cols: usize) -> Result<Vec<T>> {
     Ok(room)
 }
 
-/// The exponentials of one block, which go to `kept` if they are to `KEEP`. Made only for `len` readable elements, one at least, and in that
-/// case as many writable ones apart from them.
+/// Whether a block's exponentials are kept, and whether those of another row are finished where they are.
+const NO: u8 = 0;
+const KEEP: u8 = 1;
+const REPLACE: u8 = 2;
+
+/// The exponentials of one block, which go to `kept` unless `HOW` is `NO`. Made only for `len` readable elements, one at least, and in that
+/// case as many writable ones apart from them; what is pending, which is there to `REPLACE`, is as many in the same place.
 ///
 /// The shift is that of the block's maximum, or of a guess: that is the largest of what came `before` in the row and of the
 /// first elements. So it is at most the row's, and what is 0 with it is also 0 with that; and all but what is far
 /// too small to be seen in the sum of the row differs by powers of two alone, which are taken out. A guess that is too low is made
 /// good by another pass.
-struct Sum<S, A, const KEEP: bool> {
+struct Sum<S, D, A, const HOW: u8> {
     src: *const S,
     kept: *mut A,
     len: usize,
     /// What came before, `-inf` for nothing; none where there is no guessing.
     before: Option<A>,
+    pending: Option<Scale<D, A>>,
 }
 
-impl<S: Cell<A>, A: Compute, const KEEP: bool> Body<A> for Sum<S, A, KEEP> {
+impl<S: Cell<A>, D: Cell<A>, A: Compute, const HOW: u8> Body<A> for Sum<S, D, A, HOW> {
     type Out = Block<A>;
 
     #[inline(always)]
     fn run<V: Vector<Lane = A>>(self) -> Block<A> {
-        let Self { src, len, before, .. } = self;
-        // SAFETY: all is within the block.
+        let Self { src, len, before, pending, .. } = self;
+        // SAFETY: all is within the block, and what is pending is finished once, before others replace it.
         unsafe {
+            let nothing = Beside::nothing();
+            let beside = match &pending {
+                Some(pending) if HOW == REPLACE => {
+                    pending.begin::<V>(UNROLL * V::LANES, skewed_by::<S, D>(src))
+                }
+                _ => nothing,
+            };
             if let Some(before) = before {
                 let first = maximum::<V, S>(src, len.min(UNROLL * V::LANES)).fold(V::max).first();
-                let guess = if first > before { first } else { before };
-                let shift = Shift::of(guess);
+                let shift = Shift::of(if first > before { first } else { before });
                 if shift.is_plain() {
-                    let (max, sum) = self.exponentials::<V>(shift);
+                    let (max, sum) = self.exponentials::<V, HOW>(shift, &beside);
                     let own = Shift::of(max);
                     if let Some(power) = shift.power_to(&own)
                         && power >= 1.0 / MOST_ABOVE
@@ -349,22 +435,32 @@ impl<S: Cell<A>, A: Compute, const KEEP: bool> Body<A> for Sum<S, A, KEEP> {
                         let partial = Partial { max, base: own.total(), sum: sum * power };
                         return Block { partial, shift };
                     }
+                } else if HOW == REPLACE {
+                    beside.finish();
                 }
             }
             let shift = Shift::of(maximum::<V, S>(src, len).fold(V::max).first());
-            let (max, sum) = self.exponentials::<V>(shift);
+            let (max, sum) = if HOW == NO {
+                self.exponentials::<V, NO>(shift, &nothing)
+            } else {
+                self.exponentials::<V, KEEP>(shift, &nothing)
+            };
             Block { partial: Partial { max, base: shift.total(), sum }, shift }
         }
     }
 }
 
-impl<S: Cell<A>, A: Compute, const KEEP: bool> Sum<S, A, KEEP> {
+impl<S: Cell<A>, D: Cell<A>, A: Compute, const HOW: u8> Sum<S, D, A, HOW> {
     /// The maximum, and the sum of the exponentials with a shift.
     ///
     /// # Safety
-    /// The block is as [`Sum`] says.
+    /// The block is as [`Sum`] says, and what is beside as [`Beside`] says.
     #[inline(always)]
-    unsafe fn exponentials<V: Vector<Lane = A>>(&self, shift: Shift<A>) -> (A, f64) {
+    unsafe fn exponentials<V: Vector<Lane = A>, const DOES: u8>(
+        &self,
+        shift: Shift<A>,
+        beside: &Beside<V, D>,
+    ) -> (A, f64) {
         let &Self { src, kept, len, .. } = self;
         let mut sum = [V::splat(A::ZERO); UNROLL];
         let mut max = [V::splat(A::NEG_INFINITY); UNROLL];
@@ -376,16 +472,20 @@ impl<S: Cell<A>, A: Compute, const KEEP: bool> Sum<S, A, KEEP> {
             for from in (0..whole).step_by(ADDED * step) {
                 let mut part = [V::splat(A::ZERO); UNROLL];
                 for at in (from..whole.min(from + ADDED * step)).step_by(step) {
+                    if DOES == REPLACE && at < beside.both {
+                        beside.two(at);
+                        beside.two(at + 2 * V::LANES);
+                    }
                     let mut x = [V::splat(A::ZERO); UNROLL];
                     for (i, x) in x.iter_mut().enumerate() {
                         let at = at + i * V::LANES;
-                        prefetch_line(src.wrapping_add(BLOCK + at));
+                        prefetch_line(src.wrapping_add(AHEAD + at));
                         *x = V::load(src.add(at));
                         max[i] = x.max(max[i]);
                     }
                     for (i, e) in shifted.exp_of(x).into_iter().enumerate() {
                         part[i] = part[i].add(e);
-                        if KEEP {
+                        if DOES != NO {
                             e.store(kept.add(at + i * V::LANES));
                         }
                     }
@@ -400,7 +500,7 @@ impl<S: Cell<A>, A: Compute, const KEEP: bool> Sum<S, A, KEEP> {
                 max[0] = x.max(max[0]);
                 let e = shifted.exp(x);
                 sum[0] = sum[0].add(e);
-                if KEEP {
+                if DOES != NO {
                     e.store_part(kept.add(at), len);
                 }
             }
@@ -409,7 +509,8 @@ impl<S: Cell<A>, A: Compute, const KEEP: bool> Sum<S, A, KEEP> {
     }
 }
 
-/// Scales what has been kept of a block. Made only for `len` readable and as many writable elements, which are the same or apart.
+/// Finishes what has been kept of a block. Made only for `len` readable and as many writable elements, which are the same or apart.
+#[derive(Clone, Copy)]
 struct Scale<D, A> {
     kept: *const A,
     dst: *mut D,
@@ -423,26 +524,93 @@ impl<D: Cell<A>, A: Compute> Body<A> for Scale<D, A> {
 
     #[inline(always)]
     fn run<V: Vector<Lane = A>>(self) {
-        let Self { kept, dst, len, stream, last } = self;
-        let (last, narrows) = (last.splat::<V>(), V::narrows::<D>());
-        let head = if stream { (dst.addr().wrapping_neg() % LINE / size_of::<D>()).min(len) } else { 0 };
-        let end = head + (len - head) / (2 * V::LANES) * (2 * V::LANES);
-        // SAFETY: all is within the block; each vector is read before it is written. Results are normal or 0, so that they may be narrowed.
-        unsafe {
-            for [from, to] in [[0, head], [end, len]] {
-                for at in (from..to).step_by(V::LANES) {
-                    let n = V::LANES.min(to - at);
+        // SAFETY: the block is what `Scale` says.
+        unsafe { self.begin::<V>(2 * V::LANES, None).finish() };
+    }
+}
+
+impl<D: Cell<A>, A: Compute> Scale<D, A> {
+    /// Finishes all but some whole steps, of two vectors or a multiple, which begin at a line if they are to go past the cache.
+    ///
+    /// Where that is about where elements are `read` beside them, but for whole pages, and of as many bytes each, a core of AMD's Zen 4
+    /// takes half as long again for both: so the destination gets a lead.
+    ///
+    /// # Safety
+    /// The block is as [`Scale`] says.
+    #[inline(always)]
+    unsafe fn begin<V: Vector<Lane = A>>(&self, step: usize, read: Option<usize>) -> Beside<V, D> {
+        let &Self { kept, dst, len, stream, last } = self;
+        let last = last.splat::<V>();
+        let mut head = if stream { (dst.addr().wrapping_neg() % LINE / size_of::<D>()).min(len) } else { 0 };
+        if let Some(read) = read.filter(|_| stream) {
+            let apart = dst.wrapping_add(head).addr().wrapping_sub(read);
+            if apart.wrapping_add(NEAR_PAGE) % PAGE < 2 * NEAR_PAGE {
+                head += LEAD.min(len - head);
+            }
+        }
+        let both = (len - head) / step * step;
+        for [from, to] in [[0, head], [head + both, len]] {
+            for at in (from..to).step_by(V::LANES) {
+                let n = V::LANES.min(to - at);
+                // SAFETY: all is within the block.
+                unsafe {
                     last.apply(V::load_part(kept.add(at), n, A::ZERO)).store_part(dst.add(at), n);
                 }
             }
-            for at in (head..end).step_by(2 * V::LANES) {
-                let x = last.apply(V::load(kept.add(at)));
-                let y = last.apply(V::load(kept.add(at + V::LANES)));
-                x.store_two(y, dst.add(at), stream, narrows);
-            }
         }
-        if stream {
-            stream::fence();
+        // SAFETY: `head` is within the block.
+        let (kept, dst) = unsafe { (kept.add(head), dst.add(head)) };
+        Beside { kept, dst, both, last, stream, narrows: V::narrows::<D>() }
+    }
+}
+
+/// Where elements are read, if results of as many bytes may be stored past the cache at a distance of whole pages.
+fn skewed_by<S, D>(src: *const S) -> Option<usize> {
+    (!stream::suits_intel() && size_of::<S>() == size_of::<D>()).then(|| src.addr())
+}
+
+/// Elements that are left to be finished of a block, beside others: `kept` is readable and `dst` writable for `both`, a multiple of two vectors.
+#[derive(Clone, Copy)]
+struct Beside<V: Vector, D> {
+    kept: *const V::Lane,
+    dst: *mut D,
+    both: usize,
+    last: Last<V>,
+    stream: bool,
+    narrows: bool,
+}
+
+impl<V: Vector, D: Cell<V::Lane>> Beside<V, D> {
+    #[inline(always)]
+    fn nothing() -> Self {
+        let none = V::splat(V::Lane::ZERO);
+        let last = Last { factor: none, addend: none, least: none };
+        Self { kept: ptr::null(), dst: ptr::null_mut(), both: 0, last, stream: false, narrows: false }
+    }
+
+    /// Finishes two vectors of elements.
+    ///
+    /// # Safety
+    /// There are these elements, and the destination is at a line if it goes past the cache.
+    #[inline(always)]
+    unsafe fn two(&self, at: usize) {
+        // SAFETY: the caller's promise; vectors are read before they are written. Results are normal or 0, so that they may be narrowed.
+        unsafe {
+            let x = self.last.apply(V::load(self.kept.add(at)));
+            let y = self.last.apply(V::load(self.kept.add(at + V::LANES)));
+            x.store_two(y, self.dst.add(at), self.stream, self.narrows);
+        }
+    }
+
+    /// Finishes all.
+    ///
+    /// # Safety
+    /// As for [`Self::two`], of all elements.
+    #[inline(always)]
+    unsafe fn finish(&self) {
+        for at in (0..self.both).step_by(2 * V::LANES) {
+            // SAFETY: the caller's promise.
+            unsafe { self.two(at) };
         }
     }
 }
@@ -479,15 +647,12 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Body<A> for Write<S, D, A> {
             for at in (head..end).step_by(step) {
                 for i in 0..UNROLL {
                     let at = at + i * V::LANES;
-                    prefetch_line(src.wrapping_add(BLOCK / 4 + at));
+                    prefetch_line(src.wrapping_add(NEAR_AHEAD + at));
                     let y = whole.of(V::load(src.add(at)));
                     if stream { y.stream(dst.add(at)) } else { y.store(dst.add(at)) }
                 }
             }
             whole.short::<S, D>(src.add(end), dst.add(end), len - end);
-        }
-        if stream {
-            stream::fence();
         }
     }
 }

@@ -260,7 +260,7 @@ fn long_rows() {
 /// largest element, too far below it, and all or some of nothing.
 #[test]
 fn blocks_of_a_long_row_lie_apart() {
-    const BLOCK: usize = 2048;
+    use super::long::BLOCK;
     let mut rng = Rng::new();
     for spread in [3.0, 18.0, 39.0, 60.0, 90.0, 400.0] {
         let cols = 7 * BLOCK + 77;
