@@ -1,3 +1,4 @@
+use super::long::BLOCK;
 use super::vector::Portable;
 use super::*;
 use crate::kernels::testing::{Rng, Threads, decode, encode, epsilon};
@@ -260,7 +261,6 @@ fn long_rows() {
 /// largest element, too far below it, and all or some of nothing.
 #[test]
 fn blocks_of_a_long_row_lie_apart() {
-    use super::long::BLOCK;
     let mut rng = Rng::new();
     for spread in [3.0, 18.0, 39.0, 60.0, 90.0, 400.0] {
         let cols = 7 * BLOCK + 77;
@@ -271,9 +271,37 @@ fn blocks_of_a_long_row_lie_apart() {
                 (block, _) => rng.signed() * 2.0 - spread * ((block + 1) % 4) as f64,
             })
             .collect();
-        for dtypes in [F32, [DType::F64, DType::F64], [DType::BF16, DType::F32]] {
+        for dtypes in [F32, [DType::F64; 2], [DType::BF16, DType::F32], [DType::F32, DType::BF16]] {
             let case = Case::new(false, dtypes, [4, cols, 1], &x);
             case.check(&if dtypes == F32 { case.quick_reference() } else { case.reference() });
+        }
+    }
+}
+
+/// Maxima of blocks that their first elements do not tell: these are too low by little, by more than a sum has room for or by everything,
+/// or are none; or they are the only ones that count.
+#[test]
+fn blocks_of_a_long_row_begin_anyhow() {
+    let mut rng = Rng::new();
+    let (cols, firsts) = (2 * BLOCK + 77, [-30.0, -90.0, -250.0, f64::NEG_INFINITY, f64::NAN, 60.0, 200.0]);
+    // The row of NaN has them in its second block only, and another one follows it.
+    let rows = firsts.len() + 2;
+    let x: Vec<f64> = (0..rows * cols)
+        .map(|i| {
+            let (row, col, x) = (i / cols, i % cols, 3.0 * rng.signed());
+            match firsts.get(row) {
+                Some(first) if first.is_nan() && (col < BLOCK || col % BLOCK >= 64) => x,
+                Some(first) if col % BLOCK < 64 => x + first,
+                // Far from 0, where shifts have a centre.
+                None if row == firsts.len() => x + 900.0,
+                _ => x,
+            }
+        })
+        .collect();
+    for dtypes in [F32, [DType::F64; 2], [DType::F16; 2], [DType::BF16; 2]] {
+        for log in [false, true] {
+            let case = Case::new(log, dtypes, [rows, cols, 1], &x);
+            case.check(&if dtypes[0] == DType::F64 { case.reference() } else { case.quick_reference() });
         }
     }
 }
@@ -585,7 +613,11 @@ fn streaming_gives_the_same_bits() {
         let last_of_third = |i: usize| i % shape[1] == shape[1] - 1 && i / shape[1] % 3 == 1;
         let mixed: Vec<f64> =
             near.iter().enumerate().map(|(i, &x)| if last_of_third(i) { -95.0 } else { x }).collect();
-        for ((log, dtypes, forward), x) in forwards.iter().flat_map(|f| [(f, &near), (f, &wide), (f, &mixed)])
+        let begins = |i: usize| i % shape[1] % BLOCK < 64 && i / shape[1] % 3 != 1;
+        let low: Vec<f64> =
+            near.iter().enumerate().map(|(i, &x)| if begins(i) { x - 80.0 } else { x }).collect();
+        for ((log, dtypes, forward), x) in
+            forwards.iter().flat_map(|f| [&near, &wide, &mixed, &low].map(|x| (f, x)))
         {
             let case = Case::new(*log, *dtypes, shape, x);
             let (from, to) = (size_of_dtype(case.src), size_of_dtype(case.dst));
