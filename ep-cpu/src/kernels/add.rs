@@ -112,7 +112,7 @@ unsafe fn sum<T: Term, const PARTS: usize>(isa: Isa, par: &dyn Parallel, args: &
     let in_place = srcs.contains(&(dst.addr() as u64));
     let sum = Sum::<T> { isa, srcs, in_place, term: PhantomData };
     let bytes = size.saturating_mul(srcs.len() + 1);
-    let streaming = !in_place && stream::pays(n * size, n.saturating_mul(bytes));
+    let streaming = !in_place && stream::pays(par, n * size, n.saturating_mul(bytes));
     let mut ahead = [Ahead { start: ptr::null(), size }; MOST_AHEAD];
     for (ahead, &src) in ahead.iter_mut().zip(srcs) {
         ahead.start = ptr::with_exposed_provenance(src as usize);

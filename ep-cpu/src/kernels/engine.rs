@@ -454,7 +454,7 @@ unsafe fn run<C: Compute<N>, const N: usize>(
     let output = count.saturating_mul(dst_size);
     let footprint = count.saturating_mul(read + dst_size);
     // What is written in place is in the cache by then.
-    let streaming = !operands.in_place() && stream::pays(output, footprint);
+    let streaming = !operands.in_place() && stream::pays(par, output, footprint);
     let shared = Shared::new(dst);
     let isa = compute.isa();
     let bytes = (N * operands.size() + dst_size) * cost.weight();

@@ -13,6 +13,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
 
+mod apart;
 mod store;
 mod when;
 

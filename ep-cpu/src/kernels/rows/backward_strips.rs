@@ -40,6 +40,8 @@ where
     D: Cell<A>,
     A: Compute,
 {
+    // Where each column begins within a line, stores past the cache wait for each other.
+    let stream = stream && (stream::suits_intel() || (inner * size_of::<D>()).is_multiple_of(LINE));
     let fits = STRIP_BYTES / (2 * size_of::<S>()) / cols;
     // Several strips for each thread, so that none waits long for the last one.
     let shared_out = rows.saturating_mul(inner) / (4 * par.threads()).max(1);

@@ -9,6 +9,7 @@
 //! A block is read once if its maximum can be guessed: see [`Sum`].
 
 use super::exp::{Last, Shift};
+use super::strips::with_scratch;
 use super::vector::{Body, Compute, Vector, dispatch};
 use super::{ADDED, EXP_BYTES, LINE, Matrix, UNROLL, join, maximum, prefetch_line};
 use crate::isa::Isa;
@@ -234,6 +235,90 @@ impl<S, D> Blocks<S, D> {
         Some(Scale { kept, dst, len: part.len(), stream: self.stream, last })
     }
 
+    /// Some rows, one after the other; all of them `known` blocks and room `aside`.
+    ///
+    /// # Safety
+    /// As for [`Self::kept`]; nothing else uses the rows.
+    unsafe fn rows<A: Compute>(&self, rows: Range<usize>, known: &mut [Block<A>], aside: *mut A)
+    where
+        S: Cell<A>,
+        D: Cell<A>,
+    {
+        let count = known.len();
+        // The row before is finished meanwhile, where its exponentials are aside.
+        let mut before = None;
+        for row in rows {
+            let mut all = Partial::NONE;
+            for (block, known) in known.iter_mut().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let pending =
+                        before.and_then(|(row, finish)| self.pending(row, block, known, finish, aside));
+                    *known = self.sum(row, block, all.max, aside, pending);
+                }
+                all = all.join(known.partial);
+            }
+            let finish = Finish::new(self.log, all);
+            if self.keep == Keep::Aside {
+                before = Some((row, finish));
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { self.finish(row, 0..count, known, finish, aside) };
+            }
+        }
+        if let Some((row, finish)) = before {
+            // SAFETY: the caller's promise.
+            unsafe { self.finish(row, 0..count, known, finish, aside) };
+        }
+        if self.stream {
+            stream::fence();
+        }
+    }
+
+    /// A row that several threads share.
+    ///
+    /// # Errors
+    /// Those of `par`.
+    ///
+    /// # Safety
+    /// As for [`Self::rows`].
+    unsafe fn shared<A: Compute>(
+        &self,
+        par: &dyn Parallel,
+        row: usize,
+        known: &mut [Block<A>],
+        aside: Shared<A>,
+    ) -> Result<()>
+    where
+        S: Cell<A>,
+        D: Cell<A>,
+    {
+        let (count, bytes) = (known.len(), BLOCK * EXP_BYTES);
+        let shared = Shared::new(known.as_mut_ptr());
+        for_ranges(par, count, bytes, 1, |blocks| {
+            let mut above = A::NEG_INFINITY;
+            for block in blocks {
+                // SAFETY: there are `count` blocks, and this one is only this task's.
+                unsafe {
+                    let one = self.sum(row, block, above, aside.get(), None);
+                    above = if one.partial.max > above { one.partial.max } else { above };
+                    *shared.get().add(block) = one;
+                }
+            }
+            Ok(())
+        })?;
+        let all = known.iter().fold(Partial::NONE, |all, one| all.join(one.partial));
+        let (known, finish) = (&*known, Finish::new(self.log, all));
+        for_ranges(par, count, bytes, 1, |blocks| {
+            // SAFETY: as above.
+            unsafe { self.finish(row, blocks, known, finish, aside.get()) };
+            if self.stream {
+                stream::fence();
+            }
+            Ok(())
+        })
+    }
+
     /// Finishes elements of one row from the source.
     ///
     /// # Safety
@@ -279,67 +364,22 @@ where
     let (src, dst) = (Shared::new(src.cast_mut()), Shared::new(dst));
     let matrix = Blocks { isa, src, dst, cols, stream, log, keep, guesses };
     let count = matrix.count();
-    let aside = if keep == Keep::Aside { cols + LINE / size_of::<A>() } else { 0 };
-    let none = Block { partial: Partial::NONE, shift: Shift::of(A::ZERO) };
+    let aside = if keep == Keep::Aside { cols * size_of::<A>() } else { 0 };
     if rows >= par.threads() || cols < 2 * BLOCK {
         return for_ranges(par, rows, cols.saturating_mul(EXP_BYTES), 1, |rows| {
-            let (mut known, mut aside) = (vec_of(count, none, cols)?, room(aside, cols)?);
-            let aside = line_of(&mut aside);
-            // The row before is finished meanwhile, where its exponentials are aside.
-            let mut before = None;
-            for row in rows {
-                let mut all = Partial::NONE;
-                for (block, known) in known.iter_mut().enumerate() {
-                    // SAFETY: these rows are only this task's, as is the room.
-                    unsafe {
-                        let pending =
-                            before.and_then(|(row, finish)| matrix.pending(row, block, known, finish, aside));
-                        *known = matrix.sum(row, block, all.max, aside, pending);
-                    }
-                    all = all.join(known.partial);
-                }
-                let finish = Finish::new(log, all);
-                if keep == Keep::Aside {
-                    before = Some((row, finish));
-                } else {
-                    // SAFETY: as above.
-                    unsafe { matrix.finish(row, 0..count, &known, finish, aside) };
-                }
-            }
-            if let Some((row, finish)) = before {
-                // SAFETY: as above.
-                unsafe { matrix.finish(row, 0..count, &known, finish, aside) };
-            }
-            end(stream);
-            Ok(())
+            let mut known = all_of(count, cols)?;
+            // SAFETY: these rows are only this task's.
+            with_scratch(aside, |aside| unsafe { matrix.rows(rows, &mut known, aside.cast()) })
         });
     }
-    let (mut known, mut aside) = (vec_of(count, none, cols)?, room(aside, cols)?);
-    let aside = Shared::new(line_of(&mut aside));
-    let bytes = BLOCK * EXP_BYTES;
-    for row in 0..rows {
-        let shared = Shared::new(known.as_mut_ptr());
-        for_ranges(par, count, bytes, 1, |blocks| {
-            let mut above = A::NEG_INFINITY;
-            for block in blocks {
-                // SAFETY: the rooms have `count` blocks, and this one is only this task's.
-                let one = unsafe { matrix.sum(row, block, above, aside.get(), None) };
-                above = if one.partial.max > above { one.partial.max } else { above };
-                // SAFETY: as above.
-                unsafe { *shared.get().add(block) = one };
-            }
-            Ok(())
-        })?;
-        let all = known.iter().fold(Partial::NONE, |all, one| all.join(one.partial));
-        let all = Finish::new(log, all);
-        for_ranges(par, count, bytes, 1, |blocks| {
-            // SAFETY: as above.
-            unsafe { matrix.finish(row, blocks, &known, all, aside.get()) };
-            end(stream);
-            Ok(())
-        })?;
-    }
-    Ok(())
+    let mut known = all_of(count, cols)?;
+    let mut done = Ok(());
+    with_scratch(aside, |aside| {
+        let aside = Shared::new(aside.cast());
+        // SAFETY: the caller's promise.
+        done = (0..rows).try_for_each(|row| unsafe { matrix.shared(par, row, &mut known, aside) });
+    })?;
+    done
 }
 
 /// Whether exponentials of the same element with different shifts differ by a power of two alone. Where a product is rounded before
@@ -354,36 +394,14 @@ fn is_fused(isa: Isa) -> bool {
     }
 }
 
-/// Ends a task that may have stored past the cache.
-fn end(stream: bool) {
-    if stream {
-        stream::fence();
-    }
-}
-
-/// As many of `x` about a row.
-fn vec_of<T: Copy>(count: usize, x: T, cols: usize) -> Result<Vec<T>> {
-    let mut all = room(count, cols)?;
-    all.resize(count, x);
-    Ok(all)
-}
-
-/// The first line of a room: across two of them, vectors take half as long again.
-fn line_of<A>(room: &mut Vec<A>) -> *mut A {
-    let start = room.as_mut_ptr();
-    start.wrapping_add(start.align_offset(LINE))
-}
-
-/// Room for `count` values about a row, none of them yet.
-fn room<T>(count: usize, cols: usize) -> Result<Vec<T>> {
-    let mut room = Vec::new();
-    room.try_reserve_exact(count).map_err(|_| {
-        let bytes = count * size_of::<T>();
-        Error::out_of_memory(format!(
-            "softmax needs {bytes} bytes for intermediate values of a row of {cols}"
-        ))
+/// Room for what is known of the `count` blocks of a row of `cols`.
+fn all_of<A: Real>(count: usize, cols: usize) -> Result<Vec<Block<A>>> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(count).map_err(|_| {
+        Error::out_of_memory(format!("softmax needs room for the sums of {count} parts of a row of {cols}"))
     })?;
-    Ok(room)
+    all.resize(count, Block { partial: Partial::NONE, shift: Shift::of(A::ZERO) });
+    Ok(all)
 }
 
 /// Whether a block's exponentials are kept, and whether those of another row are finished where they are.

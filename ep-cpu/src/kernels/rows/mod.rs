@@ -107,6 +107,8 @@ const ADDED: usize = 16;
 const LINE: usize = 64;
 /// Bytes from an element to what is fetched into the second-level cache while rows are read from memory.
 const FAR_BYTES: usize = 8 << 10;
+/// Bytes of a row, in the type computed in, above which it waits for memory rather than computes.
+const WAITS_BYTES: usize = 512;
 /// What an exponential costs, in bytes of traffic.
 const EXP_BYTES: usize = 16;
 /// A matrix `[rows, cols]` and where its result goes: both are valid for their elements, and either apart, or one.
@@ -148,7 +150,8 @@ unsafe fn run<S: Cell<A>, D: Cell<A>, A: Compute, const LOG: bool>(
     let written = count * size_of::<D>();
     let total = written.saturating_add(count * size_of::<S>());
     // Never past the cache where results replace what has just been read.
-    let stream = args.src != args.dst && stream::pays_for_rows(written, total);
+    let waits = inner == 1 && cols.saturating_mul(size_of::<A>()) > WAITS_BYTES;
+    let stream = args.src != args.dst && stream::pays_for_rows(par, waits, written, total);
     // SAFETY: the caller's promise, and the sizes are as counted.
     unsafe { forward::<S, D, A>(isa, par, args, LOG, count, stream) }
 }

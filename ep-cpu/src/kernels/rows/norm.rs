@@ -6,7 +6,7 @@
 //! the row is read once more, for the differences to the mean.
 
 use super::vector::{Body, Compute, Vector, dispatch};
-use super::{LINE, UNROLL, elements, join, prefetch, prefetch_far};
+use super::{LINE, UNROLL, WAITS_BYTES, elements, join, prefetch, prefetch_far};
 use crate::isa::Isa;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::{Cell, Real};
@@ -114,7 +114,8 @@ unsafe fn run_with<S: Cell<A>, A: Compute, C: Cell<A>, const CENTRE: bool>(
 ) -> Result<()> {
     let &NormArgs { rows, cols, .. } = args;
     let bytes = rows * cols * size_of::<S>();
-    let stream = args.src != args.dst && stream::pays_for_rows(bytes, bytes.saturating_mul(2));
+    let waits = cols.saturating_mul(size_of::<A>()) > WAITS_BYTES;
+    let stream = args.src != args.dst && stream::pays_for_rows(par, waits, bytes, bytes.saturating_mul(2));
     let shared = Shared::new(std::ptr::from_ref(args).cast_mut());
     let columns = columns.map(|column| Shared::new(column.cast_mut()));
     for_ranges(par, rows, cols.saturating_mul(COST_BYTES), 1, |range| {

@@ -55,7 +55,9 @@ where
     let fits = STRIP_BYTES / size_of::<A>() / cols;
     // Whole lines past the cache: with parts of them, columns written in turn would wait for each other's.
     let lines = [m.dst.addr(), inner * size_of::<D>()].iter().all(|bytes| bytes.is_multiple_of(LINE));
-    let behind = m.stream
+    // So does each column where it begins within a line: twice the time without stores past the cache, or more.
+    let stream = m.stream && (inner * size_of::<D>()).is_multiple_of(LINE);
+    let behind = stream
         && lines
         && size_of::<D>() == size_of::<A>()
         && fits / 2 >= MAX_LANES
@@ -68,7 +70,7 @@ where
     let strips = inner.div_ceil(widest.min(inner));
     let width = inner.div_ceil(strips).next_multiple_of(MAX_LANES);
     let strips = inner.div_ceil(width);
-    let (src, dst, stream, log) = (Shared::new(m.src.cast_mut()), Shared::new(m.dst), m.stream, m.log);
+    let (src, dst, log) = (Shared::new(m.src.cast_mut()), Shared::new(m.dst), m.log);
     let cost = cols.saturating_mul(width.min(inner)).saturating_mul(EXP_BYTES);
     for_ranges(par, m.rows * strips, cost, 1, |units| {
         let room = buffers * (STATE + if cached { cols } else { 0 }) * width * size_of::<A>();

@@ -1,7 +1,9 @@
 //! Which launches store past the cache or ask for lines before they write them, and in which order memory is walked: decided from
 //! sizes, from the CPU, and from variables that tests set.
 
+use super::apart;
 use crate::isa;
+use ep_core::parallel::Parallel;
 use ep_core::{Error, Result};
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -93,9 +95,9 @@ pub(crate) const STREAM_BYTES: usize = 32 << 20;
 /// Bytes read and written from which streaming pays, however little of it is written.
 const STREAM_FOOTPRINT: usize = 64 << 20;
 /// The same on CPUs that [share a cache](shares_cache): less than the 32 MiB that it mostly has, as some of it is others'
-/// (docs/performance-log.md has what it brings where it is, and where it is not).
+/// (docs/performance-log.md has what it brings where it is, and where it is not). Twice as many where threads are [`apart`].
 const SHARED_FOOTPRINT: usize = 20 << 20;
-/// The same of rows, which may be read again before they are written: half as much again as that cache.
+/// The same of rows that compute more than they wait for memory: half as much again as that cache.
 const SHARED_ROWS_FOOTPRINT: usize = 48 << 20;
 
 /// See [`is_near`]. There stores wait for the lines that they write, and what is computed by an instruction or two takes 0.75 to 0.93
@@ -141,24 +143,25 @@ pub(crate) fn reaches(bytes: usize, usual: usize) -> bool {
 }
 
 /// Whether streaming pays for a launch that writes `output` bytes and touches `footprint` in all.
-pub(crate) fn pays(output: usize, footprint: usize) -> bool {
-    pays_from(SHARED_FOOTPRINT, output, footprint)
+pub(crate) fn pays(par: &dyn Parallel, output: usize, footprint: usize) -> bool {
+    let shared = || footprint >= 2 * SHARED_FOOTPRINT || footprint >= SHARED_FOOTPRINT && !apart::are(par);
+    reaches(output, STREAM_BYTES) || if shares_cache() { shared() } else { footprint >= STREAM_FOOTPRINT }
 }
 
-/// [`pays`] for kernels of rows.
-pub(crate) fn pays_for_rows(output: usize, footprint: usize) -> bool {
-    pays_from(SHARED_ROWS_FOOTPRINT, output, footprint)
-}
-
-/// [`pays`] with a threshold for CPUs that [share a cache](shares_cache).
-fn pays_from(shared: usize, output: usize, footprint: usize) -> bool {
-    reaches(output, STREAM_BYTES) || footprint >= if shares_cache() { shared } else { STREAM_FOOTPRINT }
+/// [`pays`] for kernels of rows, which either wait for memory or compute.
+pub(crate) fn pays_for_rows(par: &dyn Parallel, waits: bool, output: usize, footprint: usize) -> bool {
+    if waits || !shares_cache() {
+        return pays(par, output, footprint);
+    }
+    reaches(output, STREAM_BYTES) || footprint >= SHARED_ROWS_FOOTPRINT
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::testing::Threads;
     use ep_core::Code;
+    use ep_core::parallel::Serial;
 
     #[test]
     fn lines_are_asked_for_between_bounds() {
@@ -168,6 +171,29 @@ mod tests {
         assert_eq!([None, Some(480 << 20)].map(most_of), [64 << 20, 120 << 20]);
         let Range { start, end } = NEAR_FOOTPRINT;
         assert_eq!([start - 1, start, end - 1, end].map(is_near), [false, true, true, false]);
+    }
+
+    #[test]
+    fn threads_that_are_apart_keep_twice_as_much() {
+        const MB: usize = 1 << 20;
+        INTEL_FORCED.set(Some(false));
+        for (forced, most) in [(true, 40 * MB), (false, 20 * MB)] {
+            apart::APART_FORCED.set(Some(forced));
+            for par in [&Threads(2) as &dyn Parallel, &Threads(3)] {
+                assert_eq!([most - 1, most].map(|footprint| pays(par, MB, footprint)), [false, true]);
+                let rows = |waits, bytes| pays_for_rows(par, waits, MB, bytes);
+                assert_eq!([rows(true, most - 1), rows(true, most)], [false, true]);
+                assert_eq!([rows(false, 48 * MB - 1), rows(false, 48 * MB)], [false, true]);
+            }
+            assert_eq!([20 * MB - 1, 20 * MB].map(|footprint| pays(&Serial, MB, footprint)), [false, true]);
+        }
+        INTEL_FORCED.set(Some(true));
+        assert_eq!(
+            [64 * MB - 1, 64 * MB].map(|bytes| pays_for_rows(&Serial, true, MB, bytes)),
+            [false, true]
+        );
+        INTEL_FORCED.set(None);
+        apart::APART_FORCED.set(None);
     }
 
     #[test]
