@@ -13,7 +13,6 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
 
-mod apart;
 mod store;
 mod when;
 

@@ -3,6 +3,7 @@
 
 use super::backward::{Formula, Gradient, term};
 use super::backward_rows::part;
+use super::strips::streams;
 use super::vector::{Body, Compute, MAX_LANES, Vector, dispatch};
 use super::{EXP_BYTES, LINE, Room, prefetch_line_far};
 use crate::isa::Isa;
@@ -40,8 +41,6 @@ where
     D: Cell<A>,
     A: Compute,
 {
-    // Where each column begins within a line, stores past the cache wait for each other.
-    let stream = stream && (stream::suits_intel() || (inner * size_of::<D>()).is_multiple_of(LINE));
     let fits = STRIP_BYTES / (2 * size_of::<S>()) / cols;
     // Several strips for each thread, so that none waits long for the last one.
     let shared_out = rows.saturating_mul(inner) / (4 * par.threads()).max(1);
@@ -49,6 +48,8 @@ where
     let strips = inner.div_ceil(widest);
     let width = inner.div_ceil(strips).next_multiple_of(MAX_LANES);
     let strips = inner.div_ceil(width);
+    let narrow = !streams(inner * size_of::<D>(), width.min(inner) * size_of::<D>());
+    let stream = stream && (stream::suits_intel() || !narrow);
     let cost = cols.saturating_mul(width.min(inner)).saturating_mul(EXP_BYTES);
     for_ranges(par, rows * strips, cost, 1, |units| {
         for unit in units {

@@ -53,12 +53,6 @@ impl<A: Real> Shift<A> {
         Self { centre, offset: A::TO_INTEGER - below, lowest: below * A::LN_2[0] + below * A::LN_2[1] }
     }
 
-    /// What all elements are shifted by, as a number that sums of different shifts can be compared by.
-    #[inline(always)]
-    pub(super) fn total(&self) -> f64 {
-        self.centre.to_f64() + self.k() * std::f64::consts::LN_2
-    }
-
     /// `log(sum of exp(x - max))` from the sum of [`Shift::exp`] and the maximum; never negative.
     #[inline(always)]
     pub(super) fn log_sum(&self, sum: A, max: A) -> A {
@@ -77,6 +71,16 @@ impl<A: Real> Shift<A> {
     #[inline(always)]
     pub(super) fn power_to(&self, other: &Self) -> Option<f64> {
         (self.is_plain() && other.is_plain()).then(|| power_of_two(self.k() - other.k()))
+    }
+
+    /// [`Self::power_to`] of any two.
+    #[inline(always)]
+    pub(super) fn ratio_to(&self, other: &Self) -> f64 {
+        self.power_to(other).unwrap_or_else(|| {
+            // Exact but for the last step, as in `log_sum`.
+            let (k, centre) = (self.k() - other.k(), self.centre.to_f64() - other.centre.to_f64());
+            libm::exp(k * f64::LN_2[0] + centre + k * f64::LN_2[1])
+        })
     }
 
     /// Whether it has no centre.
@@ -162,7 +166,8 @@ impl<A: Real> Lasts<A> {
 }
 
 impl<V: Vector> Shift<V> {
-    /// `exp(x - shift)`: NaN for NaN, 0 below 1.42 times the smallest normal number. `x` is at most the maximum.
+    /// `exp(x - shift)`: NaN for NaN, 0 below 1.42 times the smallest normal number. `x` is at most the maximum that the shift is for, or
+    /// so little more that the result is a normal number; of others it is any number, NaN or infinity.
     #[inline(always)]
     pub(super) fn exp(&self, x: V) -> V {
         self.exp_centred(x.sub(self.centre))

@@ -6,9 +6,11 @@
 //! costs less than storing them in memory and reading them; the bits are the same. Blocks are the same whatever the number of threads,
 //! and so is their order.
 //!
-//! A block is read once if its maximum can be guessed: see [`Sum`].
+//! A block is read once if its maximum can be guessed: see [`Sum`]. The guess, and so the shift, may depend on the number of threads, but
+//! not what is seen of it.
 
 use super::exp::{Last, Shift};
+use super::medium::{LEAD, skews, whole_pages};
 use super::strips::with_scratch;
 use super::vector::{Body, Compute, Vector, dispatch};
 use super::{ADDED, EXP_BYTES, LINE, Matrix, UNROLL, join, maximum, prefetch_line};
@@ -28,33 +30,28 @@ pub(super) const BLOCK: usize = 4096;
 /// Elements from one that is read to what is fetched meanwhile: to be added up, and to be finished.
 const AHEAD: usize = 2048;
 const NEAR_AHEAD: usize = 512;
-/// See [`Scale::begin`]: pages, the distance that is about none, and elements of the lead that another one is made of.
-const PAGE: usize = 4096;
-const NEAR_PAGE: usize = 256;
-const LEAD: usize = 256;
-
 /// Bytes of a row's exponentials up to which they are kept aside: what a core's second-level cache holds, or little more.
 const ASIDE_BYTES: usize = 1 << 20;
 
 /// How many times the exponential of the guess that of a block's maximum may be: sums of a block's are finite.
 const MOST_ABOVE: f64 = (1u128 << 100) as f64;
 
-/// The exponentials of some elements: their sum is `sum * exp(base)`.
+/// The exponentials of some elements.
 #[derive(Clone, Copy)]
 struct Partial<A> {
     max: A,
-    base: f64,
+    /// Their sum, with the shift of the maximum.
     sum: f64,
 }
 
 impl<A: Real> Partial<A> {
-    const NONE: Self = Self { max: A::NEG_INFINITY, base: f64::NEG_INFINITY, sum: 0.0 };
+    const NONE: Self = Self { max: A::NEG_INFINITY, sum: 0.0 };
 
     fn join(self, other: Self) -> Self {
-        let max = if other.max > self.max { other.max } else { self.max };
-        let [low, high] = if other.base > self.base { [self, other] } else { [other, self] };
-        let scale = if low.base == high.base { 1.0 } else { libm::exp(low.base - high.base) };
-        Self { max, base: high.base, sum: low.sum * scale + high.sum }
+        let [low, high] = if other.max > self.max { [self, other] } else { [other, self] };
+        let same = low.max == high.max || low.sum == 0.0;
+        let scale = if same { 1.0 } else { Shift::of(low.max).ratio_to(&Shift::of(high.max)) };
+        Self { max: high.max, sum: low.sum * scale + high.sum }
     }
 }
 
@@ -92,7 +89,8 @@ impl<A: Real> Finish<A> {
         // Computed again, those that would be below about sqrt(2) times the smallest normal number are 0. Where all that are below
         // `least` become 0, and that is more, nobody sees it.
         let clear = least >= A::from_f64(1.415) * A::MIN_POSITIVE;
-        // All else is exact while numbers are normal: no result is less than the smallest such number.
+        // All else is exact while numbers are normal, and no result is less than the smallest such number. (A reciprocal that is just
+        // below a power of two, and would be rounded to it, is of no sum.)
         let factor = A::from_f64(factor.to_f64() * power);
         let least = A::from_f64(least.to_f64() / power);
         (clear && factor >= A::MIN_POSITIVE).then_some(Last { factor, addend, least })
@@ -413,9 +411,9 @@ const REPLACE: u8 = 2;
 /// case as many writable ones apart from them; what is pending, which is there to `REPLACE`, is as many in the same place.
 ///
 /// The shift is that of the block's maximum, or of a guess: that is the largest of what came `before` in the row and of the
-/// first elements. So it is at most the row's, and what is 0 with it is also 0 with that; and all but what is far
-/// too small to be seen in the sum of the row differs by powers of two alone, which are taken out. A guess that is too low is made
-/// good by another pass.
+/// first elements. So it is at most the row's, and what is 0 with it is also 0 with that; and exponentials differ from those with
+/// another shift by powers of two alone, which are taken out of the sum, but for what is less than 2^-125 of the row's sum and
+/// 0 with one of both. A guess that is too low is made good by another pass.
 struct Sum<S, D, A, const HOW: u8> {
     src: *const S,
     kept: *mut A,
@@ -435,23 +433,23 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const HOW: u8> Body<A> for Sum<S, D, A,
         unsafe {
             let nothing = Beside::nothing();
             let beside = match &pending {
-                Some(pending) if HOW == REPLACE => {
-                    pending.begin::<V>(UNROLL * V::LANES, skewed_by::<S, D>(src))
-                }
+                Some(pending) if HOW == REPLACE => pending.begin::<V>(skewed_by::<S, D>(src)),
                 _ => nothing,
             };
             if let Some(before) = before {
                 let first = maximum::<V, S>(src, len.min(UNROLL * V::LANES)).fold(V::max).first();
-                let shift = Shift::of(if first > before { first } else { before });
+                let guess = if first > before { first } else { before };
+                let shift = Shift::of(guess);
                 if shift.is_plain() {
                     let (max, sum) = self.exponentials::<V, HOW>(shift, &beside);
-                    let own = Shift::of(max);
-                    if let Some(power) = shift.power_to(&own)
+                    // Nothing of a block that is masked is seen beside others.
+                    let masked = sum == 0.0 && max < guess;
+                    let power = if masked { Some(1.0) } else { shift.power_to(&Shift::of(max)) };
+                    if let Some(power) = power
                         && power >= 1.0 / MOST_ABOVE
                         && power.is_finite()
                     {
-                        let partial = Partial { max, base: own.total(), sum: sum * power };
-                        return Block { partial, shift };
+                        return Block { partial: Partial { max, sum: sum * power }, shift };
                     }
                 } else if HOW == REPLACE {
                     beside.finish();
@@ -463,7 +461,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const HOW: u8> Body<A> for Sum<S, D, A,
             } else {
                 self.exponentials::<V, KEEP>(shift, &nothing)
             };
-            Block { partial: Partial { max, base: shift.total(), sum }, shift }
+            Block { partial: Partial { max, sum }, shift }
         }
     }
 }
@@ -543,26 +541,26 @@ impl<D: Cell<A>, A: Compute> Body<A> for Scale<D, A> {
     #[inline(always)]
     fn run<V: Vector<Lane = A>>(self) {
         // SAFETY: the block is what `Scale` says.
-        unsafe { self.begin::<V>(2 * V::LANES, None).finish() };
+        unsafe { self.begin::<V>(None).finish() };
     }
 }
 
 impl<D: Cell<A>, A: Compute> Scale<D, A> {
-    /// Finishes all but some whole steps, of two vectors or a multiple, which begin at a line if they are to go past the cache.
+    /// Finishes all but some whole steps, of [`UNROLL`] vectors, which are whole lines if they are to go past the cache.
     ///
-    /// Where that is about where elements are `read` beside them, but for whole pages, and of as many bytes each, a core of AMD's Zen 4
-    /// takes half as long again for both: so the destination gets a lead.
+    /// Where elements are `read` beside them, [`whole_pages`] away, the destination gets a lead.
     ///
     /// # Safety
     /// The block is as [`Scale`] says.
     #[inline(always)]
-    unsafe fn begin<V: Vector<Lane = A>>(&self, step: usize, read: Option<usize>) -> Beside<V, D> {
+    unsafe fn begin<V: Vector<Lane = A>>(&self, read: Option<usize>) -> Beside<V, D> {
+        let step = UNROLL * V::LANES;
         let &Self { kept, dst, len, stream, last } = self;
         let last = last.splat::<V>();
         let mut head = if stream { (dst.addr().wrapping_neg() % LINE / size_of::<D>()).min(len) } else { 0 };
         if let Some(read) = read.filter(|_| stream) {
             let apart = dst.wrapping_add(head).addr().wrapping_sub(read);
-            if apart.wrapping_add(NEAR_PAGE) % PAGE < 2 * NEAR_PAGE {
+            if whole_pages(apart) {
                 head += LEAD.min(len - head);
             }
         }
@@ -584,7 +582,7 @@ impl<D: Cell<A>, A: Compute> Scale<D, A> {
 
 /// Where elements are read, if results of as many bytes may be stored past the cache at a distance of whole pages.
 fn skewed_by<S, D>(src: *const S) -> Option<usize> {
-    (!stream::suits_intel() && size_of::<S>() == size_of::<D>()).then(|| src.addr())
+    (skews() && size_of::<S>() == size_of::<D>()).then(|| src.addr())
 }
 
 /// Elements that are left to be finished of a block, beside others: `kept` is readable and `dst` writable for `both`, a multiple of two vectors.

@@ -31,15 +31,31 @@ const NEAR_BLOCK: usize = 256;
 /// read once, one behind the other. A whole row further on, the fetched lines of long rows would drive out what is kept.
 const AHEAD_BYTES: usize = 1024;
 
-/// See [`Pending::meets`]: the pages, the distance that is about none, and elements of the lead that another one is made of.
-const PAGE: usize = 4096;
-const NEAR_PAGE: usize = 256;
-const LEAD: usize = 256;
+/// Elements of the lead that makes another distance where [`whole_pages`] are between what is read and what is stored.
+pub(super) const LEAD: usize = 256;
 
 #[cfg(test)]
 thread_local! {
     /// Whether this thread takes the CPU for one of those, so that tests see what they do.
     pub(super) static SKEWED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether a core may take long for [`whole_pages`] between what is read and what is stored.
+pub(super) fn skews() -> bool {
+    #[cfg(test)]
+    if SKEWED.get() {
+        return true;
+    }
+    !suits_intel()
+}
+
+/// Whether `apart` bytes are about whole pages. Where what goes past the cache is so far from what is read, of as many bytes each, a core
+/// of AMD's Zen 4 takes half as long again for both.
+#[inline(always)]
+pub(super) fn whole_pages(apart: usize) -> bool {
+    const PAGE: usize = 4096;
+    const NEAR: usize = 256;
+    apart.wrapping_add(NEAR) % PAGE < 2 * NEAR
 }
 
 /// Rows of which one that is not near decides for those after it. Tasks begin at multiples of it, so that these are the
@@ -96,12 +112,11 @@ impl<V: Vector, D: Cell<V::Lane>> Pending<V, D> {
         if self.stream { (self.dst.addr().wrapping_neg() % LINE / size_of::<D>()).min(self.cols) } else { 0 }
     }
 
-    /// Whether elements from `head` on are stored, past the cache, about where the elements at `src` are read, but for whole pages: then a
-    /// core of AMD's Zen 4 takes half as long again for both, of as many bytes each.
+    /// Whether elements from `head` on are stored [`whole_pages`] from where the elements at `src` are read.
     #[inline(always)]
     fn meets<S>(&self, head: usize, src: *const S) -> bool {
         let apart = self.dst.wrapping_add(head).addr().wrapping_sub(src.addr());
-        self.skews && size_of::<S>() == size_of::<D>() && apart.wrapping_add(NEAR_PAGE) % PAGE < 2 * NEAR_PAGE
+        self.skews && size_of::<S>() == size_of::<D>() && whole_pages(apart)
     }
 
     /// Finishes two vectors of elements: of a logarithm with `LOG`, and to `STREAM` in the destination at a line.
@@ -176,9 +191,7 @@ where
     let room = room.start::<V::Lane>();
     let (mut pending, mut seam) = (None::<Pending<V, D>>, Seam::new());
     let (mut near, narrows) = (V::NEAR, V::narrows::<D>());
-    let skews = !suits_intel();
-    #[cfg(test)]
-    let skews = skews || SKEWED.get();
+    let skews = skews();
     let far = !skews || cols * size_of::<S>() > FAR_BYTES;
     // SAFETY: each row is inside the matrix, and what is kept of one fits the room. A row is stored after it has
     // been read for the last time, so that it may be stored where it was.

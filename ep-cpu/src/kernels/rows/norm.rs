@@ -5,8 +5,9 @@
 //! rounded, and move to f64 after each block. Where that element is so far from the mean that the variance would lose bits,
 //! the row is read once more, for the differences to the mean.
 
+use super::seam::Seam;
 use super::vector::{Body, Compute, Vector, dispatch};
-use super::{LINE, UNROLL, WAITS_BYTES, elements, join, prefetch, prefetch_far};
+use super::{LINE, UNROLL, elements, join, prefetch, prefetch_far};
 use crate::isa::Isa;
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::real::{Cell, Real};
@@ -68,6 +69,8 @@ const WIDENED: usize = 3 << 10;
 /// Bytes of a row up to which the next one is measured before it is written, and fetched into the first-level cache meanwhile:
 /// of longer rows that holds no two, and the next is fetched into the second-level cache.
 const AHEAD_BYTES: usize = 16 << 10;
+/// Bytes of a row from which it may go past the cache.
+const STREAMED_BYTES: usize = 512;
 /// What an element costs, in bytes of traffic.
 const COST_BYTES: usize = 12;
 
@@ -88,10 +91,15 @@ unsafe fn run<S: Cell<A>, A: Compute, const CENTRE: bool>(
         }
         return Ok(());
     }
+    let bytes = rows * cols * size_of::<S>();
+    // Shorter rows are mostly ends, which are stored aside first.
+    let stream = cols.saturating_mul(size_of::<S>()) >= STREAMED_BYTES
+        && args.src != args.dst
+        && stream::pays(par, bytes, bytes.saturating_mul(2));
     if S::DTYPE == A::DTYPE || rows == 1 || cols > WIDENED {
         // SAFETY: the caller's promise.
         return unsafe {
-            run_with::<S, A, S, CENTRE>(isa, par, args, [args.scale.cast(), args.shift.cast()])
+            run_with::<S, A, S, CENTRE>(isa, par, args, [args.scale.cast(), args.shift.cast()], stream)
         };
     }
     // What all rows read is converted once. A summand of -0 changes nothing.
@@ -102,20 +110,18 @@ unsafe fn run<S: Cell<A>, A: Compute, const CENTRE: bool>(
         }
     }
     // SAFETY: the caller's promise, and the columns live until this returns.
-    unsafe { run_with::<S, A, A, CENTRE>(isa, par, args, columns.each_ref().map(|c| c.as_ptr())) }
+    unsafe { run_with::<S, A, A, CENTRE>(isa, par, args, columns.each_ref().map(|c| c.as_ptr()), stream) }
 }
 
-/// The same with `[scale, shift]` of type `C`, null where they are absent.
+/// The same with `[scale, shift]` of type `C`, null where they are absent; past the cache if it is to `stream`.
 unsafe fn run_with<S: Cell<A>, A: Compute, C: Cell<A>, const CENTRE: bool>(
     isa: Isa,
     par: &dyn Parallel,
     args: &NormArgs,
     columns: [*const C; 2],
+    stream: bool,
 ) -> Result<()> {
     let &NormArgs { rows, cols, .. } = args;
-    let bytes = rows * cols * size_of::<S>();
-    let waits = cols.saturating_mul(size_of::<A>()) > WAITS_BYTES;
-    let stream = args.src != args.dst && stream::pays_for_rows(par, waits, bytes, bytes.saturating_mul(2));
     let shared = Shared::new(std::ptr::from_ref(args).cast_mut());
     let columns = columns.map(|column| Shared::new(column.cast_mut()));
     for_ranges(par, rows, cols.saturating_mul(COST_BYTES), 1, |range| {
@@ -174,7 +180,7 @@ impl<S: Cell<A>, A: Compute, C: Cell<A>, const CENTRE: bool> Body<A> for Rows<'_
         // there is less to compute than to wait for, and rows one after the other are read faster.
         let lag = usize::from(CENTRE && cols * size_of::<S>() <= AHEAD_BYTES);
         let narrows = V::narrows::<S>();
-        let mut before = Measured::NOTHING;
+        let (mut before, mut seam) = (Measured::NOTHING, Seam::new());
         for turn in first..end + lag {
             // SAFETY: rows are inside of the matrices, and only this task's to write; so are their statistics.
             unsafe {
@@ -212,13 +218,15 @@ impl<S: Cell<A>, A: Compute, C: Cell<A>, const CENTRE: bool> Body<A> for Rows<'_
                     narrows,
                 };
                 match (stream, both) {
-                    (true, true) => line.write::<true, true>(cols),
-                    (true, false) => line.write::<true, false>(cols),
-                    (false, true) => line.write::<false, true>(cols),
-                    (false, false) => line.write::<false, false>(cols),
+                    (true, true) => line.write::<true, true>(cols, &mut seam),
+                    (true, false) => line.write::<true, false>(cols, &mut seam),
+                    (false, true) => line.write::<false, true>(cols, &mut seam),
+                    (false, false) => line.write::<false, false>(cols, &mut seam),
                 }
             }
         }
+        // SAFETY: what waits there is of these rows.
+        unsafe { seam.close() };
         if stream {
             stream::fence();
         }
@@ -387,16 +395,18 @@ impl<V: Vector, S: Cell<V::Lane>, C: Cell<V::Lane>, const CENTRE: bool> Line<V, 
     /// Writes it, past the cache if `STREAM`. `BOTH` is whether scale and shift are given.
     ///
     /// # Safety
-    /// The row, and what is given of scale and shift, have `len` elements.
+    /// The row, and what is given of scale and shift, have `len` elements; what waits in `seam` precedes them.
     #[inline(always)]
-    unsafe fn write<const STREAM: bool, const BOTH: bool>(&self, len: usize) {
+    unsafe fn write<const STREAM: bool, const BOTH: bool>(&self, len: usize, seam: &mut Seam<S>) {
         let head = if STREAM { (self.dst.addr().wrapping_neg() % LINE / size_of::<S>()).min(len) } else { 0 };
         let step = UNROLL * V::LANES;
         let end = head + (len - head) / step * step;
         let far = len * size_of::<S>() > AHEAD_BYTES;
         // SAFETY: all is within the row; two vectors are read before they are written.
         unsafe {
-            self.part::<BOTH>(0, head);
+            if STREAM {
+                self.edge::<BOTH>(0, head, seam);
+            }
             for at in (head..end).step_by(step) {
                 for i in (0..UNROLL).step_by(2) {
                     let at = at + i * V::LANES;
@@ -412,7 +422,27 @@ impl<V: Vector, S: Cell<V::Lane>, C: Cell<V::Lane>, const CENTRE: bool> Line<V, 
                     x.store_two(y, self.dst.add(at), STREAM, narrow);
                 }
             }
-            self.part::<BOTH>(end, len);
+            if STREAM {
+                self.edge::<BOTH>(end, len, seam);
+            } else {
+                self.part::<BOTH>(end, len);
+            }
+        }
+    }
+
+    /// [`Self::part`] at an end of the row, which shares lines with the rows beside it.
+    ///
+    /// # Safety
+    /// As [`Self::write`], for the elements `from..to`.
+    #[inline(always)]
+    unsafe fn edge<const BOTH: bool>(&self, from: usize, to: usize, seam: &mut Seam<S>) {
+        // SAFETY: the caller's promise; there is room for these elements.
+        unsafe {
+            let Some(room) = seam.room(self.dst.add(from), to - from) else {
+                return self.part::<BOTH>(from, to);
+            };
+            Line { dst: room.wrapping_sub(from), ..*self }.part::<BOTH>(from, to);
+            seam.take::<V>(to - from);
         }
     }
 
@@ -426,7 +456,8 @@ impl<V: Vector, S: Cell<V::Lane>, C: Cell<V::Lane>, const CENTRE: bool> Line<V, 
             unsafe {
                 let column = |p: *const C| V::load_part(p.add(at), n, V::Lane::ZERO);
                 let x = V::load_part(self.src.add(at), n, V::Lane::ZERO);
-                self.value::<BOTH>(x, column).store_part(self.dst.add(at), n);
+                // Of `edge` only these places exist.
+                self.value::<BOTH>(x, column).store_part(self.dst.wrapping_add(at), n);
             }
         }
     }
@@ -652,6 +683,52 @@ mod tests {
                 assert_eq!(run(true), run(false), "{cols} {isa}");
             }
         }
+    }
+
+    /// Rows that end within lines, wherever they begin.
+    fn streamed<S: Cell<f32>, const CENTRE: bool>() {
+        let mut rng = Rng::new();
+        for (rows, cols) in [(40, 3), (9, 37), (5, 64), (7, 333), (4, 4100)] {
+            let x: Vec<S> = (0..rows * cols).map(|_| S::write(rng.signed() as f32)).collect();
+            let columns = [x.as_ptr(); 2];
+            for isa in Isa::available() {
+                for odd in [0, 1, 13] {
+                    let run = |stream: bool, threads: usize| {
+                        let mut out: Vec<S> = vec![S::write(7.0); rows * cols + odd + 16];
+                        let args = NormArgs {
+                            rows,
+                            cols,
+                            epsilon: 1e-5,
+                            src: x.as_ptr().cast(),
+                            scale: columns[0].cast(),
+                            shift: columns[1].cast(),
+                            dst: out[odd..].as_mut_ptr().cast(),
+                            mean: std::ptr::null_mut(),
+                            factor: std::ptr::null_mut(),
+                        };
+                        let par = Threads(threads);
+                        // SAFETY: the vectors' own memory, of these sizes.
+                        unsafe { run_with::<S, f32, S, CENTRE>(isa, &par, &args, columns, stream) }.unwrap();
+                        out.iter().map(|x| x.read().to_bits()).collect::<Vec<_>>()
+                    };
+                    let plain = run(false, 1);
+                    assert!(
+                        plain[..odd].iter().chain(&plain[odd + rows * cols..]).all(|&b| b == 7f32.to_bits())
+                    );
+                    for threads in [1, 2] {
+                        assert!(run(true, threads) == plain, "{rows} x {cols} {isa} from {odd}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn streaming_gives_the_same_bits() {
+        streamed::<f32, true>();
+        streamed::<f32, false>();
+        streamed::<bf16, true>();
+        streamed::<f16, false>();
     }
 
     #[test]

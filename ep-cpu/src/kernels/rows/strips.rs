@@ -55,9 +55,7 @@ where
     let fits = STRIP_BYTES / size_of::<A>() / cols;
     // Whole lines past the cache: with parts of them, columns written in turn would wait for each other's.
     let lines = [m.dst.addr(), inner * size_of::<D>()].iter().all(|bytes| bytes.is_multiple_of(LINE));
-    // So does each column where it begins within a line: twice the time without stores past the cache, or more.
-    let stream = m.stream && (inner * size_of::<D>()).is_multiple_of(LINE);
-    let behind = stream
+    let behind = m.stream
         && lines
         && size_of::<D>() == size_of::<A>()
         && fits / 2 >= MAX_LANES
@@ -70,6 +68,7 @@ where
     let strips = inner.div_ceil(widest.min(inner));
     let width = inner.div_ceil(strips).next_multiple_of(MAX_LANES);
     let strips = inner.div_ceil(width);
+    let stream = m.stream && streams(inner * size_of::<D>(), width.min(inner) * size_of::<D>());
     let (src, dst, log) = (Shared::new(m.src.cast_mut()), Shared::new(m.dst), m.log);
     let cost = cols.saturating_mul(width.min(inner)).saturating_mul(EXP_BYTES);
     for_ranges(par, m.rows * strips, cost, 1, |units| {
@@ -93,6 +92,13 @@ where
             dispatch::<A, _>(isa, part);
         })
     })
+}
+
+/// Whether strips may go past the cache, of `width` bytes of each column's `inner`. Where columns do not begin at lines, each column of a strip
+/// begins and ends within one, and stores wait for these: narrow strips take up to 2.7 times as long as without.
+pub(super) fn streams(inner: usize, width: usize) -> bool {
+    const WIDE: usize = 2 << 10;
+    inner.is_multiple_of(LINE) || width >= WIDE
 }
 
 /// Whether a level knows elements that are near.

@@ -257,7 +257,7 @@ fn long_rows() {
     }
 }
 
-/// Blocks of a long row whose exponentials are kept, or computed again as they are in place, with the same bits: near the
+/// Blocks of a long row whose exponentials are kept, with the same bits in the destination and aside: near the
 /// largest element, too far below it, and all or some of nothing.
 #[test]
 fn blocks_of_a_long_row_lie_apart() {
@@ -274,6 +274,48 @@ fn blocks_of_a_long_row_lie_apart() {
         for dtypes in [F32, [DType::F64; 2], [DType::BF16, DType::F32], [DType::F32, DType::BF16]] {
             let case = Case::new(false, dtypes, [4, cols, 1], &x);
             case.check(&if dtypes == F32 { case.quick_reference() } else { case.reference() });
+        }
+        // A row that is shared, whose blocks are guessed from where a task begins.
+        let case = Case::new(false, F32, [1, 4 * cols, 1], &x);
+        case.check(&case.quick_reference());
+    }
+}
+
+/// A row that no cache is to hold: kept in the destination, or computed again where that is the source, with the same bits.
+#[test]
+fn very_long_rows() {
+    let mut rng = Rng::new();
+    let cols = (1 << 18) + 77;
+    let x: Vec<f64> = (0..cols).map(|i| 3.0 * rng.signed() - 25.0 * ((i / BLOCK * 7 % 11) as f64)).collect();
+    let case = Case::new(false, F32, [1, cols, 1], &x);
+    case.check(&case.quick_reference());
+}
+
+/// Two elements in blocks of their own, beside which the others are nothing: sums with different shifts, of which some have a centre.
+#[test]
+fn blocks_are_joined_exactly() {
+    let pairs = [
+        (2048.0, 2048.1),
+        (2048.1, 2048.0),
+        (-2048.0, -2048.1),
+        (2047.95, 2048.2),
+        (700.0, 700.5),
+        (2047.0, 2047.5),
+        (5000.0, 5001.5),
+        (-3000.25, -2047.75),
+        (256.0, 256.1),
+        (-256.1, -256.0),
+        (-1e300, 1e300),
+    ];
+    let cols = 3 * BLOCK + 5;
+    let mut x = vec![f64::NEG_INFINITY; pairs.len() * cols];
+    for (row, (a, b)) in pairs.into_iter().enumerate() {
+        (x[row * cols + 3], x[row * cols + BLOCK + 70]) = (a, b);
+    }
+    for log in [false, true] {
+        for dtypes in [[DType::F64; 2], F32] {
+            let case = Case::new(log, dtypes, [pairs.len(), cols, 1], &x);
+            case.check(&case.reference());
         }
     }
 }
@@ -301,6 +343,12 @@ fn blocks_of_a_long_row_begin_anyhow() {
     for dtypes in [F32, [DType::F64; 2], [DType::F16; 2], [DType::BF16; 2]] {
         for log in [false, true] {
             let case = Case::new(log, dtypes, [rows, cols, 1], &x);
+            case.check(&if dtypes[0] == DType::F64 { case.reference() } else { case.quick_reference() });
+        }
+        // Rows that are shared.
+        for row in x.chunks(cols).take(5) {
+            let x: Vec<f64> = row.iter().cycle().take(12 * BLOCK + 9).copied().collect();
+            let case = Case::new(false, dtypes, [1, x.len(), 1], &x);
             case.check(&if dtypes[0] == DType::F64 { case.reference() } else { case.quick_reference() });
         }
     }
@@ -548,7 +596,7 @@ fn equal_elements_have_equal_shares() {
 fn results_pages_away_from_their_sources() {
     medium::SKEWED.set(true);
     let mut rng = Rng::new();
-    for (rows, cols) in [(7usize, 1024usize), (6, 300), (9, 64 * 7 + 5), (3, 2048)] {
+    for (rows, cols) in [(7usize, 1024usize), (6, 300), (9, 64 * 7 + 5), (3, 2048), (3, 9001)] {
         let count = rows * cols;
         let x: Vec<f32> = (0..count).map(|_| rng.signed() as f32 * 9.0).collect();
         for (isa, log) in Isa::available().into_iter().flat_map(|isa| [(isa, false), (isa, true)]) {
@@ -600,6 +648,9 @@ fn streaming_gives_the_same_bits() {
         [5, 1001, 1],
         [37, 1003, 1],
         [3, 9001, 1],
+        // Rows that threads share.
+        [1, 9001, 1],
+        [1, 40_007, 1],
         [2, 9, 33],
         [2, 9, 48],
         [3, 5, 704],

@@ -1,7 +1,6 @@
 //! Which launches store past the cache or ask for lines before they write them, and in which order memory is walked: decided from
 //! sizes, from the CPU, and from variables that tests set.
 
-use super::apart;
 use crate::isa;
 use ep_core::parallel::Parallel;
 use ep_core::{Error, Result};
@@ -95,8 +94,10 @@ pub(crate) const STREAM_BYTES: usize = 32 << 20;
 /// Bytes read and written from which streaming pays, however little of it is written.
 const STREAM_FOOTPRINT: usize = 64 << 20;
 /// The same on CPUs that [share a cache](shares_cache): less than the 32 MiB that it mostly has, as some of it is others'
-/// (docs/performance-log.md has what it brings where it is, and where it is not). Twice as many where threads are [`apart`].
+/// (docs/performance-log.md has what it brings where it is, and where it is not). The same of several threads: these share memory's
+/// bandwidth, and each has its own to the cache.
 const SHARED_FOOTPRINT: usize = 20 << 20;
+const SHARED_FOOTPRINT_OF_SEVERAL: usize = 32 << 20;
 /// The same of rows that compute more than they wait for memory: half as much again as that cache.
 const SHARED_ROWS_FOOTPRINT: usize = 48 << 20;
 
@@ -144,8 +145,12 @@ pub(crate) fn reaches(bytes: usize, usual: usize) -> bool {
 
 /// Whether streaming pays for a launch that writes `output` bytes and touches `footprint` in all.
 pub(crate) fn pays(par: &dyn Parallel, output: usize, footprint: usize) -> bool {
-    let shared = || footprint >= 2 * SHARED_FOOTPRINT || footprint >= SHARED_FOOTPRINT && !apart::are(par);
-    reaches(output, STREAM_BYTES) || if shares_cache() { shared() } else { footprint >= STREAM_FOOTPRINT }
+    let least = match shares_cache() {
+        false => STREAM_FOOTPRINT,
+        true if par.threads() == 1 => SHARED_FOOTPRINT,
+        true => SHARED_FOOTPRINT_OF_SEVERAL,
+    };
+    reaches(output, STREAM_BYTES) || footprint >= least
 }
 
 /// [`pays`] for kernels of rows, which either wait for memory or compute.
@@ -174,26 +179,21 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_are_apart_keep_twice_as_much() {
+    fn several_threads_and_rows_that_compute_keep_more() {
         const MB: usize = 1 << 20;
+        let from = |bytes: usize, pays: &dyn Fn(usize) -> bool| [bytes - 1, bytes].map(pays) == [false, true];
         INTEL_FORCED.set(Some(false));
-        for (forced, most) in [(true, 40 * MB), (false, 20 * MB)] {
-            apart::APART_FORCED.set(Some(forced));
-            for par in [&Threads(2) as &dyn Parallel, &Threads(3)] {
-                assert_eq!([most - 1, most].map(|footprint| pays(par, MB, footprint)), [false, true]);
-                let rows = |waits, bytes| pays_for_rows(par, waits, MB, bytes);
-                assert_eq!([rows(true, most - 1), rows(true, most)], [false, true]);
-                assert_eq!([rows(false, 48 * MB - 1), rows(false, 48 * MB)], [false, true]);
-            }
-            assert_eq!([20 * MB - 1, 20 * MB].map(|footprint| pays(&Serial, MB, footprint)), [false, true]);
+        for (par, least) in [(&Serial as &dyn Parallel, 20 * MB), (&Threads(2), 32 * MB)] {
+            assert!(from(least, &|footprint| pays(par, MB, footprint)));
+            assert!(from(least, &|footprint| pays_for_rows(par, true, MB, footprint)));
+            assert!(from(48 * MB, &|footprint| pays_for_rows(par, false, MB, footprint)));
+            assert!(from(32 * MB, &|output| pays_for_rows(par, false, output, 0)));
         }
         INTEL_FORCED.set(Some(true));
-        assert_eq!(
-            [64 * MB - 1, 64 * MB].map(|bytes| pays_for_rows(&Serial, true, MB, bytes)),
-            [false, true]
-        );
+        for waits in [false, true] {
+            assert!(from(64 * MB, &|footprint| pays_for_rows(&Serial, waits, MB, footprint)));
+        }
         INTEL_FORCED.set(None);
-        apart::APART_FORCED.set(None);
     }
 
     #[test]
