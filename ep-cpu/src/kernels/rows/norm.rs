@@ -436,6 +436,9 @@ impl<V: Vector, S: Cell<V::Lane>, C: Cell<V::Lane>, const CENTRE: bool> Line<V, 
     /// As [`Self::write`], for the elements `from..to`.
     #[inline(always)]
     unsafe fn edge<const BOTH: bool>(&self, from: usize, to: usize, seam: &mut Seam<S>) {
+        if from == to {
+            return;
+        }
         // SAFETY: the caller's promise; there is room for these elements.
         unsafe {
             let Some(room) = seam.room(self.dst.add(from), to - from) else {
