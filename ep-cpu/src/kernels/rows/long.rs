@@ -86,14 +86,14 @@ impl<A: Real> Finish<A> {
             // Not of NaN, whose sign and digits show how they were multiplied.
             return (factor >= A::ZERO).then_some(self.last);
         }
-        // Computed again, those that would be below about sqrt(2) times the smallest normal number are 0. Where all that are below
-        // `least` become 0, and that is more, nobody sees it.
-        let clear = least >= A::from_f64(1.415) * A::MIN_POSITIVE;
+        // Computed again, those that would be below sqrt(2) times the smallest normal number are 0, give or take 10^-5. Nobody sees it, as
+        // all that are below `least` become 0, which is more: the largest exponential is at least 2^(1/4096) times sqrt(2), for the
+        // doubt of [`Shift::of`].
         // All else is exact while numbers are normal, and no result is less than the smallest such number. (A reciprocal that is just
         // below a power of two, and would be rounded to it, is of no sum.)
         let factor = A::from_f64(factor.to_f64() * power);
         let least = A::from_f64(least.to_f64() / power);
-        (clear && factor >= A::MIN_POSITIVE).then_some(Last { factor, addend, least })
+        (factor >= A::MIN_POSITIVE).then_some(Last { factor, addend, least })
     }
 }
 

@@ -281,6 +281,38 @@ fn blocks_of_a_long_row_lie_apart() {
     }
 }
 
+/// Elements of which the least that is not 0 is decided by the shift, or by the sum: whichever the threads guess for their blocks, with the same
+/// bits. And a block far below the row whose first elements are so far below it that the factor would be no normal number.
+#[test]
+fn the_least_exponentials_of_a_shared_row() {
+    let mut rng = Rng::new();
+    let cols = 12 * BLOCK + 9;
+    for half in (-40..40).step_by(9) {
+        // The largest one is half-way between two integers, or what counts as that, so that the sum is little more than sqrt(2).
+        let max = (f64::from(half) + 0.5 + 1.0 / 4096.0) * std::f64::consts::LN_2 + 2e-5;
+        let least = max + f64::from(f32::MIN_POSITIVE).ln();
+        let x: Vec<f64> = (0..cols)
+            .map(|i| match i % BLOCK {
+                0 if i < BLOCK => max,
+                0 => max - 60.0,
+                _ => least + 3e-5 * rng.signed(),
+            })
+            .collect();
+        let low: Vec<f64> = (0..cols)
+            .map(|i| match (i / BLOCK, i % BLOCK) {
+                (1, 100) => max,
+                (1, _) => max - 30.0,
+                (_, ..64) => max - 90.0,
+                _ => max - 25.0 + rng.signed(),
+            })
+            .collect();
+        for x in [x, low] {
+            let case = Case::new(false, F32, [1, cols, 1], &x);
+            case.check(&case.quick_reference());
+        }
+    }
+}
+
 /// A row that no cache is to hold: kept in the destination, or computed again where that is the source, with the same bits.
 #[test]
 fn very_long_rows() {
