@@ -13,6 +13,7 @@ mod backward_strips;
 mod backward_tests;
 mod exp;
 mod long;
+mod long_block;
 mod medium;
 mod norm;
 mod periodic;
