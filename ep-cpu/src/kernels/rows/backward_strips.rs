@@ -147,7 +147,7 @@ impl<S, D, const LOG: bool> Strip<S, D, LOG> {
     {
         let width = self.width;
         let head = if self.stream { g.dx.addr().wrapping_neg() % LINE / size_of::<D>() } else { 0 };
-        let step = 2 * V::LANES;
+        let step = (2 * V::LANES).max(LINE / size_of::<D>());
         let streamed = if self.stream && head + step <= width { (width - head) / step * step } else { 0 };
         let head = if streamed > 0 { head } else { 0 };
         // SAFETY: the strip and its room are as `run` says; each vector is read before it is written.

@@ -6,8 +6,7 @@
 //! costs less than storing them in memory and reading them; the bits are the same. Blocks are the same whatever the number of threads,
 //! and so is their order.
 //!
-//! A block (`long_block.rs`) is read once if its maximum can be guessed: see [`Sum`]. The guess, and so the shift, may depend on the number of threads, but
-//! not what is seen of it.
+//! A block (`long_block.rs`) is read once if its maximum can be guessed: see [`Sum`].
 
 use super::exp::Shift;
 use super::long_block::{Block, Finish, KEEP, NO, Partial, REPLACE, Scale, Sum, Write};
@@ -79,8 +78,7 @@ impl<S, D> Blocks<S, D> {
         }
     }
 
-    /// The sum of one block. `above` is the largest element of some before it; the exponentials in its place are finished by `pending`, before
-    /// others take it.
+    /// The sum of one block. The exponentials in its place are finished by `pending`, before others take it.
     ///
     /// # Safety
     /// As for [`Self::kept`]; nothing else uses what it returns, and what is pending is another row's block in the same place.
@@ -88,7 +86,6 @@ impl<S, D> Blocks<S, D> {
         &self,
         row: usize,
         block: usize,
-        above: A,
         aside: *mut A,
         pending: Option<Scale<D, A>>,
     ) -> Block<A>
@@ -100,13 +97,13 @@ impl<S, D> Blocks<S, D> {
         // SAFETY: the block is within the matrix, and the rest is the caller's promise.
         let (src, kept) =
             unsafe { (self.src.get().add(part.start).cast_const(), self.kept(row, block, aside)) };
-        let (len, before) = (part.len(), self.guesses.then_some(above));
+        let (len, guesses) = (part.len(), self.guesses);
         match pending {
             None if kept.is_null() => {
-                dispatch(self.isa, Sum::<S, D, A, NO> { src, kept, len, before, pending: None })
+                dispatch(self.isa, Sum::<S, D, A, NO> { src, kept, len, guesses, pending: None })
             }
-            None => dispatch(self.isa, Sum::<S, D, A, KEEP> { src, kept, len, before, pending: None }),
-            pending => dispatch(self.isa, Sum::<S, D, A, REPLACE> { src, kept, len, before, pending }),
+            None => dispatch(self.isa, Sum::<S, D, A, KEEP> { src, kept, len, guesses, pending: None }),
+            pending => dispatch(self.isa, Sum::<S, D, A, REPLACE> { src, kept, len, guesses, pending }),
         }
     }
 
@@ -155,7 +152,7 @@ impl<S, D> Blocks<S, D> {
         D: Cell<A>,
     {
         let part = self.elements(row, &(block..block + 1));
-        let Some(last) = finish.of_kept(&known.shift) else {
+        let Some(last) = finish.of_kept(known) else {
             // SAFETY: the block is within the matrix.
             unsafe { self.write(part, finish) };
             return None;
@@ -185,7 +182,7 @@ impl<S, D> Blocks<S, D> {
                 unsafe {
                     let pending =
                         before.and_then(|(row, finish)| self.pending(row, block, known, finish, aside));
-                    *known = self.sum(row, block, all.max, aside, pending);
+                    *known = self.sum(row, block, aside, pending);
                 }
                 all = all.join(known.partial);
             }
@@ -227,13 +224,10 @@ impl<S, D> Blocks<S, D> {
         let (count, bytes) = (known.len(), BLOCK * EXP_BYTES);
         let shared = Shared::new(known.as_mut_ptr());
         for_ranges(par, count, bytes, 1, |blocks| {
-            let mut above = A::NEG_INFINITY;
             for block in blocks {
                 // SAFETY: there are `count` blocks, and this one is only this task's.
                 unsafe {
-                    let one = self.sum(row, block, above, aside.get(), None);
-                    above = if one.partial.max > above { one.partial.max } else { above };
-                    *shared.get().add(block) = one;
+                    *shared.get().add(block) = self.sum(row, block, aside.get(), None);
                 }
             }
             Ok(())

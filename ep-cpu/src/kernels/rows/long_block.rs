@@ -10,6 +10,8 @@ use std::ptr;
 /// Elements from one that is read to what is fetched meanwhile: to be added up, and to be finished.
 const AHEAD: usize = 2048;
 const NEAR_AHEAD: usize = 512;
+/// The first elements of a block, of which the largest is the guess: enough that the block's is seldom far above.
+const FIRST: usize = 256;
 /// How many times the exponential of the guess that of a block's maximum may be: sums of a block's are finite.
 const MOST_ABOVE: f64 = (1u128 << 100) as f64;
 
@@ -54,14 +56,20 @@ impl<A: Real> Finish<A> {
         Self { max: all.max, shift, last: Last::of(log, &shift, A::from_f64(all.sum), all.max) }
     }
 
-    /// What finishes exponentials with the shift `kept`, which is that of the row or one of a lower maximum, if that gives what computing
-    /// them again would.
-    pub(super) fn of_kept(&self, kept: &Shift<A>) -> Option<Last<A>> {
-        let power = kept.power_to(&self.shift)?;
+    /// What finishes the exponentials of a block, if that gives what computing them again would. Their shift is that of the row or one of a
+    /// lower maximum.
+    pub(super) fn of_kept(&self, block: &Block<A>) -> Option<Last<A>> {
+        // Not of NaN, whose sign and digits show how they were multiplied.
+        (self.last.factor >= A::ZERO).then_some(())?;
+        // Masked, as by -inf or a large negative number: nothing is left beside the row's maximum.
+        let below = self.max.to_f64() - block.partial.max.to_f64();
+        if below > 2.0 - A::MIN_POSITIVE.to_f64().ln() {
+            return Some(Last { factor: A::ZERO, least: A::from_f64(f64::INFINITY), ..self.last });
+        }
+        let power = block.shift.power_to(&self.shift)?;
         let Last { factor, addend, least } = self.last;
         if power == 1.0 {
-            // Not of NaN, whose sign and digits show how they were multiplied.
-            return (factor >= A::ZERO).then_some(self.last);
+            return Some(self.last);
         }
         // Computed again, those that would be below sqrt(2) times the smallest normal number are 0, give or take 10^-5. Nobody sees it, as
         // all that are below `least` become 0, which is more: the largest exponential is at least 2^(1/4096) times sqrt(2), for the
@@ -82,16 +90,16 @@ pub(super) const REPLACE: u8 = 2;
 /// The exponentials of one block, which go to `kept` unless `HOW` is `NO`. Made only for `len` readable elements, one at least, and as many
 /// writable ones apart from them where they are kept; what is pending, which is there to `REPLACE`, is as many in the same place.
 ///
-/// The shift is that of the block's maximum, or of a guess: that is the largest of what came `before` in the row and of the
-/// first elements. So it is at most the row's, and what is 0 with it is also 0 with that; and exponentials differ from those with
-/// another shift by powers of two alone, which are taken out of the sum, but for what is less than 2^-125 of the row's sum and
-/// 0 with one of both. A guess that is too low is made good by another pass.
+/// The shift is that of the block's maximum, or of a guess: that is the largest of the first elements. So it is at most the row's, and
+/// what is 0 with it is also 0 with that; and of exponentials that are not 0, those with another shift differ by powers of two
+/// alone, which are taken out of the sum. A guess that is too low is made good by another pass. It depends on nothing but the block, so that
+/// all is the same whatever threads do which.
 pub(super) struct Sum<S, D, A, const HOW: u8> {
     pub(super) src: *const S,
     pub(super) kept: *mut A,
     pub(super) len: usize,
-    /// What came before, `-inf` for nothing; none where there is no guessing.
-    pub(super) before: Option<A>,
+    /// Whether the shift may be guessed.
+    pub(super) guesses: bool,
     pub(super) pending: Option<Scale<D, A>>,
 }
 
@@ -100,7 +108,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const HOW: u8> Body<A> for Sum<S, D, A,
 
     #[inline(always)]
     fn run<V: Vector<Lane = A>>(self) -> Block<A> {
-        let Self { src, len, before, pending, .. } = self;
+        let Self { src, len, guesses, pending, .. } = self;
         // SAFETY: all is within the block, and what is pending is finished once, before others replace it.
         unsafe {
             let nothing = Beside::nothing();
@@ -108,18 +116,12 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute, const HOW: u8> Body<A> for Sum<S, D, A,
                 Some(pending) if HOW == REPLACE => pending.begin::<V>(skewed_by::<S, D>(src)),
                 _ => nothing,
             };
-            if let Some(before) = before {
-                let first = maximum::<V, S>(src, len.min(UNROLL * V::LANES)).fold(V::max).first();
-                let guess = if first > before { first } else { before };
-                let shift = Shift::of(guess);
+            if guesses {
+                let shift = Shift::of(maximum::<V, S>(src, len.min(FIRST)).fold(V::max).first());
                 if shift.is_plain() {
                     let (max, sum) = self.exponentials::<V, HOW>(shift, &beside);
-                    // Nothing of a block that is masked is seen beside others.
-                    let masked = sum == 0.0 && max < guess;
-                    let power = if masked { Some(1.0) } else { shift.power_to(&Shift::of(max)) };
-                    if let Some(power) = power
+                    if let Some(power) = shift.power_to(&Shift::of(max))
                         && power >= 1.0 / MOST_ABOVE
-                        && power.is_finite()
                     {
                         return Block { partial: Partial { max, sum: sum * power }, shift };
                     }

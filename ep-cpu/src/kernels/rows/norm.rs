@@ -689,15 +689,16 @@ mod tests {
     }
 
     /// Rows that end within lines, wherever they begin.
-    fn streamed<S: Cell<f32>, const CENTRE: bool>() {
+    fn streamed<S: Cell<A>, A: Compute, const CENTRE: bool>() {
         let mut rng = Rng::new();
-        for (rows, cols) in [(40, 3), (9, 37), (5, 64), (7, 333), (4, 4100)] {
-            let x: Vec<S> = (0..rows * cols).map(|_| S::write(rng.signed() as f32)).collect();
-            let columns = [x.as_ptr(); 2];
+        // The last two are shared by threads.
+        for (rows, cols) in [(40, 3), (9, 37), (5, 64), (7, 333), (140, 333), (12, 4100)] {
+            let x: Vec<S> = (0..rows * cols).map(|_| S::write(A::from_f64(rng.signed()))).collect();
+            let columns = [x.as_ptr(), if cols == 333 { std::ptr::null() } else { x.as_ptr() }];
             for isa in Isa::available() {
                 for odd in [0, 1, 13] {
                     let run = |stream: bool, threads: usize| {
-                        let mut out: Vec<S> = vec![S::write(7.0); rows * cols + odd + 16];
+                        let mut out: Vec<S> = vec![S::write(A::from_f64(7.0)); rows * cols + odd + 16];
                         let args = NormArgs {
                             rows,
                             cols,
@@ -711,12 +712,12 @@ mod tests {
                         };
                         let par = Threads(threads);
                         // SAFETY: the vectors' own memory, of these sizes.
-                        unsafe { run_with::<S, f32, S, CENTRE>(isa, &par, &args, columns, stream) }.unwrap();
-                        out.iter().map(|x| x.read().to_bits()).collect::<Vec<_>>()
+                        unsafe { run_with::<S, A, S, CENTRE>(isa, &par, &args, columns, stream) }.unwrap();
+                        out.iter().map(|x| x.read().to_f64().to_bits()).collect::<Vec<_>>()
                     };
                     let plain = run(false, 1);
                     assert!(
-                        plain[..odd].iter().chain(&plain[odd + rows * cols..]).all(|&b| b == 7f32.to_bits())
+                        plain[..odd].iter().chain(&plain[odd + rows * cols..]).all(|&b| b == 7f64.to_bits())
                     );
                     for threads in [1, 2] {
                         assert!(run(true, threads) == plain, "{rows} x {cols} {isa} from {odd}");
@@ -728,10 +729,11 @@ mod tests {
 
     #[test]
     fn streaming_gives_the_same_bits() {
-        streamed::<f32, true>();
-        streamed::<f32, false>();
-        streamed::<bf16, true>();
-        streamed::<f16, false>();
+        streamed::<f32, f32, true>();
+        streamed::<f32, f32, false>();
+        streamed::<bf16, f32, true>();
+        streamed::<f16, f32, false>();
+        streamed::<f64, f64, true>();
     }
 
     #[test]

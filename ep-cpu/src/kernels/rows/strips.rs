@@ -504,7 +504,7 @@ impl<S: Cell<A>, D: Cell<A>, A: Compute> Strips<S, D, A> {
             unsafe {
                 let (exps, dst) = (buffer.add(col * self.width), dst.add(col * self.inner));
                 let head = if self.stream { dst.addr().wrapping_neg() % LINE / size_of::<D>() } else { 0 };
-                let step = 2 * V::LANES;
+                let step = (2 * V::LANES).max(LINE / size_of::<D>());
                 let (head, end) = if self.stream && head + step <= width {
                     (head, head + (width - head) / step * step)
                 } else {

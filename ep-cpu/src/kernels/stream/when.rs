@@ -95,7 +95,7 @@ pub(crate) const STREAM_BYTES: usize = 32 << 20;
 const STREAM_FOOTPRINT: usize = 64 << 20;
 /// The same on CPUs that [share a cache](shares_cache): less than the 32 MiB that it mostly has, as some of it is others'
 /// (docs/performance-log.md has what it brings where it is, and where it is not). The same of several threads: these share memory's
-/// bandwidth, and each has its own to the cache.
+/// bandwidth, and each has its own to the cache. (Of two, additions and plain functions would rather have 40, and rows 28.)
 const SHARED_FOOTPRINT: usize = 20 << 20;
 const SHARED_FOOTPRINT_OF_SEVERAL: usize = 32 << 20;
 /// The same of rows that compute more than they wait for memory: half as much again as that cache.
