@@ -5,6 +5,7 @@ use ep_core::{Error, Result};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
+use std::fmt::Display;
 
 /// What other libraries are told when their memory is not used any more.
 type Notice = Box<dyn FnOnce()>;
@@ -87,7 +88,7 @@ pub(crate) unsafe fn made_handle<T>(out: *mut *mut T, body: impl FnOnce() -> Res
 ///
 /// # Safety
 /// The handle is null, or one that lives as long as the result is used.
-pub(crate) unsafe fn object<'a, T>(handle: *const T, what: &str) -> Result<&'a T> {
+pub(crate) unsafe fn object<'a, T>(handle: *const T, what: impl Display) -> Result<&'a T> {
     // SAFETY: as the caller promises.
     unsafe { handle.as_ref() }
         .ok_or_else(|| Error::invalid(format!("the {what} is null; pass one that lives")))

@@ -56,7 +56,7 @@ unsafe fn tensors<'a>(inputs: *const *const Tensor, num_inputs: usize) -> Result
     let inputs = unsafe { list(inputs, num_inputs, "inputs") }?;
     let of = |(i, input): (usize, &*const Tensor)| {
         // SAFETY: as the caller promises.
-        unsafe { object(*input, &format!("input {i}")) }.map(|t| &t.tensor)
+        unsafe { object(*input, format_args!("input {i}")) }.map(|t| &t.tensor)
     };
     inputs.iter().enumerate().map(of).collect()
 }

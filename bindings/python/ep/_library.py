@@ -43,7 +43,7 @@ class _Status(ctypes.Structure):
 _RELEASE = ctypes.CFUNCTYPE(None, c_void_p)
 
 
-def _raise_status(status, function, arguments):
+def checked(status):
     """Null is success; else an error, which is released once."""
     if not status:
         return
@@ -56,8 +56,12 @@ def _raise_status(status, function, arguments):
     raise Error(code, message)
 
 
-# Marks functions that return an `EpStatus`.
-_STATUS = object()
+def _checked_at_once(status, function, arguments):
+    checked(status)
+
+
+# Mark functions that return an `EpStatus`: it is checked by whoever calls, which takes half the time, or at once.
+_UNCHECKED, _STATUS = object(), object()
 _FUNCTIONS = {
     "ep_text_free": (None, [c_void_p]),
     "ep_host_version": (c_char_p, []),
@@ -72,7 +76,7 @@ _FUNCTIONS = {
         _STATUS, [c_void_p, c_char_p, c_char_p, c_uint64, POINTER(c_char_p), c_size_t, POINTER(c_void_p)]),
     "ep_session_native": (_STATUS, [c_void_p, POINTER(c_void_p), POINTER(c_uint64)]),
     "ep_session_device": (c_char_p, [c_void_p]),
-    "ep_session_sync": (_STATUS, [c_void_p]),
+    "ep_session_sync": (_UNCHECKED, [c_void_p]),
     "ep_session_fallbacks": (_STATUS, [c_void_p, POINTER(c_void_p)]),
     "ep_session_free": (None, [c_void_p]),
     "ep_tensor_from_bytes": (
@@ -89,9 +93,10 @@ _FUNCTIONS = {
     "ep_tensor_to_dlpack": (_STATUS, [c_void_p, POINTER(c_void_p)]),
     "ep_operator_new": (_STATUS, [c_char_p, c_char_p, POINTER(c_void_p)]),
     "ep_operator_run": (
-        _STATUS,
-        [c_void_p, c_void_p, POINTER(c_void_p), c_size_t, POINTER(c_void_p), c_size_t, POINTER(c_size_t)]),
-    "ep_operator_run_in_place": (_STATUS, [c_void_p, c_void_p, POINTER(c_void_p), c_size_t]),
+        _UNCHECKED,
+        # Of arrays and references, which `POINTER` takes longer to check.
+        [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
+    "ep_operator_run_in_place": (_UNCHECKED, [c_void_p, c_void_p, POINTER(c_void_p), c_size_t]),
     "ep_operator_free": (None, [c_void_p]),
     "ep_weights_new": (_STATUS, [c_void_p, c_void_p, POINTER(c_void_p)]),
     "ep_weights_bytes": (c_uint64, [c_void_p]),
@@ -140,9 +145,11 @@ def library():
         except AttributeError:
             raise LibraryError(f"{path} has no function {name}: it is no libep_host of version {VERSION}. {BUILD}") from None
         function.argtypes = arguments
-        if result is _STATUS:
+        if result is _UNCHECKED:
             function.restype = c_void_p
-            function.errcheck = _raise_status
+        elif result is _STATUS:
+            function.restype = c_void_p
+            function.errcheck = _checked_at_once
         else:
             function.restype = result
         if name == "ep_host_version":

@@ -12,7 +12,7 @@ import weakref
 from ctypes import byref, c_char_p, c_int64, c_size_t, c_uint64, c_void_p
 
 from . import _data, _dlpack
-from ._library import Error, Handle, library, taken_text, text
+from ._library import Error, Handle, checked, library, taken_text, text
 from ._names import NAMES, REQUIRED
 from ._tensor import Tensor
 from ._weights import Weights
@@ -36,6 +36,9 @@ def _finish():
 
 # Outputs that a call has room for; no operator has more than 3.
 _CAPACITY = 8
+_Outputs = c_void_p * _CAPACITY
+# Arrays of so many inputs, as most calls have.
+_POINTERS = tuple(c_void_p * count for count in range(5))
 
 
 _encoded = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
@@ -71,26 +74,35 @@ def _attribute(value, depth=0):
     raise TypeError(f"{type(value).__name__} is no attribute; they are numbers, str, bool, and lists and dicts of them")
 
 
-# Attributes whose text is kept with what they are. Equal values of other types are other attributes, and so is -0.0.
+# Attributes whose operator is kept with what they are, and lists of integers. Equal values of other types are other attributes,
+# and so is -0.0.
 _PLAIN = frozenset((int, str, bool))
+_INTEGERS = frozenset((int,))
 
 
 def _prepared(name, attributes):
     """The operator of a name with these attributes."""
-    if len(attributes) < 2:
-        for attribute, value in attributes.items():
-            if type(value) not in _PLAIN:
+    key = [name if type(name) is str else text(name, "name of the operator").decode()]
+    for attribute, value in attributes.items():
+        kind = type(value)
+        if kind is list or kind is tuple:
+            if not _INTEGERS.issuperset(map(type, value)):
                 break
-            return _plain(name, attribute, type(value), value)
-        else:
-            return _operator(text(name, "name of the operator"), b"{}")
+            value = tuple(value)
+        elif kind not in _PLAIN:
+            break
+        key += (attribute, kind, value)
+    else:
+        return _plain(tuple(key))
     return _operator(text(name, "name of the operator"), _attributes(attributes))
 
 
 @functools.lru_cache(maxsize=1024)
-def _plain(name, attribute, kind, value):
-    """The same of one attribute, by what can be looked up as it is."""
-    return _operator(text(name, "name of the operator"), _attributes({attribute: value}))
+def _plain(key):
+    """The same by a name and three items for each attribute, which can be looked up as they are."""
+    name, *attributes = key
+    given = dict(zip(attributes[::3], attributes[2::3]))
+    return _operator(text(name, "name of the operator"), _attributes(given))
 
 
 def _attributes(given):
@@ -144,7 +156,7 @@ class Session:
     def sync(self):
         """Waits for all work, and raises its first error, once."""
         handle = self._live()
-        library().ep_session_sync(handle.pointer)
+        checked(library().ep_session_sync(handle.pointer))
         _dlpack.sweep()
 
     def fallbacks(self):
@@ -235,22 +247,29 @@ class Session:
         return self._place
 
     def _called(self, name, inputs, attributes):
-        handle = self._live()
+        """The operator, the inputs for the library, and whether all of these are of this session."""
         wanted = _prepared(name, attributes)
-        for i, x in enumerate(inputs):
+        pointers, own = [], True
+        for x in inputs:
             if not isinstance(x, Tensor):
                 raise TypeError(
-                    f"input {i} of {name} is a {type(x).__name__}; inputs are tensors, given one by one: see Session.tensor")
-        return handle, wanted, (c_void_p * len(inputs))(*[x._handle.pointer for x in inputs])
+                    f"input {len(pointers)} of {name} is a {type(x).__name__}; inputs are tensors, given one by one: see "
+                    "Session.tensor")
+            pointers.append(x._handle.pointer)
+            own = own and x._session is self
+        count = len(pointers)
+        array = _POINTERS[count] if count < len(_POINTERS) else c_void_p * count
+        return wanted, array(*pointers), own
 
     def run(self, name, /, *inputs, **attributes):
         """Runs an operator by its name: a tensor, a tuple of several, or None where it has no output."""
-        handle, wanted, given = self._called(name, inputs, attributes)
-        outputs, count = (c_void_p * _CAPACITY)(), c_size_t()
-        library().ep_operator_run(
-            handle.pointer, wanted.pointer, given, len(inputs), outputs, _CAPACITY, byref(count))
-        made = [Tensor(self, outputs[i]) for i in range(count.value)]
-        if any(x._session is not self for x in inputs):
+        handle = self._live()
+        wanted, given, own = self._called(name, inputs, attributes)
+        outputs, count = _Outputs(), c_size_t()
+        checked(library().ep_operator_run(
+            handle.pointer, wanted.pointer, given, len(inputs), outputs, _CAPACITY, byref(count)))
+        made = [Tensor(self, pointer) for pointer in outputs[:count.value]]
+        if not own:
             for tensor in made:
                 # A view is where its input is, and is read by that one's session.
                 if tensor.device != self._device:
@@ -259,8 +278,9 @@ class Session:
 
     def run_in_place(self, name, /, *inputs, **attributes):
         """Runs an operator of one output and leaves that in the first input, whose dtype and shape it has; gives that input."""
-        handle, wanted, given = self._called(name, inputs, attributes)
-        library().ep_operator_run_in_place(handle.pointer, wanted.pointer, given, len(inputs))
+        handle = self._live()
+        wanted, given, _ = self._called(name, inputs, attributes)
+        checked(library().ep_operator_run_in_place(handle.pointer, wanted.pointer, given, len(inputs)))
         return inputs[0]
 
 

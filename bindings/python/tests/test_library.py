@@ -66,18 +66,24 @@ class Declared(unittest.TestCase):
             found[name] = (result.strip(), arguments)
         self.assertGreater(len(found), 35)
         status = "const EpStatus *"
-        results = {status: _library._STATUS, "void": None, "const char *": ctypes.c_char_p, "size_t": ctypes.c_size_t,
+        results = {"void": None, "const char *": ctypes.c_char_p, "size_t": ctypes.c_size_t,
                    "uint64_t": ctypes.c_uint64, "const int64_t *": ctypes.POINTER(ctypes.c_int64)}
         plain = {"const char *": ctypes.c_char_p, "size_t": ctypes.c_size_t, "uint64_t": ctypes.c_uint64,
                  "const int64_t *": ctypes.POINTER(ctypes.c_int64), "const char *const *": ctypes.POINTER(ctypes.c_char_p),
                  "uint64_t *": ctypes.POINTER(ctypes.c_uint64), "size_t *": ctypes.POINTER(ctypes.c_size_t)}
         for name, (result, arguments) in _library._FUNCTIONS.items():
             self.assertIn(name, found)
-            self.assertIs(result, results[found[name][0]], name)
+            if found[name][0] == status:
+                self.assertIn(result, (_library._STATUS, _library._UNCHECKED), name)
+            else:
+                self.assertIs(result, results[found[name][0]], name)
             self.assertEqual(len(arguments), len(found[name][1]), name)
             for ours, theirs in zip(arguments, found[name][1]):
                 pointers = theirs.count("*")
                 expected = plain.get(theirs) or (ctypes.c_void_p if pointers == 1 else ctypes.POINTER(ctypes.c_void_p))
+                if pointers and result is _library._UNCHECKED:
+                    # Any pointer, for the sake of time; what is given is made in one place.
+                    expected = ctypes.c_void_p
                 self.assertIs(ours, expected, f"{name}: {theirs}")
 
     def test_codes_are_as_in_the_header(self):

@@ -273,6 +273,7 @@ class Misuse(Case):
     def test_equal_attributes_are_one_operator(self):
         from ep import _session
         _session._operator.cache_clear()
+        _session._plain.cache_clear()
         x = self.session.tensor([[1.0, 2.0]])
         self.session.softmax(x, dim=-1, dtype="f32")
         self.session.softmax(x, dtype="f32", dim=-1)
@@ -281,6 +282,12 @@ class Misuse(Case):
         with self.refused("InvalidArgument", "boolean"):
             self.session.softmax(x, dim=True)
         self.assertEqual(_session._operator.cache_info()[:2], (1, 3))
+        for dims in ([1], (1,), [1]):
+            self.assertEqual(self.session.reduce(x, op="sum", dims=dims).tolist(), [3.0])
+        self.assertEqual(self.session.reduce(x, op="sum", dims=range(1, 2)).tolist(), [3.0])
+        for dims in ([True], (1, True), [1.0], [[1]]):
+            with self.refused("InvalidArgument", "dims"):
+                self.session.reduce(x, op="sum", dims=dims)
 
 
 @with_numpy
