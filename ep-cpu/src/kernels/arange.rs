@@ -1,7 +1,7 @@
 //! Arange: `start + i * step`.
 
 use crate::isa::{Body, Isa};
-use crate::kernels::elem::{Storage, f64_to_f32_odd};
+use crate::kernels::elem::{Storage, f64_to_f32_for_halves};
 use crate::kernels::raw::{Shared, for_ranges};
 use crate::kernels::sink::{self, PIECE, Producer, ROOM, Sink};
 use ep_core::parallel::Parallel;
@@ -237,14 +237,14 @@ impl Rounded for f32 {
 impl Rounded for f16 {
     #[inline(always)]
     fn rounded(x: f64) -> f16 {
-        f16::store(f64_to_f32_odd(x))
+        f16::store(f64_to_f32_for_halves(x))
     }
 }
 
 impl Rounded for bf16 {
     #[inline(always)]
     fn rounded(x: f64) -> bf16 {
-        bf16::store(f64_to_f32_odd(x))
+        bf16::store(f64_to_f32_for_halves(x))
     }
 }
 

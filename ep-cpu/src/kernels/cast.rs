@@ -5,7 +5,7 @@
 //! saturated, NaN to 0. Integer to integer: wraps. Complex to real: the real part. A dtype to itself is a
 //! copy of the bytes.
 
-use super::elem::{Bool, Complex, Storage, f64_to_f32_odd};
+use super::elem::{Bool, Complex, Storage, f64_to_f32_for_halves};
 use super::engine::{Cost, Run};
 use super::narrow;
 use super::num::Number;
@@ -169,8 +169,9 @@ pub(super) fn copy(dtype: DType) -> UnaryKernel {
 /// Everything that a value of a source dtype can become.
 trait Convert: Copy + Send + Sync + 'static {
     fn truth(self) -> bool;
-    /// To an `f32` that rounds to f16 and bf16 as `self` itself would: exact, or rounded to odd.
-    fn to_f32_odd(self) -> f32;
+    /// To an `f32` that rounds to f16 and bf16 as `self` itself would: exact, or with digits too small for them folded into the
+    /// last one.
+    fn to_f32_for_halves(self) -> f32;
     /// The real part passes through `F`, so that it is rounded once to the part stored.
     fn to_complex<F: FromAny + Into<f64>>(self) -> Complex<f64>;
     fn to<D: FromAny>(self) -> D;
@@ -278,7 +279,7 @@ macro_rules! convert {
             }
 
             #[inline(always)]
-            fn to_f32_odd(self) -> f32 {
+            fn to_f32_for_halves(self) -> f32 {
                 $odd(self)
             }
 
@@ -294,24 +295,25 @@ macro_rules! convert {
         }
     )*};
 }
+// Of integers with more digits than f32 or f64 has, all that it has not are folded into the last one that it has: anything there
+// carries into that.
 convert! {
     u8: from_int, f32::from;
     i8: from_int, f32::from;
     i16: from_int, f32::from;
     u16: from_int, f32::from;
-    i32: from_int, |x| f64_to_f32_odd(f64::from(x));
-    u32: from_int, |x| f64_to_f32_odd(f64::from(x));
-    i64: from_int, |x: i64| u64_to_f32_odd(x.unsigned_abs()).copysign(if x < 0 { -1.0 } else { 1.0 });
-    u64: from_u64, u64_to_f32_odd;
+    i32: from_int, |x: i32| (if x.unsigned_abs() < 1 << 24 { x } else { (x | ((x & 0xff) + 0xff)) & !0xff }) as f32;
+    u32: from_int, |x: u32| (if x < 1 << 24 { x } else { (x | ((x & 0xff) + 0xff)) & !0xff }) as f32;
+    i64: from_int, |x: i64| {
+        let held = if x.unsigned_abs() < 1 << 53 { x } else { (x | ((x & 0x7ff) + 0x7ff)) & !0x7ff };
+        f64_to_f32_for_halves(held as f64)
+    };
+    u64: from_u64, |x: u64| {
+        let held = if x < 1 << 53 { x } else { (x | ((x & 0x7ff) + 0x7ff)) & !0x7ff };
+        f64_to_f32_for_halves(held as f64)
+    };
     f32: from_f32, std::convert::identity;
-    f64: from_f64, f64_to_f32_odd;
-}
-
-#[inline(always)]
-fn u64_to_f32_odd(x: u64) -> f32 {
-    // f64 holds 53 bits; the last of them stands in for all below.
-    let sticky = x & !0x7ff | (u64::from(x & 0x7ff != 0) << 11);
-    f64_to_f32_odd(if x < 1 << 53 { x as f64 } else { sticky as f64 })
+    f64: from_f64, f64_to_f32_for_halves;
 }
 
 impl Convert for Complex<f64> {
@@ -321,8 +323,8 @@ impl Convert for Complex<f64> {
     }
 
     #[inline(always)]
-    fn to_f32_odd(self) -> f32 {
-        f64_to_f32_odd(self.re)
+    fn to_f32_for_halves(self) -> f32 {
+        f64_to_f32_for_halves(self.re)
     }
 
     #[inline(always)]
@@ -365,7 +367,7 @@ impl<S: Storage<Value: Convert>, D: Storage<Value = f32>> Op<S, D> for ToNarrow 
 
     #[inline(always)]
     fn apply(x: S::Value, _: [f64; 2]) -> f32 {
-        x.to_f32_odd()
+        x.to_f32_for_halves()
     }
 }
 

@@ -182,11 +182,19 @@ impl Storage for bf16 {
 }
 
 /// A complex number as stored: real part, imaginary part. Computes as `Complex<f64>`, but for sums and products of complex64.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Complex<T> {
     pub(crate) re: T,
     pub(crate) im: T,
+}
+
+impl<T: PartialEq> PartialEq for Complex<T> {
+    #[inline(always)]
+    fn eq(&self, other: &Self) -> bool {
+        // Both parts, always: a branch between them keeps compilers from vectors.
+        (self.re == other.re) & (self.im == other.im)
+    }
 }
 
 impl Storage for Complex<f32> {
@@ -256,16 +264,15 @@ pub(crate) fn f32_to_bf16(x: f32) -> u16 {
     (if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded }) as u16
 }
 
-/// Rounds to odd: an inexact result has its last bit set. Rounding it again to a format at least two bits
-/// narrower gives what rounding `x` once would have given.
+/// A number that rounds to f16 and to bf16 as `x` itself does: all of its digits but the first 13, two more than f16 has, are
+/// folded into the last one of those (rounding to odd). f32 holds that but for what is nearer to 0 than to any number of bf16.
 #[inline(always)]
-pub(crate) fn f64_to_f32_odd(x: f64) -> f32 {
-    let near = x as f32;
-    let back = f64::from(near);
-    let bits = near.to_bits();
-    let truncated = if back.abs() > x.abs() { bits - 1 } else { bits };
-    let inexact = u32::from(back != x);
-    f32::from_bits(truncated | inexact)
+pub(crate) fn f64_to_f32_for_halves(x: f64) -> f32 {
+    const REST: u64 = (1 << 40) - 1;
+    let bits = x.to_bits();
+    // Anything in the rest carries into the last digit that stays.
+    let odd = (bits | ((bits & REST) + REST)) & !REST;
+    f64::from_bits(odd) as f32
 }
 
 #[cfg(test)]
@@ -300,13 +307,30 @@ mod tests {
                 }
             }
         }
+        for bits in 0..0x7f80u16 {
+            let [low, high] = [bits, bits + 1].map(|b| f64::from(f32::from_bits(u32::from(b) << 16)));
+            let high = if bits == 0x7f7f { 2f64.powi(128) } else { high };
+            let tie = (low + high) / 2.0;
+            let even = bits + (bits & 1);
+            for (sign, s) in [(0, 1.0), (0x8000, -1.0)] {
+                for (x, want) in [
+                    (tie, even),
+                    (tie.next_up(), bits + 1),
+                    (tie.next_down(), bits),
+                    (high.next_down(), bits + 1),
+                    (low.next_up(), bits),
+                ] {
+                    assert_eq!(f32_to_bf16(f64_to_f32_for_halves(s * x)), sign | want, "{x:e}");
+                }
+            }
+        }
         for bits in 0..0x7c00u16 {
             let low = f16::from_bits(bits).to_f64_const();
             let high = if bits == 0x7bff { 65536.0 } else { f16::from_bits(bits + 1).to_f64_const() };
             let tie = (low + high) / 2.0;
             let above_tie = if bits & 1 == 0 { low } else { high };
             for s in [1.0, -1.0] {
-                let f16_of = |x: f64| f16_to_f64(f32_to_f16(f64_to_f32_odd(s * x))) * s;
+                let f16_of = |x: f64| f16_to_f64(f32_to_f16(f64_to_f32_for_halves(s * x))) * s;
                 let inf_if_out = |x: f64| if x > 65504.0 { f64::INFINITY } else { x };
                 assert_eq!(f16_of(tie), inf_if_out(above_tie), "tie {tie:e}");
                 assert_eq!(f16_of(tie.next_up()), inf_if_out(high), "above {tie:e}");
@@ -325,11 +349,15 @@ mod tests {
         for x in [f32::NAN, -f32::NAN, f32::from_bits(0x7f80_0001), f32::from_bits(0xffff_ffff)] {
             assert!(f16::from_bits(f32_to_f16(x)).is_nan() && bf16::from_bits(f32_to_bf16(x)).is_nan());
         }
-        assert!(f64_to_f32_odd(f64::NAN).is_nan());
-        for x in [f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.5, f64::from(f32::MIN_POSITIVE) / 4.0] {
-            assert_eq!(f64_to_f32_odd(x).to_bits(), (x as f32).to_bits());
+        for nan in [f64::NAN, -f64::NAN, f64::from_bits(0x7ff0_0000_0000_0001), f64::from_bits(u64::MAX)] {
+            assert!(f64_to_f32_for_halves(nan).is_nan());
         }
-        assert_eq!(f64_to_f32_odd(1e300), f32::MAX);
-        assert_eq!(f64_to_f32_odd(1e-300).to_bits(), 1);
+        for x in [f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1.5, f64::from(f32::MIN_POSITIVE) / 4.0] {
+            assert_eq!(f64_to_f32_for_halves(x).to_bits(), (x as f32).to_bits());
+        }
+        for x in [f64::MAX, 1e300, f64::from(f32::MAX).next_up()] {
+            assert_eq!(f32_to_bf16(f64_to_f32_for_halves(x)), 0x7f80, "{x:e}");
+        }
+        assert_eq!(f64_to_f32_for_halves(-1e-300).to_bits(), 0x8000_0000);
     }
 }

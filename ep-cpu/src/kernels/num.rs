@@ -1,6 +1,6 @@
 //! The values that arithmetic is done in: integers, `f32` and `f64`.
 
-use super::elem::{Storage, f64_to_f32_odd};
+use super::elem::{Storage, f64_to_f32_for_halves};
 
 /// An integer or floating-point value. Integers wrap on overflow, and dividing one by zero gives 0.
 pub(crate) trait Number: Copy + PartialOrd + Send + Sync + 'static {
@@ -47,7 +47,7 @@ pub(crate) trait Float: Number {
 pub(crate) fn round_to<S: Storage<Value: Float>>(x: f64) -> S::Value {
     // f16 and bf16 are stored from f32, which would round a second time.
     let narrow = size_of::<S>() < size_of::<f32>();
-    S::Value::of(if narrow { f64::from(f64_to_f32_odd(x)) } else { x })
+    S::Value::of(if narrow { f64::from(f64_to_f32_for_halves(x)) } else { x })
 }
 
 /// An integer.

@@ -1,6 +1,6 @@
 //! The types that rows are computed in, the constants of their exponential, and the dtypes seen from them.
 
-use crate::kernels::elem::{Storage, f64_to_f32_odd};
+use crate::kernels::elem::{Storage, f64_to_f32_for_halves};
 use half::{bf16, f16};
 use std::ops::{Add, Mul, Sub};
 
@@ -181,8 +181,8 @@ cell! {
     f16: f32, std::convert::identity;
     bf16: f32, std::convert::identity;
     f32: f32, std::convert::identity;
-    f16: f64, f64_to_f32_odd;
-    bf16: f64, f64_to_f32_odd;
+    f16: f64, f64_to_f32_for_halves;
+    bf16: f64, f64_to_f32_for_halves;
     f32: f64, f32::from_f64;
     f64: f64, std::convert::identity;
 }

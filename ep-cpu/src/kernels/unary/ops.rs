@@ -80,6 +80,30 @@ arithmetic! {
     };
 }
 
+/// Rows of: name, generics, formula over the bits of an f16 or a bf16, which needs no arithmetic.
+macro_rules! of_bits {
+    ($($(#[$doc:meta])* $name:ident $(<const $p:ident: u16>)? = |$x:ident| $body:expr;)*) => {$(
+        $(#[$doc])*
+        pub(super) struct $name $(<const $p: u16>)?;
+
+        impl $(<const $p: u16>)? Op<u16, u16> for $name $(<$p>)? {
+            const COST: Cost = Cost::Cheap;
+
+            #[inline(always)]
+            fn apply($x: u16, _: [f64; 2]) -> u16 {
+                $body
+            }
+        }
+    )*};
+}
+
+of_bits! {
+    AbsBits = |x| x & 0x7fff;
+    NegativeBits = |x| x ^ 0x8000;
+    /// Negative numbers are, as signed integers, those up to the bits of -inf; negative NaNs come after it.
+    ReluBits<const NEG_INFINITY: u16> = |x| if x as i16 <= NEG_INFINITY as i16 { 0 } else { x };
+}
+
 /// Rows of: name, formula over lanes and the attributes; `M` is the [`Math`] of the dtype, or with `double`, of
 /// f64 even where the dtype is narrower. With `often`, f16 and bf16 have code of their own, and with it or `many`, many f32.
 macro_rules! formulas {

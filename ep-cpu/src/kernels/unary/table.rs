@@ -82,14 +82,21 @@ fn table() -> Vec<UnaryRow> {
     t.float::<Sqrt>("sqrt");
     t.formula::<Tan>("tan");
 
-    t.bool::<Relu>("relu").int::<Relu>("relu").float::<Relu>("relu");
+    t.bool::<Relu>("relu").int::<Relu>("relu").row::<Relu, f32, f32>("relu").row::<Relu, f64, f64>("relu");
+    t.bits_of_half::<ReluBits<{ f16::NEG_INFINITY.to_bits() }>>("relu", DType::F16);
+    t.bits_of_half::<ReluBits<{ bf16::NEG_INFINITY.to_bits() }>>("relu", DType::BF16);
     t.bool::<SquareRelu>("square_relu").int::<SquareRelu>("square_relu").float::<SquareRelu>("square_relu");
-    t.bool::<Abs>("abs").int::<Abs>("abs").float::<Abs>("abs");
+    t.bool::<Abs>("abs").int::<Abs>("abs").row::<Abs, f32, f32>("abs").row::<Abs, f64, f64>("abs");
+    t.bits_of_half::<AbsBits>("abs", DType::F16).bits_of_half::<AbsBits>("abs", DType::BF16);
     t.bool::<Sign>("sign").int::<Sign>("sign").float::<Sign>("sign");
     t.bool::<Square>("square").bits::<Square>("square").float::<Square>("square");
     t.bool::<NotEqualZero>("not_equal_zero").bits::<NotEqualZero>("not_equal_zero");
     t.float::<NotEqualZero>("not_equal_zero");
-    t.bits::<Negative>("negative").float::<Negative>("negative");
+    t.bits::<Negative>("negative")
+        .row::<Negative, f32, f32>("negative")
+        .row::<Negative, f64, f64>("negative");
+    t.bits_of_half::<NegativeBits>("negative", DType::F16)
+        .bits_of_half::<NegativeBits>("negative", DType::BF16);
     t.row::<LogicalNot, Bool, Bool>("bitwise_not").bits::<BitwiseNot>("bitwise_not");
 
     t.copy("identity", &DType::ALL);
@@ -184,6 +191,11 @@ impl Table {
             .row::<O, bf16, bf16>(name)
             .row::<O, f32, f32>(name)
             .row::<O, f64, f64>(name)
+    }
+
+    fn bits_of_half<O: Op<u16, u16>>(&mut self, name: &str, dtype: DType) -> &mut Self {
+        self.push(name, dtype, dtype, UnaryKernel::of::<O, u16, u16>());
+        self
     }
 
     fn formula<F: Formula<1>>(&mut self, name: &str) {
