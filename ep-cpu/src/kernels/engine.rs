@@ -5,7 +5,7 @@
 //! to where a block can read it, and sends what no cache holds past it ([`stream`]).
 
 use super::elem::Storage;
-use super::operands::{Buffers, Compute, Operands, STAGE_BYTES, Stage, splat};
+use super::operands::{Buffers, Compute, Operands, Rows, STAGE_BYTES, Stage, splat};
 use super::raw::{SPLIT_BYTES, Shared, for_elements};
 use super::stream::{self, Ahead, Blocks};
 use crate::isa::{Isa, Level};
@@ -20,9 +20,9 @@ pub(crate) type UnaryBlock = unsafe fn(Isa, [f64; 2], *const u8, *mut u8, Run);
 /// Computes elements: `(isa, attributes, src0, src1, dst, how many)`. `dst` must overlap neither source.
 pub(crate) type BinaryBlock = unsafe fn(Isa, [f64; 2], *const u8, *const u8, *mut u8, Run);
 
-/// Computes elements of which a source is a single one: `(isa, attributes, the other source, that element, whether it is the
-/// second source, dst, how many)`. `dst` must overlap neither.
-pub(crate) type RepeatBlock = unsafe fn(Isa, [f64; 2], *const u8, *const u8, bool, *mut u8, usize);
+/// Computes rows in which a source is a single element: `(isa, attributes, the other source, that element, whether it is the
+/// second source, dst, the rows)`, of which the steps of both sources are in that order. `dst` must overlap neither.
+pub(crate) type RepeatBlock = unsafe fn(Isa, [f64; 2], *const u8, *const u8, bool, *mut u8, Rows<2>);
 
 /// How many elements a block computes, and how it stores them.
 #[derive(Clone, Copy)]
@@ -374,7 +374,7 @@ unsafe fn compute_staged<C: Compute<N>, const N: usize>(
         unsafe {
             let dst = dst.add(start * compute.dst_size());
             match one {
-                Some(one) => compute.compute_repeated(&from, one, dst, n),
+                Some(one) => compute.compute_repeated(&from, one, dst, Rows::one(n)),
                 None => compute.compute(from, dst, Run::cached(n)),
             }
         }
@@ -416,10 +416,11 @@ impl Compute<2> for BinaryCompute {
     }
 
     #[inline(always)]
-    unsafe fn compute_repeated(&self, src: &[*const u8; 2], one: usize, dst: *mut u8, n: usize) {
+    unsafe fn compute_repeated(&self, src: &[*const u8; 2], one: usize, dst: *mut u8, rows: Rows<2>) {
         let repeat = self.kernel.repeat.expect("asked for only where it is");
+        let rows = Rows { steps: [rows.steps[1 - one], rows.steps[one]], ..rows };
         // SAFETY: the caller's contract is that of a block.
-        unsafe { repeat(self.isa, self.attr, src[1 - one], src[one], one == 1, dst, n) }
+        unsafe { repeat(self.isa, self.attr, src[1 - one], src[one], one == 1, dst, rows) }
     }
 }
 

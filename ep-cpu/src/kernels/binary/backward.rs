@@ -71,6 +71,7 @@ macro_rules! formulas {
 
 formulas! {
     ReluHalves = |dy, x, _| above_zero(x, dy, M::V::splat(0.0));
+    LeakyReluHalves = |dy, x, [alpha, _]| above_zero(x, dy, dy * alpha);
     Elu: fused = |dy, x, [alpha, _]| above_zero(x, dy, M::times_exp(dy, alpha, x));
     Celu = |dy, y, [alpha, _]| above_zero(y, dy, dy * (y / alpha + 1.0));
     Selu: fused = |dy, x, _| {

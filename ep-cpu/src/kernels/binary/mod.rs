@@ -20,6 +20,7 @@ use super::elem::Storage;
 use super::engine::{Binary, Cost, Run, level_of, streams};
 use super::formula::{Cell, Formula};
 use super::grouped::{self, Function};
+use super::operands::Rows;
 use super::raw::prefetch;
 use super::stream::{ASK_BYTES, NewLine, ask, is_near, suits_intel};
 use crate::isa::{Body, Isa};
@@ -76,7 +77,7 @@ impl BinaryKernel {
         BinaryKernel(Binary {
             block: block::<O, S, D>,
             // Not compiled where it is not used.
-            repeat: if const { O::VECTOR && streams::<S, D>() } { Some(repeat::<O, S, D>) } else { None },
+            repeat: if const { repeats::<O, S, D>() } { Some(repeat::<O, S, D>) } else { None },
             src_size: size_of::<S>(),
             dst_size: size_of::<D>(),
             cost: O::COST,
@@ -107,6 +108,15 @@ pub struct BinaryRow {
     pub dst: DType,
     /// What computes it.
     pub kernel: BinaryKernel,
+}
+
+/// Whether a loop with an operand of one element is compiled. Loops over halves and bytes would not gain by it.
+const fn repeats<O: Op<S, D>, S: Storage, D: Storage>() -> bool {
+    let wide = matches!(
+        (S::DTYPE, D::DTYPE),
+        (DType::F64, DType::F64) | (DType::U32, DType::U32) | (DType::U64, DType::U64)
+    );
+    O::VECTOR && (streams::<S, D>() || wide && matches!(O::COST, Cost::Cheap))
 }
 
 /// An operation on two `S` that gives a `D`.
@@ -250,22 +260,31 @@ unsafe fn block<O: Op<S, D>, S: Storage, D: Storage>(
     }
 }
 
-/// With `SECOND` the second operand is `one`, else the first.
-struct Repeat<'a, O, S, D, const SECOND: bool> {
-    many: &'a [S],
-    one: &'a S,
-    dst: &'a mut [MaybeUninit<D>],
+/// With `SECOND` the second operand is `one`, else the first. Made only where both and `dst` have what the rows say.
+struct Repeat<O, S, D, const SECOND: bool> {
+    many: *const S,
+    one: *const S,
+    dst: *mut D,
+    rows: Rows<2>,
     attr: [f64; 2],
     op: PhantomData<O>,
 }
 
-impl<O: Op<S, D>, S: Storage, D: Storage, const SECOND: bool> Body for Repeat<'_, O, S, D, SECOND> {
+impl<O: Op<S, D>, S: Storage, D: Storage, const SECOND: bool> Body for Repeat<O, S, D, SECOND> {
     type Out = ();
 
     #[inline(always)]
     fn run(self) {
-        let Self { many, one, dst, attr, .. } = self;
-        map_repeated::<O, S, D, SECOND>(many, one, dst, attr);
+        let Self { many, one, dst, rows: Rows { inner, rows, steps }, attr, .. } = self;
+        for row in 0..rows {
+            // SAFETY: what a `Repeat` is made with; every bit pattern is a valid `S`.
+            let (many, one, dst) = unsafe {
+                let dst = dst.add(row * inner).cast::<MaybeUninit<D>>();
+                let many = slice::from_raw_parts(many.add(row * steps[0]), inner);
+                (many, &*one.add(row * steps[1]), slice::from_raw_parts_mut(dst, inner))
+            };
+            map_repeated::<O, S, D, SECOND>(many, one, dst, attr);
+        }
     }
 }
 
@@ -295,19 +314,15 @@ unsafe fn repeat<O: Op<S, D>, S: Storage, D: Storage>(
     one: *const u8,
     second: bool,
     dst: *mut u8,
-    n: usize,
+    rows: Rows<2>,
 ) {
-    // SAFETY: valid elements by the caller's contract, `n` or one, which also excludes overlap with `dst`; every bit
-    // pattern is a valid `S`.
-    let (many, one, dst) = unsafe {
-        let many = slice::from_raw_parts(many.cast::<S>(), n);
-        (many, &*one.cast::<S>(), slice::from_raw_parts_mut(dst.cast::<MaybeUninit<D>>(), n))
-    };
+    // By the caller's contract there are so many valid elements, of which `dst` overlaps none.
+    let (many, one, dst) = (many.cast::<S>(), one.cast::<S>(), dst.cast::<D>());
     let isa = level_of::<S, D>(isa, O::COST, 0);
     if second {
-        isa.dispatch(Repeat::<O, S, D, true> { many, one, dst, attr, op: PhantomData });
+        isa.dispatch(Repeat::<O, S, D, true> { many, one, dst, rows, attr, op: PhantomData });
     } else {
-        isa.dispatch(Repeat::<O, S, D, false> { many, one, dst, attr, op: PhantomData });
+        isa.dispatch(Repeat::<O, S, D, false> { many, one, dst, rows, attr, op: PhantomData });
     }
 }
 

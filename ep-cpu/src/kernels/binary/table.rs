@@ -86,7 +86,7 @@ fn table() -> Vec<BinaryRow> {
     t.float::<backward::HardSigmoid>("hard_sigmoid_backward_with_dy_x");
     t.float::<backward::HardShrink>("hard_shrink_backward_with_dy_y");
     t.float::<backward::HardTanh>("hard_tanh_backward_with_dy_y");
-    t.float::<backward::LeakyRelu>("leaky_relu_backward_with_dy_x");
+    t.float_and_halves::<backward::LeakyRelu, backward::LeakyReluHalves>("leaky_relu_backward_with_dy_x");
     t.formula::<backward::Mish>("mish_backward_with_dy_x");
     t.float_and_halves::<backward::Relu, backward::ReluHalves>("relu_backward_with_dy_y");
     t.float_and_halves::<backward::Relu, backward::ReluHalves>("relu_backward_with_dy_x");

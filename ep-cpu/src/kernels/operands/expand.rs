@@ -25,7 +25,7 @@ impl Stage {
 
 /// Rows of elements to be written one after another; strides count elements.
 #[derive(Clone, Copy)]
-pub(super) struct Rows {
+pub(super) struct Spread {
     pub(super) source: *const u8,
     pub(super) row: usize,
     /// 1 or 0.
@@ -39,7 +39,7 @@ pub(super) struct Rows {
 /// # Safety
 /// The elements are readable, those of a row being contiguous or one, and rows of contiguous elements lying one
 /// after another or being the same; `to` is writable for them and for the slack, and apart from them.
-pub(super) unsafe fn expand(size: usize, rows: Rows, to: *mut u8) {
+pub(super) unsafe fn expand(size: usize, rows: Spread, to: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
         match size {
@@ -55,8 +55,8 @@ pub(super) unsafe fn expand(size: usize, rows: Rows, to: *mut u8) {
 /// # Safety
 /// As [`expand`], with elements like `T`, of which `N` are a vector.
 #[inline(always)]
-pub(super) unsafe fn expand_as<T: Copy, const N: usize>(rows: Rows, mut to: *mut u8) {
-    let Rows { source, row, col, inner, rows } = rows;
+pub(super) unsafe fn expand_as<T: Copy, const N: usize>(rows: Spread, mut to: *mut u8) {
+    let Spread { source, row, col, inner, rows } = rows;
     let bytes = inner * size_of::<T>();
     // SAFETY: the caller's promise. Whole vectors leave each row followed by what the next one, or the slack, is
     // there to take.
@@ -157,7 +157,7 @@ pub(crate) unsafe fn splat(isa: Isa, size: usize, source: *const u8, n: usize, t
             2 => isa.dispatch(Repeat { value: source.cast::<u16>().read_unaligned(), to: to.cast(), n }),
             4 => isa.dispatch(Repeat { value: source.cast::<u32>().read_unaligned(), to: to.cast(), n }),
             8 => isa.dispatch(Repeat { value: source.cast::<u64>().read_unaligned(), to: to.cast(), n }),
-            _ => expand(size, Rows { source, row: 0, col: 0, inner: n, rows: 1 }, to),
+            _ => expand(size, Spread { source, row: 0, col: 0, inner: n, rows: 1 }, to),
         }
     }
 }

@@ -17,7 +17,7 @@ use std::array::from_fn;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use expand::{Rows, SLACK, expand, expand_as};
+use expand::{SLACK, Spread, expand, expand_as};
 pub(crate) use expand::{STAGE_BYTES, Stage, splat};
 
 /// Computes elements from `N` contiguous sources.
@@ -41,15 +41,33 @@ pub(crate) trait Compute<const N: usize>: Copy + Sync {
         false
     }
 
-    /// As [`Self::compute`] of `n` elements that stay in the cache, with a source `one` of a single element. The sources are
+    /// As [`Self::compute`] of rows that stay in the cache, with a source `one` of which each has a single element. The sources are
     /// by reference: addresses that were stored one by one, and copied at once as an argument, have to leave for the cache first,
     /// behind stores that wait for memory.
     ///
     /// # Safety
     /// As there, but for that source. Only where computations [repeat](Self::repeats).
-    unsafe fn compute_repeated(&self, src: &[*const u8; N], one: usize, dst: *mut u8, n: usize) {
-        let _ = (src, one, dst, n);
+    unsafe fn compute_repeated(&self, src: &[*const u8; N], one: usize, dst: *mut u8, rows: Rows<N>) {
+        let _ = (src, one, dst, rows);
         unreachable!("what does not repeat is asked to");
+    }
+}
+
+/// Rows that are computed in one go.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<const N: usize> {
+    /// Elements of each.
+    pub(crate) inner: usize,
+    /// How many.
+    pub(crate) rows: usize,
+    /// Elements from one to the next, of each source. Those of the output follow each other.
+    pub(crate) steps: [usize; N],
+}
+
+impl<const N: usize> Rows<N> {
+    /// One row.
+    pub(crate) fn one(inner: usize) -> Self {
+        Self { inner, rows: 1, steps: [0; N] }
     }
 }
 
@@ -70,6 +88,9 @@ enum Kind {
 
 /// Rows of at least so many elements are read where they lie or repeated in a stage, shorter ones are gathered several to a block.
 const LONG_ROW: usize = 128;
+
+/// Rows of at least so many elements beside one of an operand are computed without repeating that.
+const ROW_BESIDE_ONE: usize = 16;
 
 /// Long rows that come so often one after the other are repeated in a stage, as far as it holds them, and computed several at a
 /// time.
@@ -144,6 +165,19 @@ impl<'a, const N: usize> Operands<'a, N> {
         self.src.into_iter().zip(self.kinds).filter(|(_, kind)| *kind == Kind::Dense).map(|(src, _)| src)
     }
 
+    /// The operand that has one element for each row of the plan and is read in no better way, where all others have rows that
+    /// are read where they lie.
+    fn beside_ones(&self) -> Option<usize> {
+        let plan = self.plan?;
+        let last = plan.dims().len().checked_sub(1).filter(|&last| last > 0)?;
+        let one = self.kinds.iter().position(|kind| *kind == Kind::Gathered)?;
+        let suits = |n: usize| match n == one {
+            true => plan.strides(n)[last] == 0,
+            false => plan.strides(n)[last] == 1 && self.kinds[n] != Kind::InPlace,
+        };
+        (plan.inner() >= ROW_BESIDE_ONE && (0..N).all(suits)).then_some(one)
+    }
+
     /// A reader for one task, which is to compute `count` elements in all. `streaming` readers serve
     /// [`blocks`](super::stream::blocks), others one cursor at a time.
     ///
@@ -168,8 +202,9 @@ impl<'a, const N: usize> Operands<'a, N> {
         let dense = self.kinds.iter().all(|kind| *kind == Kind::Dense);
         let most = if (0..N).all(is_direct) { usize::MAX } else { staged };
         let lane_bytes = staged * self.size + SLACK;
-        let reader = Reader { operands: *self, compute, dense, one, room, most, lane_bytes };
-        for n in (0..N).filter(|&n| one != Some(n)) {
+        let beside = self.beside_ones().filter(|_| compute.repeats());
+        let reader = Reader { operands: *self, compute, dense, one, beside, room, most, lane_bytes };
+        for n in (0..N).filter(|&n| one != Some(n) && beside.is_none()) {
             if let (Kind::Table(period), Some(plan)) = (self.kinds[n], self.plan) {
                 // SAFETY: the caller's promise; a table of a period and a block fits the buffer.
                 unsafe { reader.fill_table(plan, n, period, period + staged.min(count)) };
@@ -187,6 +222,8 @@ pub(crate) struct Reader<'a, C, const N: usize> {
     dense: bool,
     /// The operand that is a single element, if the computation repeats it.
     one: Option<usize>,
+    /// The operand that is one element for each row, if the computation repeats it.
+    beside: Option<usize>,
     room: [*mut u8; N],
     /// The most elements of a call.
     most: usize,
@@ -239,7 +276,7 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
 
     #[inline]
     unsafe fn compute(&self, cursor: &mut Cursor<'a, N>, run: Run, out: *mut u8) {
-        let Operands { size, src, kinds, .. } = self.operands;
+        let Operands { plan, size, src, kinds } = self.operands;
         let n = run.n;
         if self.dense {
             let mut from = src;
@@ -249,6 +286,10 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
             cursor.at += n;
             // SAFETY: the caller's promise.
             return unsafe { self.compute.compute(from, out, run) };
+        }
+        if let (Some(one), Some(plan)) = (self.beside, plan) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.compute_beside(plan, one, cursor, n, out) };
         }
         let mut done = 0;
         while done < n {
@@ -295,7 +336,7 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
             unsafe {
                 let out = out.add(done * self.compute.dst_size());
                 match one {
-                    Some(one) => self.compute.compute_repeated(&from, one, out, run),
+                    Some(one) => self.compute.compute_repeated(&from, one, out, Rows::one(run)),
                     None => self.compute.compute(from, out, Run::cached(run)),
                 }
             }
@@ -306,6 +347,45 @@ impl<'a, C: Compute<N>, const N: usize> Blocks for Reader<'a, C, N> {
 }
 
 impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
+    /// Computes the next `n` elements of rows beside elements of operand `one`.
+    ///
+    /// # Safety
+    /// As [`Blocks::compute`].
+    unsafe fn compute_beside(
+        &self,
+        plan: &Plan<N>,
+        one: usize,
+        cursor: &mut Cursor<'_, N>,
+        n: usize,
+        out: *mut u8,
+    ) {
+        let Operands { size, src, .. } = self.operands;
+        let Some((odometer, col)) = &mut cursor.row else { return };
+        let inner = plan.inner();
+        let last = plan.dims().len() - 1;
+        let mut done = 0;
+        while done < n {
+            let (len, rows) = piece(inner, *col, odometer.rows_left(), n - done);
+            let from: [*const u8; N] = from_fn(|k| {
+                let offset = odometer.offsets()[k] + *col * plan.strides(k)[last];
+                src[k].wrapping_add(offset * size)
+            });
+            let rows_of = Rows { inner: len, rows, steps: from_fn(|k| plan.strides(k)[last - 1]) };
+            // SAFETY: rows of the operands, or elements of the one, none within the output, as the caller vouches for.
+            unsafe {
+                let out = out.add(done * self.compute.dst_size());
+                self.compute.compute_repeated(&from, one, out, rows_of);
+            }
+            done += len * rows;
+            *col += len;
+            if *col == inner {
+                *col = 0;
+                odometer.advance_by(rows);
+            }
+        }
+        cursor.at += n;
+    }
+
     /// Makes the gathered operands of the next `run` elements readable and moves past them; fewer, up to the
     /// end of a long row. Returns how many. Of an operand that repeats one element only that is readable, if it is `one`.
     ///
@@ -336,8 +416,13 @@ impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
                     let offset = odometer.offsets()[n];
                     from[n] = cursor.stage[n];
                     if cursor.held[n].0 != offset || cursor.held[n].1 < run {
-                        let row =
-                            Rows { source: src[n].wrapping_add(offset * size), row: 0, col: 1, inner, rows };
+                        let row = Spread {
+                            source: src[n].wrapping_add(offset * size),
+                            row: 0,
+                            col: 1,
+                            inner,
+                            rows,
+                        };
                         // SAFETY: a row of the operand, apart from the stage, which has room for `run` elements and the slack.
                         unsafe { expand(size, row, cursor.stage[n]) };
                         cursor.held[n] = (offset, run);
@@ -424,7 +509,7 @@ impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
                 unsafe {
                     let source = src[n].add((odometer.offsets()[n] + *col * stride) * size_of::<T>());
                     let row = if last == 0 { 0 } else { strides[last - 1] };
-                    let rows = Rows { source, row, col: stride, inner: len, rows };
+                    let rows = Spread { source, row, col: stride, inner: len, rows };
                     expand_as::<T, V>(rows, cursor.stage[n].add(done * size_of::<T>()));
                 }
             }
@@ -459,7 +544,7 @@ impl<C: Compute<N>, const N: usize> Reader<'_, C, N> {
             unsafe {
                 let source = src[n].add(odometer.offsets()[n] * size);
                 let row = if last == 0 { 0 } else { strides[last - 1] };
-                let rows = Rows { source, row, col: strides[last], inner: len, rows };
+                let rows = Spread { source, row, col: strides[last], inner: len, rows };
                 expand(size, rows, table.add(done * size));
             }
             done += len * rows;

@@ -48,12 +48,17 @@ impl Compute<2> for Pairs {
         self.repeats
     }
 
-    unsafe fn compute_repeated(&self, src: &[*const u8; 2], one: usize, dst: *mut u8, n: usize) {
+    unsafe fn compute_repeated(&self, src: &[*const u8; 2], one: usize, dst: *mut u8, rows: Rows<2>) {
         assert!(self.repeats);
         let mut steps = [self.size; 2];
         steps[one] = 0;
-        // SAFETY: the caller's promise.
-        unsafe { self.write(*src, steps, dst, n) };
+        for row in 0..rows.rows {
+            let from = from_fn(|k| src[k].wrapping_add(row * rows.steps[k] * self.size));
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.write(from, steps, dst.wrapping_add(2 * row * rows.inner * self.size), rows.inner)
+            };
+        }
     }
 }
 
@@ -140,13 +145,17 @@ fn check(case: &Case, rng: &mut Rng) {
 #[test]
 fn every_way_of_repeating() {
     let mut rng = Rng::new();
-    let list: [(&[i64], &[i64]); 21] = [
+    let list: [(&[i64], &[i64]); 25] = [
         (&[20_000], &[20_000]),
         (&[20_000], &[]),
         (&[50, 300], &[300]),
         (&[3, 5000], &[5000]),
         (&[50, 300], &[50, 1]),
         (&[900, 8], &[900, 1]),
+        (&[400, 40], &[400, 1]),
+        (&[300, 16], &[300, 1]),
+        (&[9, 2000, 15], &[2000, 1]),
+        (&[7, 300, 50], &[300, 1]),
         (&[900, 8], &[8]),
         (&[60, 1, 8], &[60, 9, 8]),
         (&[7, 5, 40], &[7, 1, 40]),
