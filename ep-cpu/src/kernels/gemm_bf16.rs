@@ -314,6 +314,8 @@ mod pairs {
                         adds: block.out.beta != 0.0,
                         streams: block.streams && row == 0,
                         lines,
+                        cols: SIDE.min(block.cols - panel * SIDE),
+                        last_pairs: (block.depth - (steps - 1) * SIDE).div_ceil(2),
                         rounding: Rounding::NONE,
                     };
                     match block.a {
@@ -358,8 +360,7 @@ mod pairs {
                     if let Some(part) = late.take().filter(|part| part.rows > done) {
                         Pairs::<TILES>::finish(&part.below(done));
                     }
-                    let cols = SIDE.min(block.cols - panel * SIDE);
-                    let sums = piece.out.cast_const();
+                    let (sums, cols) = (piece.out.cast_const(), piece.cols);
                     late = Some(Part { sums, stride: SIDE, c, rows: lines, cols, ..*part });
                 }
             }

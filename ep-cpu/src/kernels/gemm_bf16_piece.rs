@@ -24,6 +24,10 @@ pub(super) struct Piece {
     pub(super) streams: bool,
     /// How many rows there are.
     pub(super) lines: usize,
+    /// How many columns: those beyond are padding.
+    pub(super) cols: usize,
+    /// Pairs of the last step that are not padding.
+    pub(super) last_pairs: usize,
     /// What is rounded meanwhile.
     pub(super) rounding: Rounding,
 }
@@ -49,6 +53,9 @@ impl Rounding {
 
 /// Rows whose sums are in registers at a time.
 const SIDE_BY_SIDE: usize = 8;
+/// Columns of a panel, and of half of it.
+const PANEL: usize = 32;
+const HALF: usize = PANEL / 2;
 /// Pairs along the depth in a step, and bytes of a step of a row, of one half of the columns, and of both.
 const PAIRS: usize = 16;
 const ROW_BYTES: usize = 64;
@@ -144,62 +151,85 @@ impl Piece {
     /// As for [`Piece::multiply`].
     #[target_feature(enable = "avx512f,avx512bf16")]
     unsafe fn by_dots(&self) {
-        let mut row = 0;
         // SAFETY: the caller's promise.
         unsafe {
-            if self.streams && self.lines <= 2 {
-                return match self.lines {
-                    2 => self.rows::<2, true>(0),
-                    _ => self.rows::<1, true>(0),
-                };
-            }
-            while row + SIDE_BY_SIDE <= self.lines {
-                self.rows::<SIDE_BY_SIDE, false>(row);
-                row += SIDE_BY_SIDE;
-            }
-            if self.lines - row >= 4 {
-                self.rows::<4, false>(row);
-                row += 4;
-            }
-            if self.lines - row >= 2 {
-                self.rows::<2, false>(row);
-                row += 2;
-            }
-            if row < self.lines {
-                self.rows::<1, false>(row);
+            match (self.cols <= HALF, self.streams, self.lines) {
+                (true, ..) => self.all_rows::<1>(),
+                (_, true, 2) => self.rows::<2, 2, true>(0),
+                (_, true, 1) => self.rows::<1, 2, true>(0),
+                _ => self.all_rows::<2>(),
             }
         }
     }
 
-    /// With `AHEAD`, `b` is asked for ahead of time: few rows are multiplied faster than memory gives it.
+    /// # Safety
+    /// As for [`Piece::multiply`].
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    unsafe fn all_rows<const HALVES: usize>(&self) {
+        let mut row = 0;
+        // SAFETY: the caller's promise.
+        unsafe {
+            // As many sums in registers with one half as with two.
+            while HALVES == 1 && row + 2 * SIDE_BY_SIDE <= self.lines {
+                self.rows::<{ 2 * SIDE_BY_SIDE }, HALVES, false>(row);
+                row += 2 * SIDE_BY_SIDE;
+            }
+            while row + SIDE_BY_SIDE <= self.lines {
+                self.rows::<SIDE_BY_SIDE, HALVES, false>(row);
+                row += SIDE_BY_SIDE;
+            }
+            if self.lines - row >= 4 {
+                self.rows::<4, HALVES, false>(row);
+                row += 4;
+            }
+            if self.lines - row >= 2 {
+                self.rows::<2, HALVES, false>(row);
+                row += 2;
+            }
+            if row < self.lines {
+                self.rows::<1, HALVES, false>(row);
+            }
+        }
+    }
+
+    /// The first one or both `HALVES` of the columns. With `AHEAD`, `b` is asked for ahead of time: few rows are multiplied faster
+    /// than memory gives it.
     ///
     /// # Safety
     /// As for [`Piece::multiply`], of the `N` rows from `row` on.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bf16")]
-    unsafe fn rows<const N: usize, const AHEAD: bool>(&self, row: usize) {
+    unsafe fn rows<const N: usize, const HALVES: usize, const AHEAD: bool>(&self, row: usize) {
         let out: [*mut f32; N] =
             std::array::from_fn(|i| self.out.wrapping_byte_add((row + i) * self.out_bytes));
-        let mut sums = [[_mm512_setzero_ps(); 2]; N];
+        let mut sums = [[_mm512_setzero_ps(); HALVES]; N];
         // SAFETY: the caller's promise: 32 sums in each row, and of each step 32 elements of each row and of each column.
         unsafe {
             if self.adds {
                 for (sums, out) in sums.iter_mut().zip(out) {
-                    *sums = [_mm512_loadu_ps(out), _mm512_loadu_ps(out.add(16))];
+                    for (half, sums) in sums.iter_mut().enumerate() {
+                        *sums = _mm512_loadu_ps(out.add(half * HALF));
+                    }
                 }
             }
             let (mut a, mut b) = (self.a.wrapping_byte_add(row * self.row_bytes), self.b);
-            for _ in 0..self.steps {
-                step::<N, AHEAD>(&mut sums, a, self.row_bytes, b);
+            for _ in 0..if self.rest.is_some() { self.steps } else { self.steps - 1 } {
+                step::<N, HALVES, AHEAD>(&mut sums, a, self.row_bytes, b, PAIRS);
                 (a, b) = (a.wrapping_byte_add(self.step_bytes), b.wrapping_byte_add(STEP_BYTES));
             }
-            if let Some([rest, _]) = self.rest {
+            let (last, last_bytes) = match self.rest {
                 // Lower rows lie behind the upper ones.
-                step::<N, false>(&mut sums, rest.wrapping_byte_add(row * ROW_BYTES), ROW_BYTES, b);
-            }
+                Some([rest, _]) => (rest.wrapping_byte_add(row * ROW_BYTES), ROW_BYTES),
+                None => (a, self.row_bytes),
+            };
+            step::<N, HALVES, false>(&mut sums, last, last_bytes, b, self.last_pairs);
             for (sums, out) in sums.iter().zip(out) {
-                _mm512_storeu_ps(out, sums[0]);
-                _mm512_storeu_ps(out.add(16), sums[1]);
+                for half in 0..PANEL / HALF {
+                    // Of padding anything may be stored, but something.
+                    let sums = sums.get(half).copied().unwrap_or(_mm512_setzero_ps());
+                    _mm512_storeu_ps(out.add(half * HALF), sums);
+                }
             }
         }
     }
@@ -306,32 +336,34 @@ impl Piece {
     }
 }
 
-/// Adds the products of one step of `N` rows, `row_bytes` apart, and of 32 columns.
+/// Adds the products of the first `pairs` of one step of `N` rows, `row_bytes` apart, and of `HALVES` times 16 columns.
 ///
 /// # Safety
-/// The CPU has the features; 32 elements of each row, and two halves of 16 columns in pairs, are readable.
+/// The CPU has the features; so many pairs of each row, and of two halves of 16 columns, are readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn step<const N: usize, const AHEAD: bool>(
-    sums: &mut [[__m512; 2]; N],
+unsafe fn step<const N: usize, const HALVES: usize, const AHEAD: bool>(
+    sums: &mut [[__m512; HALVES]; N],
     a: *const u16,
     row_bytes: usize,
     b: *const u16,
+    pairs: usize,
 ) {
-    for pair in 0..PAIRS {
+    for pair in 0..pairs {
         // SAFETY: the caller's promise.
         unsafe {
             let b = b.byte_add(pair * ROW_BYTES);
             for half in if AHEAD { &[0, HALF_BYTES][..] } else { &[] } {
                 _mm_prefetch::<_MM_HINT_T0>(b.wrapping_byte_add(AHEAD_BYTES + half).cast());
             }
-            let (low, high) =
-                (_mm512_loadu_si512(b.cast()), _mm512_loadu_si512(b.byte_add(HALF_BYTES).cast()));
+            let columns: [__m512i; HALVES] =
+                std::array::from_fn(|half| _mm512_loadu_si512(b.byte_add(half * HALF_BYTES).cast()));
             for (i, sums) in sums.iter_mut().enumerate() {
                 let at = a.byte_add(i * row_bytes + 4 * pair).cast::<i32>();
                 let x = as_pairs(_mm512_set1_epi32(at.read_unaligned()));
-                sums[0] = _mm512_dpbf16_ps(sums[0], x, as_pairs(low));
-                sums[1] = _mm512_dpbf16_ps(sums[1], x, as_pairs(high));
+                for (sums, columns) in sums.iter_mut().zip(columns) {
+                    *sums = _mm512_dpbf16_ps(*sums, x, as_pairs(columns));
+                }
             }
         }
     }
