@@ -2,7 +2,7 @@
 
 use super::fold::{Finish, Fold};
 use super::{Cut, STRIP, extremes, room};
-use crate::isa::Isa;
+use crate::isa::{Body, Isa};
 use crate::kernels::elem::{GROUP, Storage};
 use crate::kernels::raw::{GRAIN_BYTES, Shared, for_ranges};
 use crate::kernels::simd::{self, Kernel, Lanes, Vector as _};
@@ -13,7 +13,9 @@ use ep_core::parallel::Parallel;
 use std::marker::PhantomData;
 
 /// Columns that are combined in one go, from rows that are being fetched.
-const BLOCK: usize = 64;
+const fn block<S>() -> usize {
+    if size_of::<S>() < 4 { 256 / size_of::<S>() } else { 64 }
+}
 
 /// Some steps of a strip: `acc[i]` combines `src[step * stride + i]` of all steps.
 struct Steps<'a, S, A, F> {
@@ -41,11 +43,11 @@ impl<S: Storage, F: Fold<S::Value>> Kernel for Steps<'_, S, F::Acc, F> {
 }
 
 impl<S: Storage, F: Fold<S::Value>> Steps<'_, S, F::Acc, F> {
-    /// With `FOUR`, by way of [`Fold::four`] where that is cheaper.
+    /// With `FOUR`, four rows at a time, and by way of [`Fold::four`] where that is cheaper.
     #[inline(always)]
     fn combine<L: Lanes, const FOUR: bool>(&mut self) {
         self.acc.fill(F::START);
-        let fours = if FOUR && F::FOUR { self.steps - self.steps % 4 } else { 0 };
+        let fours = if FOUR { self.steps - self.steps % 4 } else { 0 };
         for step in (0..fours).step_by(4) {
             // SAFETY: the maker of `self` promises `steps` rows of `acc.len()` elements, `stride` apart; `dispatch` runs this.
             unsafe { take_four::<L, S, F>(self.acc, self.src.add(step * self.stride), self.stride) };
@@ -88,6 +90,17 @@ unsafe fn take_one<L: Lanes, S: Storage, F: Fold<S::Value>>(acc: &mut [F::Acc], 
     }
 }
 
+/// Four values, in order where they are not combined first.
+#[inline(always)]
+fn take_values<V, F: Fold<V>>(acc: F::Acc, values: [V; 4]) -> F::Acc {
+    if F::FOUR {
+        F::take(acc, F::four(values))
+    } else {
+        let [a, b, c, d] = values;
+        F::take(F::take(F::take(F::take(acc, a), b), c), d)
+    }
+}
+
 /// # Safety
 /// `row` is readable for `acc.len()` elements, and so are the three rows `stride` apart behind it; called inside of
 /// [`simd::dispatch`] at the level of `L`.
@@ -97,17 +110,17 @@ unsafe fn take_four<L: Lanes, S: Storage, F: Fold<S::Value>>(
     row: *const S,
     stride: usize,
 ) {
-    let blocks = acc.len().div_ceil(BLOCK);
+    let blocks = acc.len().div_ceil(block::<S>());
     let straight = !suits_intel();
     let mut ahead = (0, 0);
-    for (block, acc) in acc.chunks_mut(BLOCK).enumerate() {
-        let at = row.wrapping_add(block * BLOCK);
+    for (nth, acc) in acc.chunks_mut(block::<S>()).enumerate() {
+        let at = row.wrapping_add(nth * block::<S>());
         for part in 0..4 {
             // The same blocks of the next four rows, or those rows from the first block to the last.
-            let (step, block) = if straight { ahead } else { (part, block) };
+            let (step, nth) = if straight { ahead } else { (part, nth) };
             ahead = if ahead.1 + 1 < blocks { (ahead.0, ahead.1 + 1) } else { (ahead.0 + 1, 0) };
-            let next = row.wrapping_add((4 + step) * stride + block * BLOCK);
-            prefetch(next.cast(), BLOCK * size_of::<S>());
+            let next = row.wrapping_add((4 + step) * stride + nth * block::<S>());
+            prefetch(next.cast(), block::<S>() * size_of::<S>());
         }
         let mut done = 0;
         if let (true, Some(end)) = (has_vectors::<L>(), F::END) {
@@ -126,22 +139,59 @@ unsafe fn take_four<L: Lanes, S: Storage, F: Fold<S::Value>>(
                     )
                 };
                 for (i, acc) in acc.iter_mut().enumerate() {
-                    *acc = F::take(*acc, F::four([a.0[i], b.0[i], c.0[i], d.0[i]]));
+                    *acc = take_values::<S::Value, F>(*acc, [a.0[i], b.0[i], c.0[i], d.0[i]]);
                 }
                 done += GROUP;
             }
         }
         for (i, acc) in acc.iter_mut().enumerate().skip(done) {
-            // SAFETY: the caller's promise; `block * BLOCK + i` is below the length.
+            // SAFETY: the caller's promise; the column is below the length.
             let four = unsafe {
-                F::four([
+                [
                     at.add(i).read().load(),
                     at.add(i + stride).read().load(),
                     at.add(i + 2 * stride).read().load(),
                     at.add(i + 3 * stride).read().load(),
-                ])
+                ]
             };
-            *acc = F::take(*acc, four);
+            *acc = take_values::<S::Value, F>(*acc, four);
+        }
+    }
+}
+
+/// The results of columns. Made only where `rest` is readable for `rows` rows of them, `inner` elements apart, and `to` writable for
+/// them.
+struct Store<'a, S: Storage, D, F: Fold<S::Value>> {
+    acc: &'a [F::Acc],
+    /// What the columns have not combined yet.
+    rest: *const S,
+    rows: usize,
+    inner: usize,
+    /// Elements of a result.
+    reduced: usize,
+    to: *mut D,
+}
+
+impl<S: Storage, D: Storage, F: Fold<S::Value, Acc: Finish<D>>> Body for Store<'_, S, D, F> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { acc, rest, rows, inner, reduced, to } = self;
+        if rows == 0 {
+            for (i, acc) in acc.iter().enumerate() {
+                // SAFETY: what a `Store` is made with.
+                unsafe { to.add(i).write(F::end(*acc, reduced).finish()) };
+            }
+            return;
+        }
+        for (i, acc) in acc.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe {
+                let all =
+                    (0..rows).fold(*acc, |acc, row| F::take(acc, rest.add(row * inner + i).read().load()));
+                to.add(i).write(F::end(all, reduced).finish());
+            }
         }
     }
 }
@@ -184,15 +234,10 @@ where
             first.iter_mut().zip(&later[..columns]).for_each(|(a, b)| *a = F::join(*a, *b));
         }
         // SAFETY: the rest of the rows of outer index `o`, and its results, which one task writes.
-        unsafe {
-            let rest = src.get().add((o + 1) * reduced * inner - cut.rest * inner);
-            let to = dst.get().add(o * inner + column);
-            for (i, acc) in acc[..columns].iter().enumerate() {
-                let all =
-                    (0..cut.rest).fold(*acc, |acc, r| F::take(acc, rest.add(r * inner + i).read().load()));
-                to.add(i).write(F::end(all, reduced).finish());
-            }
-        }
+        let (rest, to) = unsafe {
+            (src.get().add((o + 1) * reduced * inner - cut.rest * inner), dst.get().add(o * inner + column))
+        };
+        isa.dispatch(Store::<S, D, F> { acc: &acc[..columns], rest, rows: cut.rest, inner, reduced, to });
     };
     let item = cut.steps.saturating_mul(cut.width.min(STRIP)).saturating_mul(size_of::<S>());
     if chunks == 1 || units >= 4 * par.threads() || units.saturating_mul(item) < 2 * GRAIN_BYTES {
