@@ -95,7 +95,7 @@ unsafe fn run<S: Cell<A>, A: Compute, const CENTRE: bool>(
     // Shorter rows are mostly ends, which are stored aside first.
     let stream = cols.saturating_mul(size_of::<S>()) >= STREAMED_BYTES
         && args.src != args.dst
-        && stream::pays(par, bytes, bytes.saturating_mul(2));
+        && stream::pays_for_rows(par, true, bytes, bytes.saturating_mul(2));
     if S::DTYPE == A::DTYPE || rows == 1 || cols > WIDENED {
         // SAFETY: the caller's promise.
         return unsafe {

@@ -95,9 +95,10 @@ pub(crate) const STREAM_BYTES: usize = 32 << 20;
 const STREAM_FOOTPRINT: usize = 64 << 20;
 /// The same on CPUs that [share a cache](shares_cache): less than the 32 MiB that it mostly has, as some of it is others'
 /// (docs/performance-log.md has what it brings where it is, and where it is not). The same of several threads: these share memory's
-/// bandwidth, and each has its own to the cache. (Of two, additions and plain functions would rather have 40, and rows 28.)
+/// bandwidth, and each has its own to the cache; and of several threads, rows that wait for memory.
 const SHARED_FOOTPRINT: usize = 20 << 20;
-const SHARED_FOOTPRINT_OF_SEVERAL: usize = 32 << 20;
+const SHARED_FOOTPRINT_OF_SEVERAL: usize = 40 << 20;
+const SHARED_ROWS_FOOTPRINT_OF_SEVERAL: usize = 28 << 20;
 /// The same of rows that compute more than they wait for memory: half as much again as that cache.
 const SHARED_ROWS_FOOTPRINT: usize = 48 << 20;
 
@@ -155,10 +156,13 @@ pub(crate) fn pays(par: &dyn Parallel, output: usize, footprint: usize) -> bool 
 
 /// [`pays`] for kernels of rows, which either wait for memory or compute.
 pub(crate) fn pays_for_rows(par: &dyn Parallel, waits: bool, output: usize, footprint: usize) -> bool {
-    if waits || !shares_cache() {
-        return pays(par, output, footprint);
-    }
-    reaches(output, STREAM_BYTES) || footprint >= SHARED_ROWS_FOOTPRINT
+    let least = match (shares_cache(), waits) {
+        (false, _) => STREAM_FOOTPRINT,
+        (true, false) => SHARED_ROWS_FOOTPRINT,
+        (true, true) if par.threads() == 1 => SHARED_FOOTPRINT,
+        (true, true) => SHARED_ROWS_FOOTPRINT_OF_SEVERAL,
+    };
+    reaches(output, STREAM_BYTES) || footprint >= least
 }
 
 #[cfg(test)]
@@ -183,9 +187,11 @@ mod tests {
         const MB: usize = 1 << 20;
         let from = |bytes: usize, pays: &dyn Fn(usize) -> bool| [bytes - 1, bytes].map(pays) == [false, true];
         INTEL_FORCED.set(Some(false));
-        for (par, least) in [(&Serial as &dyn Parallel, 20 * MB), (&Threads(2), 32 * MB)] {
+        for (par, least, least_rows) in
+            [(&Serial as &dyn Parallel, 20 * MB, 20 * MB), (&Threads(2), 40 * MB, 28 * MB)]
+        {
             assert!(from(least, &|footprint| pays(par, MB, footprint)));
-            assert!(from(least, &|footprint| pays_for_rows(par, true, MB, footprint)));
+            assert!(from(least_rows, &|footprint| pays_for_rows(par, true, MB, footprint)));
             assert!(from(48 * MB, &|footprint| pays_for_rows(par, false, MB, footprint)));
             assert!(from(32 * MB, &|output| pays_for_rows(par, false, output, 0)));
         }
