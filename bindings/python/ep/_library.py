@@ -92,11 +92,9 @@ _FUNCTIONS = {
     "ep_tensor_from_dlpack": (_STATUS, [c_void_p, c_void_p, POINTER(c_void_p)]),
     "ep_tensor_to_dlpack": (_STATUS, [c_void_p, POINTER(c_void_p)]),
     "ep_operator_new": (_STATUS, [c_char_p, c_char_p, POINTER(c_void_p)]),
-    "ep_operator_run": (
-        _UNCHECKED,
-        # Of arrays and references, which `POINTER` takes longer to check.
-        [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
-    "ep_operator_run_in_place": (_UNCHECKED, [c_void_p, c_void_p, POINTER(c_void_p), c_size_t]),
+    # Arrays and references are any pointers to these two: `POINTER` takes longer to check them.
+    "ep_operator_run": (_UNCHECKED, [c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p]),
+    "ep_operator_run_in_place": (_UNCHECKED, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "ep_operator_free": (None, [c_void_p]),
     "ep_weights_new": (_STATUS, [c_void_p, c_void_p, POINTER(c_void_p)]),
     "ep_weights_bytes": (c_uint64, [c_void_p]),

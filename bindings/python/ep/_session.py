@@ -86,9 +86,9 @@ def _prepared(name, attributes):
     for attribute, value in attributes.items():
         kind = type(value)
         if kind is list or kind is tuple:
-            if not _INTEGERS.issuperset(map(type, value)):
-                break
             value = tuple(value)
+            if len(value) > _data.MAX_RANK or not _INTEGERS.issuperset(map(type, value)):
+                break
         elif kind not in _PLAIN:
             break
         key += (attribute, kind, value)

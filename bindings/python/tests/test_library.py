@@ -82,7 +82,7 @@ class Declared(unittest.TestCase):
                 pointers = theirs.count("*")
                 expected = plain.get(theirs) or (ctypes.c_void_p if pointers == 1 else ctypes.POINTER(ctypes.c_void_p))
                 if pointers and result is _library._UNCHECKED:
-                    # Any pointer, for the sake of time; what is given is made in one place.
+                    # Any pointer, for the sake of time; `Session.run` and `run_in_place` make what is given.
                     expected = ctypes.c_void_p
                 self.assertIs(ours, expected, f"{name}: {theirs}")
 

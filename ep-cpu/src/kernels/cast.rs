@@ -295,8 +295,8 @@ macro_rules! convert {
         }
     )*};
 }
-// Of integers with more digits than f32 or f64 has, all that it has not are folded into the last one that it has: anything there
-// carries into that.
+// Of integers with more digits than f32 or f64 has, the last 8 or 11 are folded into the one before: anything there carries into
+// that.
 convert! {
     u8: from_int, f32::from;
     i8: from_int, f32::from;

@@ -26,7 +26,7 @@ pub(super) struct Piece {
     pub(super) lines: usize,
     /// How many columns: those beyond are padding.
     pub(super) cols: usize,
-    /// Pairs of the last step that are not padding.
+    /// Pairs of the last step that are not padding, 1 to 16.
     pub(super) last_pairs: usize,
     /// What is rounded meanwhile.
     pub(super) rounding: Rounding,
@@ -138,7 +138,7 @@ impl Piece {
     /// Multiplies on tiles, or by dot products.
     ///
     /// # Safety
-    /// The CPU has the unit, whose tiles are set up for the rows; the factors are readable and written, and 32 columns of the sums are
+    /// The CPU has the unit, whose tiles are set up for the rows; there is a step at least, or `rest`; the factors are readable and written, and 32 columns of the sums are
     /// writable in each of the rows. Tiles come with AVX-512F and BW. Where rows are rounded the CPU has AVX-512 with bf16 too;
     /// they are at most two for each of `steps`, their sums are readable and not among those that are written, and the masked columns are writable.
     #[inline(always)]
@@ -151,13 +151,16 @@ impl Piece {
     /// As for [`Piece::multiply`].
     #[target_feature(enable = "avx512f,avx512bf16")]
     unsafe fn by_dots(&self) {
+        debug_assert!(
+            self.steps + usize::from(self.rest.is_some()) > 0 && (1..=PAIRS).contains(&self.last_pairs)
+        );
         // SAFETY: the caller's promise.
         unsafe {
-            match (self.cols <= HALF, self.streams, self.lines) {
-                (true, ..) => self.all_rows::<1>(),
-                (_, true, 2) => self.rows::<2, 2, true>(0),
-                (_, true, 1) => self.rows::<1, 2, true>(0),
-                _ => self.all_rows::<2>(),
+            match (self.streams, self.lines, self.cols <= HALF) {
+                (true, 2, _) => self.rows::<2, 2, true>(0),
+                (true, 1, _) => self.rows::<1, 2, true>(0),
+                (.., true) => self.all_rows::<1>(),
+                (.., false) => self.all_rows::<2>(),
             }
         }
     }
@@ -223,7 +226,11 @@ impl Piece {
                 Some([rest, _]) => (rest.wrapping_byte_add(row * ROW_BYTES), ROW_BYTES),
                 None => (a, self.row_bytes),
             };
-            step::<N, HALVES, false>(&mut sums, last, last_bytes, b, self.last_pairs);
+            // The next panel lies behind this one.
+            match self.rest {
+                Some(_) => step::<N, HALVES, false>(&mut sums, last, last_bytes, b, self.last_pairs),
+                None => step::<N, HALVES, AHEAD>(&mut sums, last, last_bytes, b, self.last_pairs),
+            }
             for (sums, out) in sums.iter().zip(out) {
                 for half in 0..PANEL / HALF {
                     // Of padding anything may be stored, but something.
@@ -339,7 +346,7 @@ impl Piece {
 /// Adds the products of the first `pairs` of one step of `N` rows, `row_bytes` apart, and of `HALVES` times 16 columns.
 ///
 /// # Safety
-/// The CPU has the features; so many pairs of each row, and of two halves of 16 columns, are readable.
+/// The CPU has the features; so many pairs of each row, and of each of the halves, are readable.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn step<const N: usize, const HALVES: usize, const AHEAD: bool>(

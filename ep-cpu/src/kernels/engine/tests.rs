@@ -1,5 +1,6 @@
 use crate::isa::Isa;
 use crate::kernels::binary::{self, BinaryArgs};
+use crate::kernels::elem::Storage;
 use crate::kernels::stream::STREAM_BYTES;
 use crate::kernels::testing::{Guarded, Rng, Threads};
 use crate::kernels::unary::{self, UnaryArgs};
@@ -183,10 +184,34 @@ fn small_launches_in_place_and_with_scalars() {
 /// A row of one element beside each of many, on either side, where the other may be the destination.
 #[test]
 fn an_element_for_each_row() {
+    rows_beside_elements(noise, |a, b| a - b);
+    let wide = |n| noise(n).into_iter().map(|x| f64::from(x) / 3.0).collect();
+    rows_beside_elements(wide, |a: f64, b| a - b);
+    let mut rng = Rng::new();
+    rows_beside_elements(|n| (0..n).map(|_| rng.next() as u32).collect(), u32::wrapping_sub);
+    rows_beside_elements(|n| (0..n).map(|_| rng.next()).collect(), u64::wrapping_sub);
+}
+
+fn rows_beside_elements<T: Storage + PartialEq + Default>(
+    mut some: impl FnMut(usize) -> Vec<T>,
+    sub: impl Fn(T, T) -> T,
+) {
     let op = binary::OPS.iter().position(|o| *o == "sub").unwrap();
-    let kernel = binary::lookup(op, DType::F32, DType::F32).unwrap();
-    for (rows, cols) in [(3, 127), (40, 127), (40, 128), (40, 777), (2, 9001), (300, 1001)] {
-        let (matrix, column) = (noise(rows * cols), noise(rows));
+    let kernel = binary::lookup(op, T::DTYPE, T::DTYPE).unwrap();
+    let shapes = [
+        (300, 15),
+        (300, 16),
+        (300, 17),
+        (100, 40),
+        (3, 127),
+        (40, 127),
+        (40, 128),
+        (40, 777),
+        (2, 9001),
+        (300, 1001),
+    ];
+    for (rows, cols) in shapes {
+        let (matrix, column) = (some(rows * cols), some(rows));
         for (isa, which) in Isa::available().into_iter().flat_map(|isa| [(isa, 0), (isa, 1)]) {
             for in_place in [false, true] {
                 let mut dst = Guarded::from(&matrix);
@@ -204,10 +229,10 @@ fn an_element_for_each_row() {
                 unsafe { kernel.launch(isa, &Threads(2), &args) }.unwrap();
                 let want = |i: usize| {
                     let (x, y) = (matrix[i], column[i / cols]);
-                    if which == 0 { x - y } else { y - x }
+                    if which == 0 { sub(x, y) } else { sub(y, x) }
                 };
-                let wrong = (0..rows * cols).find(|&i| dst.written()[i].to_bits() != want(i).to_bits());
-                assert_eq!(wrong, None, "{rows} {cols} {which} {in_place} {isa}");
+                let wrong = (0..rows * cols).find(|&i| dst.written()[i] != want(i));
+                assert_eq!(wrong, None, "{} {rows} {cols} {which} {in_place} {isa}", T::DTYPE);
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Broadcast operands, brought piece by piece to where a kernel over contiguous elements reads them.
 //!
 //! A dense operand is read where it lies, and so is one that repeats as a whole, between two wraps. A short
-//! period is repeated once into a table from which every block is read at its phase. What is left, elements or
+//! period is repeated once into a table from which every block is read at its phase. Where an operand has one element for each
+//! row, many computations take that as it is, beside the row of the other. What is left, elements or
 //! rows that repeat inside the operand, is gathered into a stage in the first-level cache, block by block; so is
 //! an operand that is also the destination, which lets a kernel assume that it writes nothing that it reads.
 
@@ -86,7 +87,8 @@ enum Kind {
     Gathered,
 }
 
-/// Rows of at least so many elements are read where they lie or repeated in a stage, shorter ones are gathered several to a block.
+/// Rows of at least so many elements are read where they lie or repeated in a stage, shorter ones, but for those
+/// [beside one element](ROW_BESIDE_ONE), are gathered several to a block.
 const LONG_ROW: usize = 128;
 
 /// Rows of at least so many elements beside one of an operand are computed without repeating that.
@@ -170,12 +172,10 @@ impl<'a, const N: usize> Operands<'a, N> {
     fn beside_ones(&self) -> Option<usize> {
         let plan = self.plan?;
         let last = plan.dims().len().checked_sub(1).filter(|&last| last > 0)?;
-        let one = self.kinds.iter().position(|kind| *kind == Kind::Gathered)?;
-        let suits = |n: usize| match n == one {
-            true => plan.strides(n)[last] == 0,
-            false => plan.strides(n)[last] == 1 && self.kinds[n] != Kind::InPlace,
-        };
-        (plan.inner() >= ROW_BESIDE_ONE && (0..N).all(suits)).then_some(one)
+        let is_one = |n: usize| self.kinds[n] == Kind::Gathered && plan.strides(n)[last] == 0;
+        let one = (0..N).find(|&n| is_one(n))?;
+        let in_rows = |n: usize| plan.strides(n)[last] == 1 && self.kinds[n] != Kind::InPlace;
+        (plan.inner() >= ROW_BESIDE_ONE && (0..N).all(|n| n == one || in_rows(n))).then_some(one)
     }
 
     /// A reader for one task, which is to compute `count` elements in all. `streaming` readers serve

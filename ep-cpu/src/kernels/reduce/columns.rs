@@ -120,7 +120,7 @@ unsafe fn take_four<L: Lanes, S: Storage, F: Fold<S::Value>>(
             let (step, nth) = if straight { ahead } else { (part, nth) };
             ahead = if ahead.1 + 1 < blocks { (ahead.0, ahead.1 + 1) } else { (ahead.0 + 1, 0) };
             let next = row.wrapping_add((4 + step) * stride + nth * block::<S>());
-            prefetch(next.cast(), block::<S>() * size_of::<S>());
+            prefetch(next.cast(), acc.len() * size_of::<S>());
         }
         let mut done = 0;
         if let (true, Some(end)) = (has_vectors::<L>(), F::END) {

@@ -63,6 +63,41 @@ fn near(row: &Row, n: usize, want: Number, got: Number) -> bool {
     }
 }
 
+/// Row by row where nothing is combined before it is taken.
+#[test]
+fn columns_are_combined_in_order() {
+    let mut rng = Rng::new();
+    for (op, src) in [("sum", DType::F64), ("prod", DType::F32), ("sum", DType::COMPLEX64)] {
+        let row = rows().find(|r| OPS[r.op] == op && (r.src, r.dst) == (src, src)).unwrap();
+        let parts = if src == DType::COMPLEX64 { 2 } else { 1 };
+        for (reduced, inner) in [(33, 70), (37, 1100), (6, 64)] {
+            let values: Vec<f64> =
+                (0..reduced * inner * parts).map(|_| f64::from(rng.signed() as f32)).collect();
+            let wide = |i: usize, column: usize| values[i * inner * parts + column];
+            let start = if op == "sum" { 0.0 } else { 1.0 };
+            let take = |acc: f64, x: f64| if op == "sum" { acc + x } else { acc * x };
+            let all = |column| (0..reduced).fold(start, |acc, i| take(acc, wide(i, column)));
+            let want: Vec<f64> = (0..inner * parts).map(all).collect();
+            let (from, want) = match src {
+                DType::F64 => (bytes_of_f64(&values), bytes_of_f64(&want)),
+                _ => (bytes_of_f32(&values), bytes_of_f32(&want)),
+            };
+            for isa in Isa::available() {
+                let got = launch(row, [1, reduced, inner], &words(&from), 1, isa);
+                assert!(got == want, "{op} of {src}, {reduced}x{inner}, at {isa}");
+            }
+        }
+    }
+}
+
+fn bytes_of_f64(values: &[f64]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_ne_bytes()).collect()
+}
+
+fn bytes_of_f32(values: &[f64]) -> Vec<u8> {
+    values.iter().flat_map(|x| (*x as f32).to_ne_bytes()).collect()
+}
+
 #[test]
 fn the_reference_agrees() {
     let mut rng = Rng::new();

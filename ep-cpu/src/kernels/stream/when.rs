@@ -94,10 +94,11 @@ pub(crate) const STREAM_BYTES: usize = 32 << 20;
 /// Bytes read and written from which streaming pays, however little of it is written.
 const STREAM_FOOTPRINT: usize = 64 << 20;
 /// The same on CPUs that [share a cache](shares_cache): less than the 32 MiB that it mostly has, as some of it is others'
-/// (docs/performance-log.md has what it brings where it is, and where it is not). The same of several threads: these share memory's
-/// bandwidth, and each has its own to the cache; and of several threads, rows that wait for memory.
+/// (docs/performance-log.md has what it brings where it is, and where it is not).
 const SHARED_FOOTPRINT: usize = 20 << 20;
+/// The same of several threads: these share memory's bandwidth, and each has its own to the cache.
 const SHARED_FOOTPRINT_OF_SEVERAL: usize = 40 << 20;
+/// The same of several threads, of rows that wait for memory.
 const SHARED_ROWS_FOOTPRINT_OF_SEVERAL: usize = 28 << 20;
 /// The same of rows that compute more than they wait for memory: half as much again as that cache.
 const SHARED_ROWS_FOOTPRINT: usize = 48 << 20;

@@ -477,9 +477,16 @@ fn casts_round_once_saturate_and_wrap() {
     for row in rows().iter().filter(|r| r.op == op) {
         let mut src = samples(row.src, 250, &mut rng);
         if row.src.is_int() && size(row.src) >= 4 {
-            // Just past a tie of bf16 after f32 has rounded it away, and of f32 after f64 has.
-            for v in [(0x101 << 22) | 1, (0x101 << 54) | 1, (1 << 54) | (1 << 30) | 1, -((0x101 << 22) | 1)] {
-                src.extend(encode(row.src, Val::Int(v)));
+            // Just past a tie of bf16 after f32 has rounded it away, and of f32 after f64 has; just before one; and where f32 and
+            // f64 begin to lose digits.
+            let ties = [(0x101 << 22) | 1, (0x101 << 54) | 1, (1 << 54) | (1 << 30) | 1];
+            let before = [(0x101 << 22) - 1, (0x101 << 54) - 1, (0x103 << 20) - 1, (0x101 << 16) - 1];
+            let borders = [24, 31, 32, 53].map(|bits| [(1 << bits) - 1, 1 << bits, (1 << bits) + 1]);
+            for v in ties.into_iter().chain(before).chain(borders.into_iter().flatten()) {
+                let fits = |v: &i128| decode(row.src, &encode(row.src, Val::Int(*v)))[0].int() == *v;
+                for v in [v, -v].iter().filter(|v| fits(v)) {
+                    src.extend(encode(row.src, Val::Int(*v)));
+                }
             }
         }
         if row.src == DType::F64 {
@@ -493,6 +500,29 @@ fn casts_round_once_saturate_and_wrap() {
         for (x, got) in decode(row.src, &src).into_iter().zip(got) {
             let want = cast_reference(x, row.dst);
             assert!(got.same(want), "{} of {x:?}: {got:?}, not {want:?}", label(row));
+        }
+    }
+}
+
+/// Signs of zeros and of NaN too.
+#[test]
+fn every_half_loses_changes_or_keeps_its_sign() {
+    for (dtype, infinity) in [(DType::F16, 0x7c00), (DType::BF16, 0x7f80u16)] {
+        let all: Vec<u16> = (0..=u16::MAX).collect();
+        let src: Vec<u8> = all.iter().flat_map(|bits| bits.to_ne_bytes()).collect();
+        let is_nan = |bits: u16| bits & 0x7fff > infinity;
+        let relu = |bits: u16| if bits >> 15 == 1 && !is_nan(bits) { 0 } else { bits };
+        let ops: [(&str, &dyn Fn(u16) -> u16); 3] =
+            [("abs", &|bits| bits & 0x7fff), ("negative", &|bits| bits ^ 0x8000), ("relu", &relu)];
+        for (name, want) in ops {
+            let row = rows().iter().find(|r| OPS[r.op] == name && r.src == dtype).unwrap();
+            for isa in Isa::available() {
+                let got = run(row, isa, &Serial, &src, ATTR);
+                for (bits, got) in all.iter().zip(got.chunks_exact(2)) {
+                    let got = u16::from_ne_bytes([got[0], got[1]]);
+                    assert_eq!(got, want(*bits), "{name} of {bits:#x} in {dtype} at {isa}");
+                }
+            }
         }
     }
 }
