@@ -2,6 +2,7 @@
 
 use super::pair::Pair;
 use super::{Double, Eight, Kernel, Lanes, Mask, Single, Vector};
+use crate::isa;
 use crate::kernels::in_step;
 use crate::kernels::narrow::{bf16_bits, bf16_bits_of_two, f16_bits};
 use half::{bf16, f16};
@@ -19,6 +20,7 @@ impl Lanes for Avx2 {
 /// Runs `kernel` with these vectors.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
 pub(super) fn run<K: Kernel>(kernel: K) {
+    isa::align_frame();
     kernel.run::<Avx2>();
 }
 

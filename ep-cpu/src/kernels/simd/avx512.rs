@@ -20,6 +20,7 @@ impl Lanes for Avx512 {
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512cd")]
 pub(super) fn run<K: Kernel>(kernel: K) {
+    isa::align_frame();
     kernel.run::<Avx512>();
 }
 
