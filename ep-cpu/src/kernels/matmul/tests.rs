@@ -173,10 +173,19 @@ fn all_dtypes_transposes_and_odd_sizes() {
     let mut rng = Rng::new();
     assert_eq!(rows().count(), 14);
     for dtype in rows() {
-        for (i, &sizes) in
-            [(1, 1, 1), (3, 5, 2), (17, 9, 33), (1, 70, 37), (70, 1, 37), (1, 1, 67), (40, 33, 65)]
-                .iter()
-                .enumerate()
+        for (i, &sizes) in [
+            (1, 1, 1),
+            (3, 5, 2),
+            (17, 9, 33),
+            (1, 70, 37),
+            (70, 1, 37),
+            (1, 1, 67),
+            (40, 33, 65),
+            (6, 24, 35),
+            (5, 16, 34),
+        ]
+        .iter()
+        .enumerate()
         {
             for trans in 0..4 {
                 let mut case = Case::random(dtype, 1 + i % 2, sizes, trans, &mut rng);
