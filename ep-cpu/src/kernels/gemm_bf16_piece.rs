@@ -227,10 +227,7 @@ impl Piece {
                 None => (a, self.row_bytes),
             };
             // The next panel lies behind this one.
-            match self.rest {
-                Some(_) => step::<N, HALVES, false>(&mut sums, last, last_bytes, b, self.last_pairs),
-                None => step::<N, HALVES, AHEAD>(&mut sums, last, last_bytes, b, self.last_pairs),
-            }
+            step::<N, HALVES, AHEAD>(&mut sums, last, last_bytes, b, self.last_pairs);
             for (sums, out) in sums.iter().zip(out) {
                 for half in 0..PANEL / HALF {
                     // Of padding anything may be stored, but something.

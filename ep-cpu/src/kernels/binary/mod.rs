@@ -110,7 +110,8 @@ pub struct BinaryRow {
     pub kernel: BinaryKernel,
 }
 
-/// Whether a loop with an operand of one element is compiled. Loops over halves and bytes would not gain by it.
+/// Whether a loop with an operand of one element is compiled: one more for each op and dtype. Halves and bytes are written out instead,
+/// which takes a stage fewer stores.
 const fn repeats<O: Op<S, D>, S: Storage, D: Storage>() -> bool {
     let wide = matches!(
         (S::DTYPE, D::DTYPE),
